@@ -2,7 +2,7 @@
 --
 -- KEYS[1] shard      string      <prefix>:cache:{<shard>}:generation: the shard's generation
 -- KEYS[2] index      sorted set  <prefix>:cache:{<shard>}:index
--- KEYS[3..]          pairs of strings, for each entry: its namespace's generation, the entry; then with single flight the entries' leases
+-- KEYS[3..]          pairs of strings, for each entry: its namespace's generation, the entry
 -- ARGV[1] fresh      the generation to make where there is none
 -- ARGV[2] format     the byte that each entry begins with
 -- ARGV[3..]          triples, for each entry: its member of the index, its TTL in milliseconds or '', what is stored behind its stamp
@@ -30,7 +30,7 @@ end
 
 local function set_entry(number)
   local member, ttl, value = ARGV[3 * number], ARGV[3 * number + 1], ARGV[3 * number + 2]
-  local generation, entry, lease = keys[1 + 2 * number], keys[2 + 2 * number], keys[2 + 2 * count + number]
+  local generation, entry = keys[1 + 2 * number], keys[2 + 2 * number]
   value = format .. current[generation] .. current[shard] .. value
   if ttl == '' then
     redis.call('SET', entry, value)
@@ -39,7 +39,6 @@ local function set_entry(number)
     redis.call('SET', entry, value, 'PX', ttl)
     if size > 0 then redis.call('ZREM', index, member) end
   end
-  if lease then redis.call('UNLINK', lease) end
 end
 
 for number = 1, count do

@@ -9,7 +9,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from redis_saver._cache.cache import Cache, CacheSettings, ValueT
-from redis_saver._cache.sync import SOCKET_TIMEOUT
+from redis_saver._cache.sync import client_options_of
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
 from redis_saver._client.protocols import AsyncClient
@@ -48,5 +48,4 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
 
         The arguments are those of `RedisCache.from_conn_string`.
         """
-        options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
-        return NeedsAsyncWith(cls, url, options, settings)
+        return NeedsAsyncWith(cls, url, client_options_of(client_options, asynchronous=True), settings)

@@ -12,10 +12,11 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self, TypedDict, TypeVar
 
 from redis_saver._cache import context as contexts
-from redis_saver._cache import flights, operations
+from redis_saver._cache import operations
 from redis_saver._cache.context import Context
+from redis_saver._cache.flights import Flights
 from redis_saver._cache.health import CacheStats, Health, OnError
-from redis_saver._cache.keys import CacheKeyspace
+from redis_saver._cache.keys import CacheKeyspace, Place
 from redis_saver._cache.operations import Found
 from redis_saver._client import clients
 from redis_saver._client.base import RedisDriver
@@ -36,7 +37,7 @@ ValueT = TypeVar("ValueT", default=Any)
 """As LangGraph's, with a default: who makes a cache need not say what is in it."""
 CLUSTER_TIMEOUT = 1.0
 """Seconds for which a request to a cluster is repeated by default: a cache does not wait for a failover."""
-_MAX_LEASE = timedelta(days=1)
+_MAX_FLIGHT = timedelta(days=1)
 
 
 class CacheSettings(TypedDict, total=False):
@@ -86,8 +87,8 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
                 no deadline.
             on_error: `"skip"`: if the server fails, `get` finds nothing and `set` stores nothing, which is counted (`stats()`) and logged once
                 an outage (`redis_saver.cache`). `"raise"`: they raise the client's error. `clear` always raises it.
-            single_flight: How long whoever misses an entry may take to compute it, before somebody else does so, too. Until then others that
-                miss it wait for what is stored (`docs/cache.md`). None: nobody waits.
+            single_flight: Time that a caller has to compute an entry that it missed. Meanwhile, other callers of this
+                cache in this process that miss the entry wait until it is stored (`docs/cache.md`). None: none waits.
             limits: The longest labels and keys, and the largest values: `name_bytes` and `value_bytes`. More raises `LimitExceeded`.
             require_encryption: Refuse values that are not encrypted: reading one counts as an error, before it is decoded. None: yes, where `serde`
                 is an `EncryptedSerializer`.
@@ -100,15 +101,17 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
         configs.one_of(type(self), "on_error", on_error, "skip", "raise")
         super().__init__(serde=chosen(serde, strict=strict))
         self._counting = Counting()
-        self._driver = self._driver_class(client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache")
+        self._driver = self._driver_class(
+            client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache", repeats_late=False
+        )
         self._current = Context(
             serde=self.serde,
             keyspace=CacheKeyspace(prefix),
             ttl=ttls.parse(ttl, refresh_allowed=False).milliseconds,
             require_encryption=encryption.check(require_encryption, self.serde),
             limits=limits,
-            lease=_lease(single_flight),
         )
+        self._flights = None if single_flight is None else Flights(_seconds(single_flight))
         replies: type[Exception] = clients.exceptions_of(client).ResponseError
         self._health = Health(self._driver.server, on_error, self._driver.failures, replies)
 
@@ -143,7 +146,8 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """Read entries.
 
-        Cost: one round trip (a cluster's node), and none for no keys; with `single_flight` one more for each of the 16 shards in which some are missing.
+        Cost: one round trip (a cluster's node), and none for no keys. With `single_flight` a caller that waits takes
+        up to one more for each look.
 
         Args:
             keys: Pairs of a namespace (a tuple of str) and a key. Any characters are fine.
@@ -163,8 +167,8 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
         asked = contexts.names(self._context, keys)
         if not asked:
             return {}
-        # With single flight it waits, and sets a context variable of this task: so it must run here, and not in a worker thread.
-        run = self._driver.arun if self._context.lease is None else self._driver.arun_sleeping
+        # With single flight it waits, and sets a context variable of this task: so not in a worker thread.
+        run = self._driver.arun if self._flights is None else self._driver.arun_sleeping
         return await run(self._counting.call(self._get(asked)))
 
     def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
@@ -216,10 +220,11 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
         self._driver.check_open()  # while the server fails, nothing may be sent
         context, counts = self._context, self._health.counts
         places = [context.keyspace.place(name) for name in asked]
-        reading = (
-            operations.get(context, places) if context.lease is None else flights.get(context, places, context.lease)
-        )
-        found = yield from self._health.guarded("get", reading, Found())
+
+        def read(some: Sequence[Place]) -> Operation[Found | None]:
+            return self._health.guarded("get", operations.get(context, some))
+
+        found = (yield from (read(places) if self._flights is None else self._flights.get(places, read))) or Found()
         counts.hits += len(found.values)
         counts.misses += len(asked) - len(found.values)
         counts.waits += found.waits
@@ -230,12 +235,15 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
     def _set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> Operation[None]:
         self._driver.check_open()
         context = self._context
-        packed = operations.pack(context, contexts.pairs(context, pairs))
-        places = [context.keyspace.place(name) for name in packed]
-        if (yield from self._health.guarded("set", operations.put(context, places, packed), False)):
-            self._health.counts.sets += len(packed)
-            if context.lease is not None:
-                flights.stored(context, places)
+        given = contexts.pairs(context, pairs)
+        places = [context.keyspace.place(name) for name, _, _ in given]
+        try:
+            packed = operations.pack(context, given)
+            if (yield from self._health.guarded("set", operations.put(context, places, packed))):
+                self._health.counts.sets += len(packed)
+        finally:
+            if self._flights is not None:
+                self._flights.end(places)
 
     def _in_room(self, room: bytes, serde: SerializerProtocol) -> Self:
         """A cache with keys of its own and another serializer, on the same driver and with the same counts."""
@@ -252,12 +260,11 @@ def in_room(cache: Cache[Any, Any], room: bytes, serde: SerializerProtocol) -> C
     return cache._in_room(room, serde)  # noqa: SLF001
 
 
-def _lease(single_flight: timedelta | str | None) -> int | None:
-    if single_flight is None:
-        return None
+def _seconds(single_flight: timedelta | str) -> float:
     span = times.of(single_flight, name="single_flight")
-    if not timedelta(milliseconds=10) <= span <= _MAX_LEASE:
+    if not timedelta(milliseconds=10) <= span <= _MAX_FLIGHT:
         raise ValueError(
-            f"single_flight={shown(single_flight)}: write how long a computation takes at the most, from 10ms to a day, such as '30s'"
+            f"single_flight={shown(single_flight)}: write the time that the slowest computation takes, from 10ms to a "
+            "day, such as '30s'"
         )
-    return span // timedelta(milliseconds=1)
+    return span.total_seconds()

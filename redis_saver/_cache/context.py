@@ -24,8 +24,6 @@ class Context(NamedTuple):
     """Milliseconds that an entry lives for which no other TTL is given; None: it has no deadline."""
     require_encryption: bool
     limits: Limits
-    lease: int | None
-    """Single flight: milliseconds that a lease lasts. None: there are no leases."""
 
 
 def names(context: Context, keys: Sequence[FullKey]) -> list[FullKey]:

@@ -17,8 +17,6 @@ FORMAT = b"\1"
 """The first byte of each entry. Then come its namespace's and its shard's generation, a frame with the value's type, and the serializer's bytes."""
 GENERATION = 8
 """Bytes of a generation, which are random."""
-STAMP = 2 * GENERATION
-"""Bytes of a stamp."""
 
 _MSGPACK = framing.pack([b"msgpack"])
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from redis_saver._common import forks
-from redis_saver._common.logs import log_text
+from redis_saver._common.logs import Log, log_text
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.stats import Counting, Traffic, TrafficStats
 from redis_saver.errors import KeyConflict, ThreadDamaged, UnsupportedFormat
 
-LOG = logging.getLogger("redis_saver.cache")
+LOG = Log("redis_saver.cache")
 OnError: TypeAlias = Literal["skip", "raise"]
 """What `get` and `set` do if the server fails: answer as if the cache were empty, or raise."""
 UNREADABLE_INTERVAL = 60.0
 """Seconds between two lines in the log about entries that cannot be decoded."""
-MIN_PAUSE, MAX_PAUSE = 1.0, 30.0
+MIN_PAUSE = 1.0
+"""Least number of seconds for which a cache sends nothing after a failure of the connection."""
 PATIENCE = 10
-"""After a failure of the connection no request is sent for so many times as long as it took: so no more than a tenth of the time is spent on waiting."""
+"""The pause after a failure, as a multiple of the time that it took. So waiting takes at most a tenth of the time."""
 ERRORS = (KeyConflict, ThreadDamaged, UnsupportedFormat)
 """Errors of ours that say that what is stored is not what a cache stores. Others are mistakes of the caller, and are always raised."""
 
@@ -39,7 +39,7 @@ class CacheStats(TrafficStats):
     sets: int = 0
     """Entries that were stored."""
     waits: int = 0
-    """Hits for which `get` waited until somebody else had stored them, with `single_flight`."""
+    """Hits for which `get` waited until another caller stored them (`single_flight`)."""
     errors: int = 0
     """Calls of `get` and `set` that failed, and entries that could not be decoded."""
     skipped: int = 0
@@ -79,6 +79,7 @@ class Health:
         """In the child, begin with zero."""
         self.counts = CacheStats()
         self._asks_again = self._told_unreadable = _NEVER
+        self._is_trying = False
         self._failing: dict[str, float] = {}
 
     def snapshot(self, traffic: Traffic, counting: Counting) -> CacheStats:
@@ -89,22 +90,25 @@ class Health:
         """The numbers so far."""
         return {each.name: getattr(self.counts, each.name) for each in fields(CacheStats)}
 
-    def guarded(self, what: str, operation: Operation[T], instead: T) -> Operation[T]:
-        """Run an operation. If the server fails, it is counted, and `instead` is the result (`on_error="skip"`)."""
-        began = self._now()
-        if began < self._asks_again:
-            operation.close()
-            self.counts.skipped += 1
-            return instead
-        if self._asks_again > _NEVER:
-            self._asks_again = began + MIN_PAUSE  # this call finds out for all others
+    def guarded(self, what: str, operation: Operation[T]) -> Operation[T | None]:
+        """Run an operation. If the server fails, count that and return None (`on_error="skip"`)."""
+        began, is_trying = self._now(), self._asks_again > _NEVER
+        if is_trying:
+            if self._is_trying or began < self._asks_again:
+                operation.close()
+                self.counts.skipped += 1
+                return None
+            self._is_trying = True  # this call finds out for all others
         try:
             result = yield from operation
         except self._failures as error:
             self._failed(what, error, began)
             if self._on_error == "raise":
                 raise
-            return instead
+            return None
+        finally:
+            if is_trying:
+                self._is_trying = False
         if self._failing:
             self._works(what)
         return result
@@ -127,8 +131,7 @@ class Health:
         now = self._now()
         if self._on_error == "skip":
             answered = isinstance(error, (self._replies, *ERRORS))
-            pause = min(max(PATIENCE * (now - began), MIN_PAUSE), MAX_PAUSE)
-            self._asks_again = _NEVER if answered else now + pause
+            self._asks_again = _NEVER if answered else now + max(PATIENCE * (now - began), MIN_PAUSE)
             if what not in self._failing:
                 LOG.warning("the cache at %s is skipped, as %s failed: %s", self._server, what, self.counts.last_error)
             self._failing.setdefault(what, now)

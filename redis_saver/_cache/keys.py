@@ -94,10 +94,6 @@ class CacheKeyspace:
         key = new_component(name[1])
         return Place(name, shard, generation, entry + key, raw + key)
 
-    def lease(self, place: Place) -> bytes:
-        """The key of an entry's lease."""
-        return self._stems[place.shard] + b"lease:" + place.member
-
     def ranges(self, namespaces: Iterable[Namespace] | None) -> list[Range]:
         """What to clear: these namespaces, each once; None: all shards."""
         if namespaces is None:

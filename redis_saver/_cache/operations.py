@@ -39,6 +39,11 @@ class Found:
         except (DecodeError, UnsupportedFormat) as error:
             self.unreadable[name] = error
 
+    def add(self, other: Found) -> None:
+        """Add what a later read of missing entries found."""
+        self.values |= other.values
+        self.unreadable |= other.unreadable
+
     def missing(self, places: Iterable[Place]) -> list[Place]:
         """Those of these entries that are not there."""
         return [place for place in places if place.name not in self.values and place.name not in self.unreadable]
@@ -102,8 +107,6 @@ def put(context: Context, places: Sequence[Place], packed: Packed) -> Operation[
         for place in some:
             keys += (place.generation, place.entry)
             arguments += (place.member, *packed[place.name])
-        if context.lease is not None:
-            keys += map(keyspace.lease, some)
         calls.append(Call(scripts.SET_ENTRIES, keys, arguments))
         shards.append(shard)
     replies = (yield Batch(calls)) if len(calls) > 1 else [(yield calls[0])]

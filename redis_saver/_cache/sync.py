@@ -9,6 +9,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from redis_saver._cache.cache import Cache, CacheSettings, ValueT
+from redis_saver._client import clients
 from redis_saver._client.blocks import Block, NeedsWith
 from redis_saver._client.protocols import SyncClient
 from redis_saver._client.sync import SyncDriver
@@ -17,7 +18,12 @@ from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
 
 SOCKET_TIMEOUT = 1.0
-"""Seconds that the client of a cache waits for its server, unless its URL or its options say otherwise. A cache that is slower than that is none."""
+"""Seconds that the client of a cache waits for its server by default. A slower cache is no use."""
+
+
+def client_options_of(options: Mapping[str, Any] | None, *, asynchronous: bool) -> dict[str, Any]:
+    """The options of a cache's own client. By default it sends each request once."""
+    return {"socket_timeout": SOCKET_TIMEOUT, "retry": clients.no_retry(asynchronous=asynchronous), **(options or {})}
 
 
 class RedisCache(Cache[SyncClient, ValueT], Block):
@@ -50,7 +56,7 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
                 graph = builder.compile(cache=cache)
 
         After the block each method raises `Closed`. The client waits a second for the server, not five as that of a
-        saver.
+        saver, and sends each request once.
 
         Args:
             url: As that of `RedisSaver.from_conn_string`.
@@ -61,5 +67,4 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
-        options = {"socket_timeout": SOCKET_TIMEOUT, **(client_options or {})}
-        return NeedsWith(cls, url, options, settings)
+        return NeedsWith(cls, url, client_options_of(client_options, asynchronous=False), settings)

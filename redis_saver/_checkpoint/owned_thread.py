@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
@@ -19,12 +18,13 @@ from redis_saver._client import loops
 from redis_saver._common import times
 from redis_saver._common.config import OWNER_KEY
 from redis_saver._common.display import error_text, shown
+from redis_saver._common.logs import Log
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
 from redis_saver.errors import NotOwner, RedisSaverError
 
-_LOG = logging.getLogger("redis_saver.checkpoint")
+_LOG = Log("redis_saver.checkpoint")
 Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]
 
 
@@ -109,7 +109,7 @@ class Ownership:
     def _begin(self, record: Record) -> RunnableConfig:
         terms = self._terms
         self._token = self._held.token = record.token
-        self._renewing = loops.start(self._renew())
+        self._start_renewing()
         guards.hold(self._context.keyspace, self._key, self._held)
         if record.was_owned:
             _LOG.info("thread %s was taken over by %s", shown(terms.thread), terms.by)
@@ -117,6 +117,15 @@ class Ownership:
         if terms.run_id is not None:
             config["metadata"] = {"run_id": terms.run_id}
         return config
+
+    def _start_renewing(self) -> None:
+        self._renewing = loops.start(self._renew())
+        self._renewing.add_done_callback(self._renewed)
+
+    def _renewed(self, renewing: Future[None]) -> None:
+        """Start anew if anything but the end of the block or of the process ended the renewals."""
+        if not renewing.cancelled() and renewing.exception() is not None:
+            self._start_renewing()
 
     def _not_begun(self, error: BaseException) -> None:
         """Leave the queue, and give back a thread that the server may have given to this block. Nobody waits for that.

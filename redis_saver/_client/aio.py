@@ -28,7 +28,13 @@ class AsyncDriver(RedisDriver):
         self.connections: LoopClients = LoopClients(
             client,
             self._what,
-            partial(Batcher, traffic=self.traffic, cluster_timeout=self._cluster_timeout, guard=self._guard),
+            partial(
+                Batcher,
+                traffic=self.traffic,
+                cluster_timeout=self._cluster_timeout,
+                guard=self._guard,
+                repeats_late=self._repeats_late,
+            ),
         )
 
     async def aclose(self) -> None:

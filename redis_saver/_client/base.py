@@ -30,6 +30,7 @@ class RedisDriver(Driver[Request]):
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
         taker: str = "Saver",
+        repeats_late: bool = True,
     ) -> None:
         """Use a client. The caller closes it.
 
@@ -41,6 +42,7 @@ class RedisDriver(Driver[Request]):
             min_replicas: How many replicas must have a write before it is acknowledged.
             replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
             taker: Who holds the driver, for messages: a `Saver`, a `Store` or a `Cache`.
+            repeats_late: Send the requests of a pipeline that timed out again, each alone. If false, all of them fail.
 
         Raises:
             TypeError, ValueError: An argument makes no sense; the message says which and why.
@@ -54,7 +56,7 @@ class RedisDriver(Driver[Request]):
         self._what = f"the {taker.lower()} on {self.server}"
         self.traffic: Traffic = Traffic()
         """What it sent and received in this process."""
-        self._cluster_timeout = cluster_timeout
+        self._cluster_timeout, self._repeats_late = cluster_timeout, repeats_late
         self._min_replicas, self._replica_timeout = min_replicas, replica_timeout
         require_primary = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
         self._guard = wire.guard(prefix) if require_primary else None

@@ -8,7 +8,7 @@ if there were no queue.
 what it would have done without the queue, and the client retries by its own rules. That is right, as every request may be sent
 twice. (The requests of a `Batch` have one caller. They fail together if a single server cannot be reached, as one request
 does.) Only three outcomes are final at once: a reply; an error that one of our scripts raised; and NOSCRIPT, after which those
-requests go in one more pipeline, the first of each script with its text.
+requests go in one more pipeline, the first of each script with its text. For a cache a timeout is final, too.
 
 A caller that is cancelled leaves nothing behind but its future. A request that was not sent yet is not sent. The reply to one
 that was sent is read by the task of the pipeline, for the neighbours' sake. The last caller to leave stops that task.
@@ -42,9 +42,16 @@ class Batcher:
     """An asyncio client on the event loop to which its connections belong, and the requests that wait for the end of the loop's turn."""
 
     def __init__(
-        self, client: Any, *, traffic: Traffic, cluster_timeout: float, guard: Sequence[Argument] | None
+        self,
+        client: Any,
+        *,
+        traffic: Traffic,
+        cluster_timeout: float,
+        guard: Sequence[Argument] | None,
+        repeats_late: bool,
     ) -> None:
         self.client: Any = client
+        self._repeats_late = repeats_late
         self._traffic = traffic
         self._guard = guard
         self._cluster = clients.is_cluster(client)
@@ -345,6 +352,8 @@ class Batcher:
                     pipeline.execute_command(*command, **options)
                 return self._traffic.receive(await pipeline.execute(raise_on_error=False))
         except self._failures as failure:
+            if not self._repeats_late and isinstance(failure, self._exceptions.TimeoutError):
+                raise  # to the callers of this turn whose requests were not sent yet, too
             _LOG.info(
                 "%d calls that travelled together failed, and are made again alone: %s",
                 len(together),

@@ -140,6 +140,11 @@ def _retry(asynchronous: bool, times: int = 3) -> Any:
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
 
+def no_retry(*, asynchronous: bool) -> Any:
+    """Return the value of the option `retry` that makes a client send each request once."""
+    return _retry(asynchronous, 0)
+
+
 def _with_retry(asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
     settings = {"retry": _retry(asynchronous), **settings}
     if _MAJOR < 6 and settings["retry"] is not None:  # redis-py 5 retries only after the errors it is given

@@ -16,6 +16,7 @@ from concurrent.futures import Future, wait
 from typing import Any
 
 from redis_saver._common import forks
+from redis_saver._common.logs import ignoring
 from redis_saver._engine.requests import T
 from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 
@@ -78,13 +79,23 @@ class _Background:
             await stopping.wait()
             if self.closing:
                 await asyncio.wait(self.closing, timeout=END_TIMEOUT)
+            left = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in left:
+                task.cancel()
+            await asyncio.gather(*left, return_exceptions=True)
+            await asyncio.get_running_loop().shutdown_asyncgens()
 
         try:
-            asyncio.run(serve())
+            loop = asyncio.new_event_loop()
+            serving = loop.create_task(serve())
         except BaseException as error:
-            if started.done():
-                raise
             started.set_exception(error)
+            raise
+        while not serving.done() and not loop.is_closed():
+            # A SystemExit that one caller's code raised stops the loop, too. It reaches that caller, and nobody else.
+            with contextlib.suppress(BaseException), ignoring("the background loop"):
+                loop.run_until_complete(serving)
+        loop.close()
 
 
 _background = _Background()

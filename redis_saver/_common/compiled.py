@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from importlib import import_module
 from typing import Any
 
-_LOG = logging.getLogger("redis_saver.common")
+from redis_saver._common.logs import Log
+
+_LOG = Log("redis_saver.common")
 
 
 def load(name: str) -> Any:

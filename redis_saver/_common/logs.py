@@ -1,16 +1,22 @@
-"""What the log says of errors, and lines about what may happen to many calls in a row: the first at once, then one each so many seconds."""
+"""Log lines, and the place where errors of logging and telemetry end.
+
+Neither changes the result of a call, or ends a worker.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from types import TracebackType
+
+from typing_extensions import Self
 
 from redis_saver._common.display import error_text, printable
 from redis_saver.errors import DecodeError, EncodeError
 
 SECONDS = 10.0
-"""How long after a line nothing more is said of the same."""
+"""Seconds for which a line that was logged is not repeated."""
 
 
 def log_text(error: BaseException) -> str:
@@ -22,34 +28,91 @@ def log_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {printable(said)}" if isinstance(said, str) else error_text(error)
 
 
-class ThrottledLog:
-    """A logger that says the same once in `SECONDS`, and how often it happened meanwhile.
+class _Throttle:
+    """Lets a text pass once in `SECONDS`. OS threads share it without a lock: at worst two of them pass."""
 
-    OS threads share it without a lock. At worst two of them say the same.
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._passed: dict[str, tuple[float, int]] = {}
+
+    def repeats(self, text: str) -> int | None:
+        """Return how often the text was held back since it last passed. None: it is held back now."""
+        now = self._now()
+        passed, repeats = self._passed.get(text, (-SECONDS, 0))
+        if now - passed < SECONDS:
+            self._passed[text] = passed, repeats + 1
+            return None
+        self._passed[text] = now, 0
+        return repeats
+
+
+class ignoring:  # noqa: N801 - used like a function
+    """A context that ends errors of what the program plugged in, such as a log handler or a span processor.
+
+    `sys.unraisablehook` gets the error, each kind once in `SECONDS`. By default it prints the error to stderr. Whatever
+    stops the caller itself (KeyboardInterrupt, a cancelled task) passes.
     """
 
-    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, source: str) -> None:
+        """Name what may raise."""
+        self._source = source
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self.error = error
+        if _ignored.repeats(f"{self._source} {type(error)}") is not None:
+            _IgnoredByRedisSaver(error)
+        return True
+
+
+_ignored = _Throttle()
+
+
+class _IgnoredByRedisSaver:
+    """Raises an error where nobody can catch it. Only Python can make the argument of `sys.unraisablehook`."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __del__(self) -> None:
+        raise self._error
+
+
+class Log:
+    """A logger of this package. An error of the program's handlers, filters and record factory is ignored."""
+
+    def __init__(self, name: str) -> None:
         """Use the logger of this name."""
-        self._logger, self._now = logging.getLogger(name), now
-        self._said: dict[str, tuple[float, int]] = {}
+        self._logger = logging.getLogger(name)
 
     def info(self, text: str, *arguments: object) -> None:
-        """Log a line, unless one of this text was logged lately."""
+        """Log a line of level INFO."""
         self._log(logging.INFO, text, arguments)
 
     def warning(self, text: str, *arguments: object) -> None:
-        """As `info`, of the level WARNING."""
+        """Log a line of level WARNING."""
         self._log(logging.WARNING, text, arguments)
 
     def _log(self, level: int, text: str, arguments: tuple[object, ...]) -> None:
-        if not self._logger.isEnabledFor(level):
-            return
-        now = self._now()
-        said, left_out = self._said.get(text, (-SECONDS, 0))
-        if now - said < SECONDS:
-            self._said[text] = said, left_out + 1
-            return
-        self._said[text] = now, 0
-        if left_out:
-            text += f" ({left_out:,} more since the last such line)"
-        self._logger.log(level, text, *arguments)
+        with ignoring("logging"):
+            self._logger.log(level, text, *arguments, stacklevel=3)
+
+
+class ThrottledLog(Log):
+    """A logger that logs the same text once in `SECONDS`, and says how often it was held back."""
+
+    def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
+        """Use the logger of this name."""
+        super().__init__(name)
+        self._throttle = _Throttle(now)
+
+    def _log(self, level: int, text: str, arguments: tuple[object, ...]) -> None:
+        with ignoring("logging"):
+            if self._logger.isEnabledFor(level) and (repeats := self._throttle.repeats(text)) is not None:
+                text += f" ({repeats:,} more since the last such line)" if repeats else ""
+                self._logger.log(level, text, *arguments, stacklevel=3)

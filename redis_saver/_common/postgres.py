@@ -6,13 +6,14 @@ here say that the saver is not known, and the package uses only LangGraph's inte
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-_LOG = logging.getLogger("redis_saver.common")
+from redis_saver._common.logs import Log
+
+_LOG = Log("redis_saver.common")
 _PARAMETERS = (
     "connection_class",
     "kwargs",

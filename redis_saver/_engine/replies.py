@@ -122,12 +122,3 @@ class StoreReply(IntEnum):
     """Nothing was done: an item is not of the put that a splice is based on. Send all values whole."""
     DOCUMENTED = 7
     """Nothing was done: the items have documents, whose keys have to be named, too."""
-
-
-class LeaseReply(IntEnum):
-    """`lua/cache/lease_entries.lua`."""
-
-    HELD = 0
-    """Somebody else has a lease on a missing entry, and none was taken."""
-    LEASED = 1
-    """The caller holds the leases on all missing entries."""

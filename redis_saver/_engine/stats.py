@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from redis_saver._common import forks
+from redis_saver._common.logs import ignoring
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, Replicated, T, key_of
 from redis_saver._engine.runner import Pump
 
@@ -165,7 +166,10 @@ class _Observed:
 
     def __init__(self, observers: Sequence[Observer], name: str, *, is_stream: bool = False) -> None:
         self._key: bytes | None = None
-        self._ends = [observer.began(name, is_stream=is_stream) for observer in observers]
+        self._ends: list[Ended] = []
+        for observer in observers:
+            with ignoring("telemetry"):
+                self._ends.append(observer.began(name, is_stream=is_stream))
 
     def note(self, request: object) -> None:
         """Note the key that the first request is about."""
@@ -185,7 +189,8 @@ class _Observed:
         """Tell that it has ended; those that were told first of its beginning last."""
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
-            end(seconds, kind, error, self._key)
+            with ignoring("telemetry"):
+                end(seconds, kind, error, self._key)
 
 
 class Source(Protocol):

@@ -9,7 +9,6 @@ that `langgraph-checkpoint` does not promise. If one of them is gone or has chan
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from types import CellType, FunctionType, NoneType
@@ -19,6 +18,7 @@ import ormsgpack
 from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
+from redis_saver._common.logs import Log
 from redis_saver._serde import native_bridge, nesting
 from redis_saver._serde.message_codec import DECODERS, KEY_LENGTH
 from redis_saver._serde.snapshot import snapshot
@@ -181,7 +181,7 @@ except (AttributeError, LookupError, NameError, TypeError, ValueError) as _error
 else:
     _why = "one of them has changed"
 if not KNOWN:
-    logging.getLogger("redis_saver.serde").warning(
+    Log("redis_saver.serde").warning(
         "redis_saver does not know this release of langgraph-checkpoint (%s), so FastSerializer is no more than a JsonPlusSerializer: it is slower, long values are "
         "stored whole, and a value must not change while it is stored. Upgrade redis-saver, or install a langgraph-checkpoint that it knows.",
         _why,

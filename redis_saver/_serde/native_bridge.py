@@ -5,7 +5,6 @@ The C functions return None for whatever they do not know; then Python does it. 
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +12,7 @@ import ormsgpack
 from pydantic import BaseModel
 
 from redis_saver._common import compiled
+from redis_saver._common.logs import Log
 from redis_saver._serde import message_codec as single
 from redis_saver._serde import message_fields
 from redis_saver._serde.annotations import kind_of
@@ -20,7 +20,7 @@ from redis_saver._serde.message_codec import Encoder
 
 __all__ = ["CLASSES", "native", "payload"]
 
-_LOG: Final = logging.getLogger("redis_saver.serde")
+_LOG: Final = Log("redis_saver.serde")
 
 if TYPE_CHECKING:
     from redis_saver._serde import native

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
 from redis_saver._common import config, forks
+from redis_saver._common.logs import Log
 
-_LOG = logging.getLogger("redis_saver.store")
+_LOG = Log("redis_saver.store")
 
 
 class Remembered:

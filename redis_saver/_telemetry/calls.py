@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
 from collections.abc import Mapping
 from importlib import import_module
@@ -10,13 +9,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from redis_saver._common.display import shown
+from redis_saver._common.logs import Log
 from redis_saver._engine.stats import Ended, Measured, Observer
 from redis_saver._telemetry.metrics import COLLECTION, ERROR, SCOPE, VERSION, Exported
 
 OPERATION = "db.operation.name"
 THREAD = "gen_ai.conversation.id"
 """The attribute of OpenTelemetry's conventions for what LangGraph calls a thread."""
-_LOG = logging.getLogger("redis_saver.telemetry")
+_LOG = Log("redis_saver.telemetry")
 
 
 def described(measured: Measured) -> dict[str, Any]:

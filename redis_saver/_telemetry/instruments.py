@@ -172,6 +172,12 @@ TIER = (
         {"unreachable": ""},
     ),
     Instrument(
+        "redis_saver.tier.flush.worker_errors",
+        "{error}",
+        "Times that a worker of the flusher failed outside of a flush, or ended and was replaced.",
+        {"worker_errors": ""},
+    ),
+    Instrument(
         "redis_saver.tier.flush.claims",
         "{claim}",
         "Times that a flusher worked on a thread.",

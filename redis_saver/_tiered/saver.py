@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Generator
@@ -21,7 +20,7 @@ from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords, postgres
 from redis_saver._common.display import kind_of
-from redis_saver._common.logs import log_text
+from redis_saver._common.logs import Log, log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import R, T
 from redis_saver._engine.runner import Driver, DriverWrapper
@@ -44,7 +43,7 @@ from redis_saver.errors import BacklogWarning
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
-_LOG = logging.getLogger("redis_saver.tiered")
+_LOG = Log("redis_saver.tiered")
 
 
 class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):

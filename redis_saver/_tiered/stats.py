@@ -41,6 +41,8 @@ class Stats:
     """Records that cold refused although it answered, each time."""
     unreachable: int = 0
     """Times that a flusher stopped because cold did not answer."""
+    worker_errors: int = 0
+    """Times that a worker of the flusher failed outside of a flush, or ended and was replaced. stderr has the error."""
     dirty_threads: int = 0
     """Threads of which cold does not have all."""
     backlog: int = 0

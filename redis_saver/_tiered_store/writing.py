@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 
 from langgraph.store.base import GetOp, Item, PutOp
 
-from redis_saver._common.logs import log_text
+from redis_saver._common.logs import Log, log_text
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
@@ -25,7 +24,7 @@ from redis_saver.errors import StoreBusy, reading_store
 
 Writes: TypeAlias = Mapping[Partition, Mapping[bytes, PutOp]]
 Items: TypeAlias = Mapping[tuple[tuple[str, ...], str], Item | None]
-_LOG = logging.getLogger("redis_saver.tiered_store")
+_LOG = Log("redis_saver.tiered_store")
 
 
 class Begun(NamedTuple):

@@ -103,9 +103,10 @@ async def test_a_graph_runs_without_its_server(target: Target) -> None:
 
 
 async def test_graphs_that_run_at_once_compute_a_node_once(target: Target) -> None:
-    """In OS threads, or in tasks; each graph with a cache of its own, as in processes."""
+    """In OS threads, or in tasks."""
     graphs = Graphs(target, single_flight="2m")
-    made = [graphs.graph(graphs.cache(), seconds=0.2) for _ in range(6)]
+    cache = graphs.cache()
+    made = [graphs.graph(cache, seconds=0.2) for _ in range(6)]
     if target.flavour == "async":
         answers = await asyncio.gather(*(alone(graphs.run(graph)) for graph in made))
     else:
@@ -165,7 +166,7 @@ async def test_tasks_that_call_tasks_do_not_wait_for_their_own_run(target: Targe
     assert await run() == 2 + 3 + 12 + 13
     assert await run() == 2 + 3 + 12 + 13
     assert ran == {"inner": 4, "outer": 2}
-    assert time.monotonic() - began < 60, "nobody waited for a lease"
+    assert time.monotonic() - began < 60, "nobody waited for a flight to expire"
 
 
 async def test_nodes_side_by_side_that_call_tasks_do_not_wait_for_their_own_run(target: Target) -> None:
@@ -217,7 +218,7 @@ async def test_nodes_side_by_side_that_call_tasks_do_not_wait_for_their_own_run(
     for _ in range(2):
         assert (await graphs.run(graph))["seen"] == [12, 7, 200, 202, 204]
     assert ran == {"double": 6, "slow": 1}
-    assert time.monotonic() - began < 60, "nobody waited for a lease"
+    assert time.monotonic() - began < 60, "nobody waited for a flight to expire"
 
 
 async def test_a_node_that_fails_or_is_interrupted_is_not_cached_and_may_run_again_at_once(target: Target) -> None:
@@ -236,7 +237,7 @@ async def test_a_node_that_fails_or_is_interrupted_is_not_cached_and_may_run_aga
         with pytest.raises(ValueError, match="fails"):
             await graphs.run(graph)
     assert (await graphs.run(graph))["seen"] == ["fine"]
-    assert time.monotonic() - began < 60, "a repeated run does not wait for its own lease"
+    assert time.monotonic() - began < 60, "a repeated run does not wait for its own flight"
     assert (await graphs.run(graph))["seen"] == ["fine"]
     assert ran["node"] == 3
     builder = StateGraph(State).add_node("ask", lambda _: {"seen": [interrupt("?")]}, cache_policy=CachePolicy())

@@ -186,9 +186,9 @@ async def test_models_of_langchain(target: Target) -> None:
 async def test_one_of_many_asks_the_model(target: Target) -> None:
     from test_single_flight import alone
 
-    caches, asked = [llm_cache_of(cache_of(target, single_flight="20s")) for _ in range(4)], list[int]()
+    models, asked = llm_cache_of(cache_of(target, single_flight="20s")), list[int]()
 
-    async def ask(models: UniformCache) -> Any:
+    async def ask() -> Any:
         if (found := await models.in_thread("lookup", "p", "m")) is None:
             asked.append(1)
             await asyncio.sleep(0.1)
@@ -196,5 +196,5 @@ async def test_one_of_many_asks_the_model(target: Target) -> None:
             await models.in_thread("update", "p", "m", found)
         return found
 
-    assert await asyncio.gather(*(alone(ask(models)) for models in caches)) == [[Generation(text="x")]] * 4
+    assert await asyncio.gather(*(alone(ask()) for _ in range(4))) == [[Generation(text="x")]] * 4
     assert len(asked) == 1

@@ -18,7 +18,7 @@ async def test_least_privileges(program: str, flavour: str) -> None:
     raw = server.client()
     raw.execute_command(*acl_rule("cache").split())
     target = Target("redis", flavour, f"redis://cache:secret@127.0.0.1:{server.port}", "langgraph")
-    cache = cache_of(target, on_error="raise", single_flight="5s")
+    cache = cache_of(target, on_error="raise")
     await (cache.cache.asetup() if flavour == "async" else cache.in_thread("setup"))
     names = [((f"{number % 3}",), str(number)) for number in range(200)]
     await cache.set({name: (1, 1) for name in names})

@@ -320,6 +320,7 @@ def test_each_room_has_one_logger_and_the_page_names_it(target_name: str) -> Non
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in (
                 "getLogger",
+                "Log",
                 "ThrottledLog",
                 "_getLogger",
             ):

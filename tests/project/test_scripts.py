@@ -105,7 +105,6 @@ def test_functions_that_may_be_left_out_end_on_a_line_of_their_own() -> None:
 
 
 CODES = {
-    "cache/lease_entries": replies.LeaseReply,
     "checkpoint/get": replies.GetReply,
     "checkpoint/history": replies.HistoryReply,
     "checkpoint/take_ownership": replies.OwnershipReply,

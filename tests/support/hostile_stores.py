@@ -98,17 +98,14 @@ CALLS = {
     "server": SERVER,
     "tiers": TIERS,
     "cache": CACHE,
-    "single flight": CACHE,
 }
 
 
 def made(kind: str, client: Any) -> Any:
     """What is called: a store, tiers or a cache."""
     index = Model().index(fields=["text"])
-    if kind in ("cache", "single flight"):
-        return RedisCache(
-            client, prefix=PREFIX, on_error="raise", single_flight="1s" if kind == "single flight" else None
-        )
+    if kind == "cache":
+        return RedisCache(client, prefix=PREFIX, on_error="raise")
     if kind == "tiers":
         tiers = TieredStore(RedisStore(client, prefix=PREFIX, ttl="1h"), cold := InMemoryStore())
         cold.batch([PutOp(NS, f"k{number}", {"n": number, "text": f"apple {number}"}) for number in range(5)])

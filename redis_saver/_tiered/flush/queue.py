@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import logging
 import math
 import threading
 import time
@@ -15,7 +14,7 @@ from uuid import uuid4
 
 from redis_saver._common import forks, names
 from redis_saver._common.display import shown
-from redis_saver._common.logs import log_text
+from redis_saver._common.logs import Log, log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
 from redis_saver._tiered.backlog import publish
@@ -68,7 +67,7 @@ class FlushQueue:
         self._versions: OrderedDict[tuple[str, str], tuple[str, Mapping[str, Any]]] = OrderedDict()
         self._refused: set[str] = set()
         self._bytes = 0
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a log handler may write by this saver
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str) -> None:
@@ -191,7 +190,7 @@ _MAX_BYTES = 32 * 2**20
 """About how many bytes of memory the remembered channel versions may take."""
 _OUTAGE, _DOUBLINGS = 3, 10
 _ASK_AGAIN = 0.05
-_LOG = logging.getLogger("redis_saver.tiered")
+_LOG = Log("redis_saver.tiered")
 
 
 def what_is_left(stats: Stats) -> str:

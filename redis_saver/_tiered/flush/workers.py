@@ -2,6 +2,9 @@
 
 Each worker takes a thread (a conversation) that is due, flushes it, and takes the next. So a thread that takes long does not keep the others. Now and then one
 of them also scans for what other processes left. No caller is waiting, so errors go to `Stats.last_error`, and the worker tries again.
+
+A worker survives any error. If it ends all the same (a cold saver raised SystemExit, a task was cancelled), another one
+takes its place: an OS thread at once, a task with the next call on the saver. `Stats.worker_errors` counts both.
 """
 
 from __future__ import annotations
@@ -15,16 +18,18 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
 from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from redis_saver._client import loops
 from redis_saver._common import forks
-from redis_saver._common.logs import log_text
+from redis_saver._common.logs import ignoring, log_text
 from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flush.queue import Backlog, FlushQueue, scan, scan_in_turn
 from redis_saver._tiered.flush.run import Flushed, flush
 from redis_saver._tiered.saver import driver_over, tiers_of
+from redis_saver._tiered.stats import Counts
 from redis_saver.errors import LoopEnded
 
 if TYPE_CHECKING:
@@ -43,6 +48,20 @@ BETWEEN_FLUSHES = 0.1
 """Seconds between the flushes of a saver that closes while calls are under way."""
 _SCANS = 3
 """How many scans in a row may fail before a drain gives up."""
+
+
+class _surviving(ignoring):  # noqa: N801 - used like a function
+    """A context in which a worker survives an error, and counts it."""
+
+    def __init__(self, counts: Counts) -> None:
+        super().__init__("a worker of the flusher")
+        self._counts = counts
+
+    def __exit__(self, _: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
+        if error is not None and not isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+            self._counts.worker_errors += 1
+            self._counts.last_error = type(error).__name__
+        return super().__exit__(None, error, traceback)
 
 
 def _after_claim(
@@ -111,19 +130,16 @@ class Flusher:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start, unless it is at work or was stopped."""
-        if self._threads or self._stopped.is_set():
+        """Start the workers that are not at work, unless it was stopped."""
+        if len(self._threads) == self._workers or self._stopped.is_set():
             return
         with self._lock:
-            saver = self._saver()
-            if self._threads or saver is None:
-                return
-            self._threads = [
-                threading.Thread(target=self._work, args=(self._stopped,), name="redis_saver flusher", daemon=True)
-                for _ in range(self._workers)
-            ]
-            for thread in self._threads:
+            while self._saver() is not None and len(self._threads) < self._workers:
+                thread = threading.Thread(
+                    target=self._work, args=(self._threads, self._stopped), name="redis_saver flusher", daemon=True
+                )
                 thread.start()
+                self._threads.append(thread)
 
     def again(self) -> None:
         """Start after it was stopped, too."""
@@ -136,22 +152,33 @@ class Flusher:
         """Stop. Wait `timeout` seconds at the most for what is under way."""
         left = _left_of(timeout)
         self._stopped.set()
-        for thread in self._threads:
+        for thread in list(self._threads):
             thread.join(left() + TO_END)
 
-    def _work(self, stopped: threading.Event) -> None:
-        while not stopped.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
-            if queue.is_time_to_scan():
-                with capturing() as captured:
-                    queue.found(driver_over(saver).run(scan_in_turn(tiers_of(saver))))
-                if captured.error:
-                    tiers_of(saver).counts.last_error = log_text(captured.error)
-            thread, pause = queue.due(), queue.flush_interval / _STEPS
-            if thread is not None:
-                self._bring(saver, thread)
-            del saver
-            if thread is None:
-                stopped.wait(pause)
+    def _work(self, threads: list[threading.Thread], stopped: threading.Event) -> None:
+        try:
+            while not stopped.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
+                is_idle = True
+                with _surviving(tiers_of(saver).counts):
+                    is_idle = not self._step(saver, queue)
+                del saver
+                if is_idle:
+                    stopped.wait(queue.flush_interval / _STEPS)
+        finally:
+            with self._lock:
+                threads.remove(threading.current_thread())
+            self.start()  # does nothing if it was stopped, or the saver is no longer used
+
+    def _step(self, saver: TieredSaver, queue: FlushQueue) -> bool:
+        """Scan if it is time, and flush some of a thread that is due. Returns whether one was due."""
+        if queue.is_time_to_scan():
+            with capturing() as captured:
+                queue.found(driver_over(saver).run(scan_in_turn(tiers_of(saver))))
+            if captured.error:
+                tiers_of(saver).counts.last_error = log_text(captured.error)
+        if (thread := queue.due()) is not None:
+            self._bring(saver, thread)
+        return thread is not None
 
     def _bring(self, saver: TieredSaver, thread: str, **how: Any) -> int:
         """Flush some of a thread. Returns how many records are done."""
@@ -216,8 +243,12 @@ class AsyncFlusher:
 
     @property
     def is_at_work(self) -> bool:
-        """Whether there is nothing to start: it works on a loop that runs, or it was stopped."""
-        return self._stopped or (self._loop is not None and self._loop.is_running())
+        """True if there is nothing to start: all workers are at work on a loop that runs, or it was stopped."""
+        return self._stopped or (self._is_running and not any(task.done() for task in self._tasks))
+
+    @property
+    def _is_running(self) -> bool:
+        return self._loop is not None and self._loop.is_running()
 
     async def run(self) -> None:
         """Start on the running loop, unless it works on one that runs, or was stopped.
@@ -236,17 +267,21 @@ class AsyncFlusher:
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         with self._lock:
-            if self.is_at_work:
+            if self.is_at_work or (saver := self._saver()) is None:
                 return
-            self._loop, self._stopping = loop, asyncio.Event()
-            self._tasks = [
-                loop.create_task(self._work(self._stopping), name="redis_saver flusher") for _ in range(self._workers)
+            if self._loop is not loop or self._stopping is None:
+                self._loop, self._stopping, self._tasks = loop, asyncio.Event(), []
+            living = [task for task in self._tasks if not task.done()]
+            tiers_of(saver).counts.worker_errors += len(self._tasks) - len(living)
+            self._tasks = living + [
+                loop.create_task(self._work(self._stopping), name="redis_saver flusher")
+                for _ in range(self._workers - len(living))
             ]
 
     async def stop(self, timeout: float) -> None:
         """Stop. Wait `timeout` seconds at the most for what is under way."""
         self._stopped = True
-        if self._loop is not None and self._loop.is_running():
+        if self._is_running:
             with contextlib.suppress(LoopEnded):  # and the flusher has ended with it
                 await loops.acall(self._stop(timeout), self._loop)
 
@@ -263,18 +298,24 @@ class AsyncFlusher:
 
     async def _work(self, stopping: asyncio.Event) -> None:
         while not stopping.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
-            if queue.is_time_to_scan():
-                with capturing() as captured:
-                    queue.found(await driver_over(saver).arun(scan_in_turn(tiers_of(saver))))
-                if captured.error:
-                    tiers_of(saver).counts.last_error = log_text(captured.error)
-            thread, pause = queue.due(), queue.flush_interval / _STEPS
-            if thread is not None:
-                await self._bring(saver, thread)
+            is_idle = True
+            with _surviving(tiers_of(saver).counts):
+                is_idle = not await self._step(saver, queue)
             del saver
-            if thread is None:
+            if is_idle:
                 with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), pause)
+                    await asyncio.wait_for(stopping.wait(), queue.flush_interval / _STEPS)
+
+    async def _step(self, saver: AsyncTieredSaver, queue: FlushQueue) -> bool:
+        """Scan if it is time, and flush some of a thread that is due. Returns whether one was due."""
+        if queue.is_time_to_scan():
+            with capturing() as captured:
+                queue.found(await driver_over(saver).arun(scan_in_turn(tiers_of(saver))))
+            if captured.error:
+                tiers_of(saver).counts.last_error = log_text(captured.error)
+        if (thread := queue.due()) is not None:
+            await self._bring(saver, thread)
+        return thread is not None
 
     async def _bring(self, saver: AsyncTieredSaver, thread: str, **how: Any) -> int:
         """Flush some of a thread. Returns how many records are done."""

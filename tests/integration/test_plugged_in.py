@@ -1,0 +1,641 @@
+"""Nothing that a program plugs in changes another call's result, or ends a worker. Here each raises at each call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+import sys
+import warnings
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from typing import Any
+
+import psycopg
+import pytest
+import redis
+from caching import cache_of
+from embedding import DIMS, Model
+from factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.store.memory import InMemoryStore
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.sampling import Sampler
+from uniform import Target, Uniform
+from wrappers import Around, script_of
+
+from redis_saver import (
+    AsyncTieredSaver,
+    AsyncTieredStore,
+    DecodeError,
+    EncodeError,
+    TieredSaver,
+    TieredStore,
+)
+from redis_saver._client import loops
+from redis_saver._common import logs
+from redis_saver._engine import scripts
+from redis_saver._tiered.flush import queue as queues
+from redis_saver.telemetry import instrument, log_slow_calls
+
+pytestmark = pytest.mark.parametrize("target_name", ["redis"])
+UNSET: contextvars.ContextVar[str] = contextvars.ContextVar("unset")
+"""What filters of real programs read: it is set in requests, and not in background workers."""
+NS, ITEM = ("memories", "ann"), (("node",), "key")
+
+
+class Raising:
+    """Something that raises in each method that is called, and counts the calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, *_: Any, **__: Any) -> Any:
+        self.calls += 1
+        return UNSET.get()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+# -- what is plugged in, for the length of a block
+
+
+@contextmanager
+def a_filter(_: Any) -> Iterator[Raising]:
+    raising, loggers = Raising(), [logging.getLogger(name) for name in LOGGERS]
+    with _levels(loggers):
+        for logger in loggers:
+            logger.addFilter(raising)
+        yield raising
+        for logger in loggers:
+            logger.removeFilter(raising)
+
+
+@contextmanager
+def a_handler(_: Any) -> Iterator[Raising]:
+    raising, logger = Raising(), logging.getLogger("redis_saver")
+    raising.level = 0  # type: ignore[attr-defined]
+    with _levels([logging.getLogger(name) for name in LOGGERS]):
+        logger.addHandler(raising)  # type: ignore[arg-type]
+        yield raising
+        logger.removeHandler(raising)  # type: ignore[arg-type]
+
+
+@contextmanager
+def a_record_factory(_: Any) -> Iterator[Raising]:
+    raising, before = Raising(), logging.getLogRecordFactory()
+
+    def factory(name: str, *arguments: Any, **options: Any) -> Any:
+        return raising() if name.startswith("redis_saver") else before(name, *arguments, **options)
+
+    with _levels([logging.getLogger(name) for name in LOGGERS]):
+        logging.setLogRecordFactory(factory)
+        yield raising
+        logging.setLogRecordFactory(before)
+
+
+@contextmanager
+def a_span_processor_at_the_start(thing: Any) -> Iterator[Raising]:
+    raising = Raising()
+
+    class Processor(SpanProcessor):
+        def on_start(self, *_: Any, **__: Any) -> None:
+            raising()
+
+    provider = TracerProvider()
+    provider.add_span_processor(Processor())
+    instrument(thing, tracer_provider=provider)
+    yield raising
+
+
+@contextmanager
+def a_span_processor_at_the_end(thing: Any) -> Iterator[Raising]:
+    raising = Raising()
+
+    class Processor(SpanProcessor):
+        def on_end(self, _: Any) -> None:
+            raising()
+
+    provider = TracerProvider()
+    provider.add_span_processor(Processor())
+    instrument(thing, tracer_provider=provider)
+    yield raising
+
+
+@contextmanager
+def a_sampler(thing: Any) -> Iterator[Raising]:
+    raising = Raising()
+
+    class Raises(Sampler):
+        def should_sample(self, *_: Any, **__: Any) -> Any:
+            raising()
+
+        def get_description(self) -> str:
+            return "raises"
+
+    instrument(thing, tracer_provider=TracerProvider(sampler=Raises()))
+    yield raising
+
+
+@contextmanager
+def a_meter(thing: Any) -> Iterator[Raising]:
+    raising = Raising()
+
+    class Meter:
+        def get_meter(self, *_: Any, **__: Any) -> Any:
+            return self
+
+        def create_histogram(self, *_: Any, **__: Any) -> Any:
+            return raising
+
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_, **__: None
+
+    instrument(thing, Meter())
+    yield raising
+
+
+@contextmanager
+def warnings_as_errors(_: Any) -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield None
+
+
+LOGGERS = [
+    f"redis_saver.{name}" for name in ("client", "checkpoint", "store", "cache", "tiered", "tiered_store", "telemetry")
+]
+KINDS: dict[str, Callable[[Any], Any]] = {
+    plugged.__name__: plugged
+    for plugged in (
+        a_filter,
+        a_handler,
+        a_record_factory,
+        a_span_processor_at_the_start,
+        a_span_processor_at_the_end,
+        a_sampler,
+        a_meter,
+        warnings_as_errors,
+    )
+}
+
+
+@contextmanager
+def _levels(loggers: list[logging.Logger]) -> Iterator[None]:
+    before = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.INFO)
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """The errors that `sys.unraisablehook` was told of."""
+    errors = list[BaseException]()
+    monkeypatch.setattr(sys, "unraisablehook", lambda args: errors.append(args.exc_value))
+    monkeypatch.setattr(logs, "_ignored", logs._Throttle())
+    return errors
+
+
+# -- what is called
+
+
+def failing_once(thing: Any) -> None:
+    """Let each kind of request fail once, so that there is something to log."""
+    seen = set[Any]()
+
+    def around(request: Any) -> Any:
+        kind = script_of(request) or type(request)
+        if kind not in seen:
+            seen.add(kind)
+            raise redis.ConnectionError("fails on purpose")
+        return (yield request)
+
+    Around(thing, around)
+
+
+async def calls_of_a_saver(saver: Uniform) -> list[Any]:
+    one = checkpoint({"n": [1, "two"]}, checkpoint_id="1f0c8f00-0000-6000-8000-000000000001")
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: saver.put(config("t"), one, {"step": 1}, one["channel_versions"]),
+        lambda: saver.put_writes(config("t", checkpoint_id=one["id"]), [("n", 1)], "task"),
+        lambda: saver.get_tuple(config("t")),
+        lambda: saver.list(config("t")),
+        lambda: saver.get_tuple(config("nothing")),
+        lambda: saver.prune(["t"]),
+        lambda: saver.copy_thread("t", "u"),
+        lambda: saver.delete_thread("t"),
+        lambda: saver.get_tuple(config("t")),
+        lambda: saver.list(config("u")),
+    ]
+    return await results(calls)
+
+
+async def calls_of_a_store(store: Uniform) -> list[Any]:
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: store.put(NS, "k", {"text": "apple"}),
+        lambda: store.get(NS, "k"),
+        lambda: store.search(NS),
+        lambda: store.list_namespaces(),
+        lambda: store.delete(NS, "k"),
+        lambda: store.get(NS, "k"),
+    ]
+    return [_plain(each) for each in await results(calls)]
+
+
+async def calls_of_a_cache(cache: Any) -> list[Any]:
+    calls: list[Callable[[], Awaitable[Any]]] = [
+        lambda: cache.set({ITEM: (1, None)}),
+        lambda: cache.get([ITEM]),
+        lambda: cache.clear([ITEM[0]]),
+        lambda: cache.get([ITEM]),
+    ]
+    return await results(calls)
+
+
+async def results(calls: list[Callable[[], Awaitable[Any]]]) -> list[Any]:
+    """What each call answers, or the kind of error it raises."""
+    found = list[Any]()
+    for call in calls:
+        try:
+            found.append(await call())
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is compared
+            found.append(type(error))
+    return found
+
+
+def _plain(answer: Any) -> Any:
+    """An answer of a store without moments."""
+    if isinstance(answer, list):
+        return [_plain(each) for each in answer]
+    return answer.value if hasattr(answer, "updated_at") else answer
+
+
+async def made(kind: str, target: Target, prefix: str) -> tuple[Any, Any, Callable[[Any], Awaitable[list[Any]]]]:
+    """A saver, store or cache; the thing that telemetry is about; and what is called."""
+    is_async = target.flavour == "async"
+    if kind == "cache":
+        cache = cache_of(target, prefix=prefix, client=target.client(retry=None))
+        cache.cache._health._now = lambda: 0.0  # so that it is never used again, and each call is tried
+        return cache, cache.cache, calls_of_a_cache
+    if kind == "store":
+        store = target.store(prefix=prefix)
+        return store, store.saver, calls_of_a_store
+    if kind == "tiered store":
+        both: Any = (AsyncTieredStore if is_async else TieredStore)(target.store(prefix=prefix).saver, InMemoryStore())
+        return Uniform(both), both, calls_of_a_store
+    saver = target.uniform(prefix=prefix)
+    if kind == "tiers":
+        tiers: Any = (AsyncTieredSaver if is_async else TieredSaver)(saver.saver, InMemorySaver())
+        return Uniform(tiers), tiers, calls_of_a_saver
+    return saver, saver.saver, calls_of_a_saver
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("kind", ["saver", "store", "cache", "tiers", "tiered store"])
+@pytest.mark.parametrize("plugged", KINDS)
+async def test_no_call_ends_differently(
+    target: Target, plugged: str, kind: str, fails: bool, told: list[BaseException]
+) -> None:
+    """With a log of all calls, and with requests that fail once: the results are those without anything plugged in."""
+    answers = list[Any]()
+    for turn in ("without", "with"):
+        uniform, thing, calls = await made(kind, target, f"{target.prefix}-{turn}")
+        if fails:
+            failing_once(thing if kind not in ("tiers", "tiered store") else thing.hot)
+        if turn == "without":
+            answers.append(await calls(uniform))
+            continue
+        log_slow_calls(thing, 0)
+        with KINDS[plugged](thing) as raising:
+            answers.append(await calls(uniform))
+    assert answers[0] == answers[1]
+    if raising is not None:
+        assert raising.calls >= len(answers[0])
+        assert LookupError in {type(error) for error in told}
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_line_of_the_log_fails_none_of_the_callers_that_travel_together(
+    target: Target, told: list[BaseException]
+) -> None:
+    saver, failed = target.uniform(), list[int]()
+    batcher = saver.saver._driver.connections.batcher()
+    pipeline = batcher.client.pipeline
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        made = pipeline(*arguments, **options)
+        if not failed:
+            failed.append(1)
+
+            async def execute(**_: Any) -> Any:
+                raise redis.ConnectionError("fails on purpose")
+
+            made.execute = execute
+        return made
+
+    batcher.client.pipeline = failing
+    with a_filter(None) as raising:
+        answers = await asyncio.gather(*(saver.get_tuple(config(f"t{number}")) for number in range(60)))
+    assert answers == [None] * 60
+    assert (failed, raising.calls, len(told)) == ([1], 1, 1)
+
+
+async def test_what_stops_the_caller_passes(target: Target) -> None:
+    class Stops(logging.Filter):
+        def filter(self, _: Any) -> bool:
+            raise KeyboardInterrupt
+
+    saver, stops = target.uniform(), Stops()
+    log_slow_calls(saver.saver, 0)
+    logger = logging.getLogger("redis_saver.telemetry")
+    logger.addFilter(stops)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            saver.saver._counting.call(_nothing()).send(None)
+    finally:
+        logger.removeFilter(stops)
+
+
+def _nothing() -> Any:
+    return None
+    yield
+
+
+# -- serializers and embedders
+
+
+class Serializer(JsonPlusSerializer):
+    """Raises in the methods that are named. Savers copy a serializer, so the names are those of all copies."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failing = set[str]()
+
+    def dumps_typed(self, obj: Any) -> Any:
+        if "dumps_typed" in self.failing:
+            raise LookupError("cannot write this")
+        return super().dumps_typed(obj)
+
+    def loads_typed(self, data: Any) -> Any:
+        if "loads_typed" in self.failing:
+            raise LookupError("cannot read this")
+        return super().loads_typed(data)
+
+
+async def test_a_serializer_fails_its_own_call(target: Target) -> None:
+    serde = Serializer()
+    saver, store = target.uniform(serde=serde), target.store(serde=serde)
+    cache = cache_of(target, serde=serde, on_error="raise")
+    one = checkpoint({"n": [1, "two"]})
+    writes: list[Callable[[], Awaitable[Any]]] = [
+        lambda: saver.put(config("t"), one, {}, one["channel_versions"]),
+        lambda: saver.put_writes(config("t", checkpoint_id=one["id"]), [("n", [1, "two"])], "task"),
+        lambda: store.put(NS, "k", {"text": "apple"}),
+        lambda: cache.set({ITEM: (["one"], None)}),
+    ]
+    reads: list[Callable[[], Awaitable[Any]]] = [
+        lambda: saver.get_tuple(config("t")),
+        lambda: saver.list(config("t")),
+        lambda: store.get(NS, "k"),
+        lambda: cache.get([ITEM]),
+    ]
+    for call in writes:
+        serde.failing.add("dumps_typed")
+        with pytest.raises(EncodeError) as caught:
+            await call()
+        assert type(caught.value.__cause__) is LookupError
+        serde.failing.clear()
+        await call()
+    for call in reads:
+        serde.failing.add("loads_typed")
+        with pytest.raises(DecodeError) as caught_reading:
+            await call()
+        assert type(caught_reading.value.__cause__) is LookupError
+        serde.failing.clear()
+        assert await call()
+
+
+async def test_an_embedder_fails_its_own_call(target: Target) -> None:
+    model = Model()
+    is_failing = [True]
+
+    def embed(texts: Any) -> Any:
+        if is_failing[0]:
+            raise LookupError("no model here")
+        return model(texts)
+
+    store = target.store(index={"dims": DIMS, "embed": embed, "fields": ["text"]})
+    for call in (lambda: store.put(NS, "k", {"text": "apple"}), lambda: store.search(NS, query="apple")):
+        is_failing[0] = True
+        with pytest.raises(LookupError, match="no model here"):
+            await call()
+        is_failing[0] = False
+        await call()
+    assert [item.key for item in await store.search(NS, query="apple")] == ["k"]
+
+
+# -- workers
+
+
+class Cold(InMemorySaver):
+    """A cold saver that raises what it is told to, at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.raises: BaseException | None = None
+        self.calls = 0
+
+    def put(self, *arguments: Any, **options: Any) -> Any:
+        self.calls += 1
+        if self.raises is not None:
+            raise self.raises
+        return super().put(*arguments, **options)
+
+    async def aput(self, *arguments: Any, **options: Any) -> Any:
+        return self.put(*arguments, **options)
+
+
+async def until(done: Callable[[], Any], seconds: float = 30) -> None:
+    for _ in range(int(seconds / 0.02)):
+        if done():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.fixture
+async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A write-behind saver whose outages are short, and its cold."""
+    monkeypatch.setattr(queues, "MAX_BACKOFF", 0.1)
+    monkeypatch.setattr(queues, "SCAN_INTERVAL", 0.1)
+    cold = Cold()
+    kind: Any = AsyncTieredSaver if target.flavour == "async" else TieredSaver
+    saver = kind(target.uniform().saver, cold, mode="write-behind", flush_interval=0.02, flush_workers=3)
+    yield Uniform(saver), cold
+    cold.raises = None
+    await (saver.aclose() if target.flavour == "async" else asyncio.to_thread(saver.close))
+
+
+async def put(uniform: Uniform, thread: str) -> None:
+    one = checkpoint({"n": [1]})
+    await uniform.get_tuple(config(thread))
+    await uniform.put(config(thread), one, {}, one["channel_versions"])
+
+
+def at_work(uniform: Uniform) -> int:
+    """How many workers of the flusher run."""
+    flusher = uniform.saver._flusher
+    if uniform.native_async:
+        return sum(not task.done() for task in flusher._tasks)
+    return sum(thread.is_alive() for thread in flusher._threads)
+
+
+@pytest.mark.parametrize("plugged", ["a_filter", "a_handler", "a_record_factory"])
+async def test_an_outage_that_cannot_be_logged_ends_no_worker(
+    behind: Any, plugged: str, told: list[BaseException]
+) -> None:
+    uniform, cold = behind
+    cold.raises = psycopg.OperationalError("down")
+    with KINDS[plugged](None) as raising:
+        for number in range(6):
+            await put(uniform, f"t{number}")
+        await until(lambda: raising.calls)
+        await until(lambda: cold.calls > 10)
+        assert at_work(uniform) == 3
+        cold.raises = None
+        await until(lambda: uniform.saver.stats().flushed == 6)
+    assert uniform.saver.stats().worker_errors == 0
+    assert LookupError in {type(error) for error in told}
+
+
+async def test_a_log_handler_may_write_by_the_saver_whose_flusher_logs(behind: Any) -> None:
+    uniform, cold = behind
+    noted, queue = list[str](), uniform.saver._flush_queue
+
+    class Notes(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            queue.found(["another"])
+            noted.append(record.getMessage())
+
+    handler = Notes()
+    logging.getLogger("redis_saver.tiered").addHandler(handler)
+    try:
+        cold.raises = psycopg.OperationalError("down")
+        await put(uniform, "t")
+        await until(lambda: noted)
+        cold.raises = None
+        await until(lambda: uniform.saver.stats().flushed == 1)
+    finally:
+        logging.getLogger("redis_saver.tiered").removeHandler(handler)
+
+
+@pytest.mark.parametrize("method", ["is_time_to_scan", "due", "after_claim"])
+async def test_a_worker_survives_an_error_and_counts_it(
+    behind: Any, method: str, monkeypatch: pytest.MonkeyPatch, told: list[BaseException]
+) -> None:
+    uniform, _ = behind
+    queue, failures = uniform.saver._flush_queue, 5
+    right = getattr(queue, method)
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise DeprecationWarning("a warning that was made an error")
+        return right(*arguments, **options)
+
+    monkeypatch.setattr(queue, method, failing)
+    for number in range(8):
+        await put(uniform, f"t{number}")
+    await until(lambda: uniform.saver.stats().flushed >= 8)
+    assert at_work(uniform) == 3
+    assert uniform.saver.stats().worker_errors == 5
+    assert uniform.saver.stats().last_error == "DeprecationWarning"
+    assert [type(error) for error in told] == [DeprecationWarning], "it is said once in a while"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+async def test_a_worker_that_ends_is_replaced(behind: Any, told: list[BaseException]) -> None:
+    """A cold saver that raises SystemExit ends the OS thread, or the task and its turn of the loop."""
+    uniform, cold = behind
+    cold.raises = SystemExit(1)
+    for number in range(3):
+        await put(uniform, f"t{number}")
+    await until(lambda: cold.calls >= 3)
+    cold.raises = None
+    await until(lambda: uniform.saver.stats().worker_errors >= 1)
+    await put(uniform, "another")
+    await until(lambda: at_work(uniform) == 3)
+    await until(lambda: uniform.saver.stats().flushed >= 1)
+
+
+@pytest.mark.parametrize("flavour", ["async"])
+async def test_a_cancelled_worker_is_replaced_with_the_next_call(behind: Any) -> None:
+    uniform, _ = behind
+    await put(uniform, "t")
+    await until(lambda: at_work(uniform) == 3)
+    flusher = uniform.saver._flusher
+    for task in flusher._tasks[:2]:
+        flusher._loop.call_soon_threadsafe(task.cancel)
+    await until(lambda: at_work(uniform) == 1)
+    await uniform.get_tuple(config("t"))
+    assert at_work(uniform) == 3
+    assert uniform.saver.stats().worker_errors == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("flavour", ["sync"])
+def test_the_background_loop_survives_what_stops_a_loop(target: Target) -> None:
+    async def stops() -> None:
+        raise SystemExit(3)
+
+    async def slow() -> str:
+        await asyncio.sleep(0.2)
+        return "answer"
+
+    slowly = loops.start(slow())
+    loop = loops._background.loop()
+    with pytest.raises(SystemExit):
+        loops.call(stops())
+    assert slowly.result(30) == "answer", "the call of another one ends with its own answer"
+    loop.call_soon_threadsafe(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    assert loops.call(slow()) == "answer"
+    assert loops._background.loop() is loop
+
+
+@pytest.mark.parametrize("error", [redis.ConnectionError("fails on purpose"), SystemExit(1)])
+@pytest.mark.parametrize("plugged", ["a_filter", "a_handler", "a_record_factory"])
+async def test_a_lease_is_renewed_whatever_the_log_does(
+    target: Target, plugged: str, error: BaseException, told: list[BaseException]
+) -> None:
+    """Three renewals fail, and cannot be logged. Later ones succeed, so nobody gets the thread."""
+    uniform, renewals, failures = target.uniform(), list[int](), [1, 2, 3]
+
+    def around(request: Any) -> Any:
+        if script_of(request) is scripts.RENEW_OWNERSHIP:
+            if failures:
+                failures.pop()
+                raise error
+            renewals.append(1)
+        return (yield request)
+
+    Around(uniform.saver, around)
+    with KINDS[plugged](None):
+        async with AsyncExitStack() as stack:
+            owned = uniform.saver.own("t", lease="1s")
+            (await stack.enter_async_context(owned)) if uniform.native_async else stack.enter_context(owned)
+            await until(lambda: len(renewals) >= 3)
+            assert not failures
+            assert not owned.is_lost
+            other = target.uniform()
+            with pytest.raises(Exception, match="own"):
+                async with AsyncExitStack() as inner:
+                    theirs = other.saver.own("t")
+                    (await inner.enter_async_context(theirs)) if other.native_async else inner.enter_context(theirs)
