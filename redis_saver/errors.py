@@ -231,6 +231,18 @@ class ForkMissed(RedisSaverError, RuntimeError):
     """The process was forked by a program that does not call Python's fork hooks, and used a saver of the parent. Nothing was sent."""
 
 
+def closed(what: str) -> Closed:
+    """The error of a saver, store or cache that was closed.
+
+    Args:
+        what: Its kind and its server.
+    """
+    return Closed(
+        f"{what} was closed in this process: its `with` has ended, or close() was called. Nothing was sent. Keep the block "
+        "open for as long as it is used"
+    )
+
+
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "DAMAGED": (
         ThreadDamaged,

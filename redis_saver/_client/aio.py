@@ -26,7 +26,9 @@ class AsyncDriver(RedisDriver):
         """As `RedisDriver`. No loop but the running one may have used the client."""
         super().__init__(client, **settings)
         self.connections: LoopClients = LoopClients(
-            client, partial(Batcher, traffic=self.traffic, cluster_timeout=self._cluster_timeout, guard=self._guard)
+            client,
+            self._what,
+            partial(Batcher, traffic=self.traffic, cluster_timeout=self._cluster_timeout, guard=self._guard),
         )
 
     async def aclose(self) -> None:

@@ -51,6 +51,7 @@ class RedisDriver(Driver[Request]):
         configs.number("replica_timeout", replica_timeout, 0.001)
         self.server: str = servers.described(client)
         """The server as a URL without login and options, for messages."""
+        self._what = f"the {taker.lower()} on {self.server}"
         self.traffic: Traffic = Traffic()
         """What it sent and received in this process."""
         self._cluster_timeout = cluster_timeout

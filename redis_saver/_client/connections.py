@@ -12,7 +12,7 @@ from typing import Any
 from redis_saver._client import clients, loops, twins
 from redis_saver._client.batching import Batcher
 from redis_saver._common import forks
-from redis_saver.errors import Closed
+from redis_saver.errors import closed
 
 OWN_AFTER = 1.0
 """Seconds after its first call until a loop gets connections of its own. The first loop gets them at once."""
@@ -21,8 +21,9 @@ OWN_AFTER = 1.0
 class ProcessClient:
     """A blocking client; in the child of a fork another one with the same settings."""
 
-    def __init__(self, client: Any) -> None:
-        """Use this client in this process."""
+    def __init__(self, client: Any, what: str) -> None:
+        """Use this client in this process. Errors say `what` it is for."""
+        self._what = what
         self._lock, self._client, self._inherited = threading.Lock(), client, None
         self._is_closed = False
         forks.watch(self)
@@ -51,7 +52,7 @@ class ProcessClient:
     def check_open(self) -> None:
         """Raise `Closed` if it was closed."""
         if self._is_closed:
-            raise _closed()
+            raise closed(self._what)
 
     def close(self) -> None:
         """Close the connections of this process. Requests under way, in other OS threads, get their replies."""
@@ -59,14 +60,6 @@ class ProcessClient:
             client, self._client, self._is_closed = self._client, None, True
         if client is not None:
             clients.close(client)
-
-
-def _closed() -> Closed:
-    """The error of a saver, store or cache that was closed."""
-    return Closed(
-        "it was closed in this process: its `with` has ended, or close() was called. Nothing was sent. Keep the block "
-        "open for as long as it is used, or make it over a client of your own, which you close"
-    )
 
 
 class _Bound:
@@ -90,9 +83,16 @@ class LoopClients:
     closed when this object is collected, or the process ends.
     """
 
-    def __init__(self, client: Any, batching: Callable[[Any], Batcher]) -> None:
-        """Take a client that no loop but the running one has used, and a function that makes a batcher of a client."""
+    def __init__(self, client: Any, what: str, batching: Callable[[Any], Batcher]) -> None:
+        """Use a client, which no loop except the running one has used.
+
+        Args:
+            client: The client.
+            what: What it is for, for errors.
+            batching: Makes a batcher of a client.
+        """
         self.given: Any = client
+        self._what = what
         self._batching = batching
         self._given_is_free, self._is_forked = True, False
         self._lock = threading.Lock()
@@ -143,7 +143,7 @@ class LoopClients:
     def check_open(self) -> None:
         """Raise `Closed` if it was closed."""
         if self._is_closed:
-            raise _closed()
+            raise closed(self._what)
 
     def _may_own(self, loop: asyncio.AbstractEventLoop) -> bool:
         self.check_open()

@@ -38,7 +38,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
     def __init__(self, client: Any, **settings: Any) -> None:
         """As `RedisDriver`."""
         super().__init__(client, **settings)
-        self.connection: ProcessClient = ProcessClient(client)
+        self.connection: ProcessClient = ProcessClient(client, self._what)
         self._cluster = clients.is_cluster(client)
         self._exceptions: Any = clients.exceptions_of(client)
         self._options = clients.raw_options(client)

@@ -8,7 +8,7 @@ import time
 from redis_saver._common import forks
 from redis_saver._engine.requests import Sleep
 from redis_saver._tiered.requests import Tiered
-from redis_saver.errors import Closed
+from redis_saver.errors import closed
 
 
 class Lifetime:
@@ -33,10 +33,7 @@ class Lifetime:
             Closed: It was closed.
         """
         if self._is_closed:
-            raise Closed(
-                "the saver over two tiers was closed in this process: its `with` has ended, or close() was called. "
-                "Nothing was sent. Keep the block open for as long as the saver is used"
-            )
+            raise closed("the saver over two tiers")
 
     def close(self) -> None:
         """Refuse each further call. Those that were let through are counted."""

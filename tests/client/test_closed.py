@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import os
 import random
+import re
 import threading
 import time
 import warnings
@@ -142,6 +143,10 @@ def methods(thing: object) -> list[str]:
 async def check_closed(thing: Any) -> None:
     names = methods(thing)
     assert len(names) >= 6
+    error = await outcome(thing, "get")
+    assert re.match(
+        r"the (saver|store|cache) (on (redis|memory|over)|over two tiers).* was closed in this process", str(error)
+    )
     wrong = {name: answer for name in names if type(answer := await outcome(thing, name)) is not Closed}
     assert not wrong
     assert repr(thing)
