@@ -55,6 +55,6 @@ for i = 1, n do
   meta.bytes, meta.writes = meta.bytes + #record, meta.writes + tonumber(ARGV[5 + 3 * i])
 end
 if n > 0 then redis.call('HSET', data, '@no_task_path', (redis.call('HGET', data, '@no_task_path') or '') .. pack(writes)) end
-if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, '1') end
+if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, token) end
 redis.call('HSET', data, '@state', state_of(meta))
 return 1
