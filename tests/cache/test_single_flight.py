@@ -142,6 +142,7 @@ async def test_a_caller_that_waits_gives_up(target: Target) -> None:
     await asyncio.sleep(0.05)
     assert await asyncio.wait_for(alone(cache.in_thread("get", [K])), 60) == {}
     holding.cancel()
+    await asyncio.wait([holding])
 
 
 async def test_a_caller_does_not_wait_for_itself(target: Target) -> None:
