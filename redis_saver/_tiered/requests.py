@@ -24,7 +24,7 @@ class ColdCall(NamedTuple):
 class Attempt(NamedTuple):
     """A request that may fail. Reply: an `Outcome`."""
 
-    request: ColdCall | SingleFlight | Request
+    request: ColdCall | Request
 
 
 class Outcome(NamedTuple):
