@@ -313,7 +313,7 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
     "a chunk nobody has": (
         stored(b"p" + digest(b"left over"), b"left over"),
         "warning",
-        r"chunk p:[0-9a-f]{32}: no value has it, and @gc_roots does not lead to it",
+        r"chunk p:[0-9a-f]{32}: no value or pending write has it, and @gc_roots does not lead to it",
     ),
     "bytes counted wrong": (counting(2, 1), "warning", r"thread 'thread': its counter says \d+ bytes"),
     "values counted wrong": (counting(3, 1), "warning", r"says 6 values, and there are 5"),
