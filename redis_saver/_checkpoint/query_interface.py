@@ -26,7 +26,7 @@ class QueryInterface(Interface[ThreadInfo]):
         version, and the node from `versions_seen`: `WriteInfo` says which is which. What led to a checkpoint without
         a parent (it was pruned, or the thread began with `durability="exit"` or `update_state`) is not known, and left out.
 
-        Cost: a round trip for 50 checkpoints, and one for every ten whose tasks were started by a `Send`. The server sends headers and those `Send`s, and no
+        Cost: a round trip for 50 checkpoints, and one for every ten whose tasks were started by a `Send`. The server sends headers and each such `Send`, and no
         other values. Memory holds a page, and a header for each branch of the history.
 
         Args:
