@@ -2,23 +2,48 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty, if a cold saver keeps what is removed here; else nothing
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
--- ARGV[3..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
---                    record of writes; b, a value; n, p, z, a chunk; r, a run's member; s, a call's; @gc_roots. What is below a value
---                    or a list of chunks is noted in @gc_roots, unless that goes too. ^ and the name of a header: its parent alone,
---                    as that goes; the checkpoint stays
+-- ARGV[3] known      '1' if what processes remember of the histories of the other checkpoints stays true
+-- ARGV[4..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
+--                    record of writes; b, a value; n, p, z, a chunk; r, a run's member; @, a field about the thread. The roots of
+--                    values and lists of chunks are noted in @gc_roots, unless that goes too. ^ and the name of a header: its
+--                    parent alone, as that goes; the checkpoint stays
 --
--- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
--- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
+-- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil if a checkpoint was put
+-- or something else was removed since the plan was made, if the thread is gone, or if cold lacks one of the names: nothing was removed.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/chunks
 
-local index, data = KEYS[1], KEYS[2]
-local revision, dry = ARGV[1], ARGV[2] == '1'
+local index, data, dirty = KEYS[1], KEYS[2], KEYS[3]
+local revision, dry, is_known = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
+
+-- Notes that hot no longer has all of the thread, but the newest checkpoint of each namespace. Returns true if it had all until now.
+local function becomes_partial()
+  if redis.call('HDEL', data, '@complete') == 0 then return false end
+  local lower = '[c'
+  while true do
+    local newest = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, 1)[1]
+    if not newest then return true end
+    local ns = string.sub(newest, 2, (string.find(newest, '%z')))
+    redis.call('HSET', data, '@has_latest' .. ns, '1')
+    lower = '(c' .. string.sub(ns, 1, -2) .. '\1'
+  end
+end
+
+-- Drops the notes about checkpoints that are gone, whose writes came back from cold without their task paths.
+local function forget_pathless()
+  local noted, left = redis.call('HGET', data, '@no_task_path'), {}
+  if not noted then return end
+  for _, writes in ipairs(unpack_frames(noted)) do
+    if redis.call('ZSCORE', index, 'c' .. string.sub(writes, 2)) then left[#left + 1] = pack(writes) end
+  end
+  redis.call('HSET', data, '@no_task_path', table.concat(left))
+end
 
 local meta, problem = open_thread(index, data)
 if problem then return problem end
@@ -32,7 +57,7 @@ local function doom(name)
   end
 end
 local orphans = {} -- the names of headers that lose their parent
-for i = 3, #ARGV do
+for i = 4, #ARGV do
   local kind = string.sub(ARGV[i], 1, 1)
   if kind == '^' then
     orphans[#orphans + 1] = string.sub(ARGV[i], 2)
@@ -47,6 +72,10 @@ for i = 3, #ARGV do
   end
 end
 
+for i = 1, dirty and #doomed or 0 do
+  if redis.call('ZSCORE', dirty, doomed[i]) then return false end
+end
+
 -- First everything is read, as a record that cannot be read must stop it before anything is removed.
 local removed, bytes, strays = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, {}
 for i = 1, #doomed do
@@ -59,7 +88,7 @@ for i = 1, #doomed do
       pos = skip(record, pos, 5)
       removed.w = removed.w + 1
     end
-  elseif removed[kind] and redis.call('HEXISTS', data, name) == 1 then
+  elseif removed[kind] and (size > 0 or redis.call('HEXISTS', data, name) == 1) then
     removed[kind] = removed[kind] + 1
   end
   if kind ~= '@' then bytes = bytes + size end
@@ -84,7 +113,7 @@ end
 if not dry then
   -- A full server takes a command that may need memory only behind one that cannot: this removes nothing.
   redis.call('HDEL', data, '^')
-  redis.call('HSET', data, '@rewritten', next_rewrite(data))
+  if dirty and becomes_partial() or not is_known then redis.call('HSET', data, '@rewritten', next_rewrite(data)) end
   for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
   local members = {}
   for i = 1, #doomed do
@@ -100,6 +129,7 @@ if not dry then
     redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. table.concat(strays))
   end
   for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
+  if dirty then forget_pathless() end
   meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w
   revise(meta)
   revision = string.format('%d', meta.rev)

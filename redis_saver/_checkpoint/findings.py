@@ -78,9 +78,6 @@ def _described(kind: bytes, rest: bytes) -> str:
         return f"value of channel {channel!r} in version {names.version_from(version)!r}{_of(ns)}"
     if kind == b"r":
         return f"run {names.decode(rest)!r}"
-    if kind == b"s":
-        root_id, ns = names.components(rest)
-        return f"the root checkpoint {root_id!r} of the call{_of(ns)}"
     if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
         return f"chunk {kind.decode()}:{rest.hex()}"
     raise ValueError

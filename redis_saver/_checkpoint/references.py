@@ -31,6 +31,10 @@ class References(NamedTuple):
     """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
 
     revision: bytes
+    bytes: int
+    """Size of the thread."""
+    strays: int
+    """Size of `@gc_roots`, in bytes."""
     links: dict[CheckpointKey, headers.Links]
 
 
@@ -38,26 +42,25 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
     """Read the links of a thread; None where there is no such thread."""
     keys = context.keyspace.keys(thread)
     links: dict[CheckpointKey, headers.Links] = {}
-    lower, revision = b"[c", None
+    lower, first = b"[c", None
     while True:
         page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_PER_PAGE))
         if page is None:
             return None
         with decoding("the checkpoints of thread {!r}", thread):
-            if not isinstance(page[0], bytes):
-                raise TypeError(f"{shown(page[0])} is not a revision")
-            revision = revision or page[0]
-            chunks, allowance = (
-                codec.as_chunks(context, page[1], thread),
-                Allowance(context.limits, f"thread {shown(thread)}"),
-            )
-            for member, head in zip(page[2::2], page[3::2], strict=True):
+            revision, size, strays, flat, *found = page
+            if [type(revision), type(size), type(strays)] != [bytes, int, int]:
+                raise TypeError(f"{shown(page[:3])} is no revision with two sizes")
+            first = first or (revision, size, strays)
+            chunks = codec.as_chunks(context, flat, thread)
+            allowance = Allowance(context.limits, f"thread {shown(thread)}")
+            for member, head in zip(found[::2], found[1::2], strict=True):
                 ns, checkpoint_id = names.components(member[1:])
                 links[ns, checkpoint_id] = headers.decode_links(head, chunks, thread, allowance)
-            is_last = len(page) < 2 + 2 * LINKS_PER_PAGE
-            lower = lower if is_last else _behind(lower, page[-2])
+            is_last = len(found) < 2 * LINKS_PER_PAGE
+            lower = lower if is_last else _behind(lower, found[-2])
         if is_last:
-            return References(revision, links)
+            return References(*first, links)
 
 
 def _behind(lower: bytes, member: bytes) -> bytes:
@@ -75,21 +78,6 @@ def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
             if len(names.components(member[1:])) != 3:
                 raise ValueError(f"the member {shown(member)} names no task")
     return found
-
-
-def run_members(context: Context, thread: str) -> Operation[list[bytes]]:
-    """The members of a thread's runs; a put that keeps the history short leaves some of which no checkpoint is left."""
-    return (yield from members(context, thread, b"r"))
-
-
-def call_members(context: Context, thread: str) -> Operation[dict[bytes, str]]:
-    """The members that tell from which root checkpoints calls of subgraphs started, with the calls' namespaces; of threads with a limit alone."""
-    found = yield from members(context, thread, b"s")
-    with decoding("the subgraph calls of thread {!r}", thread):
-        calls: dict[bytes, str] = {}
-        for member in found:
-            _root_id, calls[member] = names.components(member[1:])
-    return calls
 
 
 def members(context: Context, thread: str, kind: bytes = b"") -> Operation[list[bytes]]:
@@ -122,6 +110,11 @@ class ReachableChunks(NamedTuple):
     def chunks(self, values: Iterable[bytes]) -> set[bytes]:
         """All chunks of some values, by the values' fields."""
         return chunked.reachable((self.roots[field] for field in values if field in self.roots), self.lists)
+
+    def unused(self, values: Iterable[bytes], used: set[bytes]) -> set[bytes]:
+        """The chunks of some values, and of strays, that are not used; `used` has all chunks of all other values."""
+        roots = [self.roots[field] for field in values if field in self.roots]
+        return chunked.reachable((*roots, *self.strays), self.lists, used)
 
 
 def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:

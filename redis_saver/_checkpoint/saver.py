@@ -132,6 +132,7 @@ class Saver(QueryInterface, Generic[ClientT]):
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=histories.parse(history),
+            counted=self._counting.call,
             requires_owner=ownership == "required",
             refuses_forks=on_fork == "raise",
         )

@@ -179,11 +179,6 @@ def own_entries(entries: Iterable[bytes]) -> list[bytes]:
     return [entry for entry in entries if entry[:1] != RETAINED]
 
 
-def channel_of(entry: bytes) -> str:
-    """The channel of an entry."""
-    return names.name_of(entry[1 : entry.index(b"\0") + 1])
-
-
 def metadata(context: Context, header: bytes, where: object) -> dict[str, Any]:
     """The metadata of a header alone; `where` says whose, for the message."""
     with decoding("the metadata of {}", where):
