@@ -6,9 +6,9 @@
 -- ARGV[1] lower      lower bound of the range, as ZRANGEBYLEX takes it
 -- ARGV[2] limit      how many checkpoints at the most
 --
--- Returns {revision, bytes, strays, chunks, member, links, member, links...}: links is the header up to and with its links, chunks a
--- flat list of (field, bytes) of the names in them, bytes the size of the thread, strays that of @gc_roots. The revision changes with
--- every put and removal. nil if there is no such thread.
+-- Returns {revision, bytes, strays, writes, chunks, member, links, member, links...}: links is the header up to and with its links,
+-- chunks a flat list of (field, bytes) of the names in them, bytes the size of the thread, strays that of @gc_roots, writes the first 500
+-- members of pending writes, on the first page. The revision changes with every put and removal. nil if there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -25,7 +25,8 @@ if not meta then return false end
 
 local members = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, limit)
 local chunks = new_chunks(false)
-local page = { meta.rev, meta.bytes, redis.call('HSTRLEN', data, '@gc_roots'), chunks.flat }
+local writes = lower == '[c' and redis.call('ZRANGEBYLEX', index, '[w', '(x', 'LIMIT', 0, 500) or {}
+local page = { meta.rev, meta.bytes, redis.call('HSTRLEN', data, '@gc_roots'), writes, chunks.flat }
 for i = 1, #members do
   local header = redis.call('HGET', data, members[i])
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end

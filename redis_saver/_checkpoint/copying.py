@@ -5,7 +5,6 @@ The client carries the source page by page into keys beside the target. Then one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -16,7 +15,6 @@ from redis_saver._checkpoint.references import (
     References,
     reachable_chunks,
     read_references,
-    write_members,
 )
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
@@ -46,9 +44,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         if (seen := (yield from read_references(context, source))) is None:
             return
         reachable = yield from reachable_chunks(context, source, seen)
-        writes = yield from write_members(context, source)
-        with decoding("what thread {!r} holds", source):
-            fields = _fields(seen, reachable, writes)
+        fields = _fields(seen, reachable)
         counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
@@ -71,7 +67,7 @@ class Counted(NamedTuple):
     writes: int = 0
 
 
-def _fields(seen: References, reachable: ReachableChunks, writes: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes]]:
     """The fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
     for place, links in seen.links.items():
@@ -80,7 +76,7 @@ def _fields(seen: References, reachable: ReachableChunks, writes: Sequence[bytes
         fields[links.names_chunk] = []
         fields.update((names.blob(place[0], entry[1:]), []) for entry in links.entries)
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
-    fields.update((member, [member]) for member in writes)
+    fields.update((member, [member]) for member in seen.writes)
     return fields
 
 

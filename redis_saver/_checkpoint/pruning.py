@@ -23,7 +23,6 @@ from redis_saver._checkpoint.references import (
     References,
     reachable_chunks,
     read_references,
-    write_members,
 )
 from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call, root_of
 from redis_saver._common import names
@@ -152,19 +151,18 @@ def _prune_thread(
         seen = yield from read_references(context, thread)
         if seen is None:
             return total
-        writes = yield from write_members(context, thread)
         lacking = (yield from _lacking_in_cold(thread, limit.dirty)) if limit and limit.dirty else set()
         keep = kept.kept({place: links.time for place, links in seen.links.items()})
         keep = yield from _needed(context, thread, seen, keep | ((written | lacking) & seen.links.keys()), lacking)
         with decoding("what thread {!r} holds", thread):
             victims = set(seen.links) - keep
-            strays = _stray_writes(seen, [member for member in writes if _place_of(member) not in lacking])
+            strays = [member for member in _stray_writes(seen) if _place_of(member) not in lacking]
             sweeps = limit is None or _is_sweep_due(seen, victims)
         if limit and not victims and not sweeps:
             return total
         reachable = (yield from reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, reachable, victims, writes) + [[stray] for stray in strays]
+            plan = _plan(seen, reachable, victims) + [[stray] for stray in strays]
             if limit is None or not limit.dirty:  # else cold has the parents
                 plan = _orphaned(seen, victims) + plan
             is_known = limit is not None and not strays and not _is_doubtful(seen, victims, limit)
@@ -198,7 +196,7 @@ def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
     """
     left = {links.names_chunk for place, links in seen.links.items() if place not in victims}
     frees_names = any(seen.links[place].names_chunk not in left for place in victims)
-    return frees_names or seen.strays >= max(MIN_STRAYS, seen.bytes // BYTES_PER_STRAY)
+    return frees_names or seen.strays >= max(MIN_STRAYS, seen.size // BYTES_PER_STRAY)
 
 
 def _is_doubtful(seen: References, victims: set[CheckpointKey], limit: Limit) -> bool:
@@ -225,9 +223,8 @@ def remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[No
             return
         victims = {place for place, links in seen.links.items() if links.run in runs}
         reachable = yield from reachable_chunks(context, thread, seen)
-        writes = yield from write_members(context, thread)
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, reachable, victims, writes)
+            plan = _plan(seen, reachable, victims)
         if (yield from _carry_out(thread, context.keyspace.keys(thread), seen.revision, plan))[1]:
             return
     raise _busy(thread)
@@ -338,7 +335,7 @@ def _entries(seen: References, place: CheckpointKey | None) -> dict[bytes, bytes
     return {entry[1 : entry.index(b"\0") + 1]: entry for entry in headers.own_entries(seen.links[place].entries)}
 
 
-def _stray_writes(seen: References, writes: Sequence[bytes]) -> list[bytes]:
+def _stray_writes(seen: References) -> list[bytes]:
     """Writes of checkpoints that are not there and are older than their namespace's newest: nothing will ever read them.
 
     Those of a checkpoint newer than that, or made within the last hour, may belong to one whose put is still on its way.
@@ -347,8 +344,8 @@ def _stray_writes(seen: References, writes: Sequence[bytes]) -> list[bytes]:
     for ns, checkpoint_id in seen.links:
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     strays = []
-    for member in writes:
-        ns, checkpoint_id = names.components(member[1:])[:2]
+    for member in seen.writes:
+        ns, checkpoint_id = _place_of(member)
         if (
             (ns, checkpoint_id) not in seen.links
             and checkpoint_id < newest.get(ns, "")
@@ -381,9 +378,7 @@ def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]
     ]
 
 
-def _plan(
-    seen: References, reachable: ReachableChunks, victims: set[CheckpointKey], writes: Sequence[bytes]
-) -> list[list[bytes]]:
+def _plan(seen: References, reachable: ReachableChunks, victims: set[CheckpointKey]) -> list[list[bytes]]:
     """What to remove for each victim: the header, and the values and the run it is the last to hold.
 
     The oldest come first, and subgraph calls before the root checkpoints that say they are over.
@@ -393,9 +388,8 @@ def _plan(
     The chunks of values, of which there may be any number, come last; until they are gone, `@gc_roots` tells of them.
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    for member in writes:
-        ns, checkpoint_id = names.components(member[1:])[:2]
-        of_checkpoint[ns, checkpoint_id].append(member)
+    for member in seen.writes:
+        of_checkpoint[_place_of(member)].append(member)
     order = sorted(victims, key=lambda place: (not place[0], place[1]))
     last_holder: dict[bytes, CheckpointKey] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
@@ -416,8 +410,8 @@ def _plan(
     last_of, left = {place[0]: place for place in order}, {ns for ns, _ in seen.links.keys() - victims}
     for ns in last_of.keys() - left:
         freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
-    heights = _heights(dead, reachable.lists)
-    gone = sorted(dead, key=lambda chunk: -heights[chunk])
+    heights = _heights((chunk for chunk in dead if chunk[:1] == chunked.LIST), reachable.lists)
+    gone = sorted(dead, key=lambda chunk: -heights.get(chunk, 0))
 
     plan: list[list[bytes]] = []
     for place in order:
@@ -429,14 +423,14 @@ def _plan(
 
 
 def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """How many levels of lists each chunk has. A list goes before what is below it, so that one that is there is whole."""
+    """How many levels of lists each list of chunks has. A list goes before what is below it, so that one that is there is whole."""
     heights: dict[bytes, int] = {}
     for chunk in chunks:
         path, below = list[bytes](), chunk
         while below in lists and below not in heights:
             path.append(below)
             below = lists[below][: 1 + chunked.DIGEST]
-        height = heights.setdefault(below, 0)
+        height = heights.get(below, 0)
         for one in reversed(path):
             height += 1
             heights[one] = height

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
@@ -28,30 +28,33 @@ STRAY = b"@gc_roots"
 
 
 class References(NamedTuple):
-    """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
+    """The links of a thread's checkpoints, at a revision."""
 
     revision: bytes
-    bytes: int
-    """Size of the thread."""
+    size: int
+    """Bytes that the thread takes."""
     strays: int
-    """Size of `@gc_roots`, in bytes."""
+    """Bytes of `@gc_roots`."""
+    writes: list[bytes]
+    """The members of all pending writes, in their order."""
     links: dict[CheckpointKey, headers.Links]
+    """In the order of (namespace, id)."""
 
 
 def read_references(context: Context, thread: str) -> Operation[References | None]:
     """Read the links of a thread; None where there is no such thread."""
     keys = context.keyspace.keys(thread)
     links: dict[CheckpointKey, headers.Links] = {}
-    lower, first = b"[c", None
+    lower, first = b"[c", tuple[Any, ...]()
     while True:
         page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_PER_PAGE))
         if page is None:
             return None
         with decoding("the checkpoints of thread {!r}", thread):
-            revision, size, strays, flat, *found = page
+            revision, size, strays, writes, flat, *found = page
             if [type(revision), type(size), type(strays)] != [bytes, int, int]:
                 raise TypeError(f"{shown(page[:3])} is no revision with two sizes")
-            first = first or (revision, size, strays)
+            first = first or (revision, size, strays, _checked(writes, b"w", b"[w"))
             chunks = codec.as_chunks(context, flat, thread)
             allowance = Allowance(context.limits, f"thread {shown(thread)}")
             for member, head in zip(found[::2], found[1::2], strict=True):
@@ -60,7 +63,15 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
             is_last = len(found) < 2 * LINKS_PER_PAGE
             lower = lower if is_last else _behind(lower, found[-2])
         if is_last:
-            return References(*first, links)
+            break
+    revision, size, strays, writes = first
+    if len(writes) == MEMBERS_PER_PAGE:
+        writes += yield from members(context, thread, b"w", b"(" + writes[-1])
+    with decoding("the names of pending writes of thread {!r}", thread):
+        for member in writes:
+            if member.count(b"\0") != 3:
+                raise ValueError(f"the member {shown(member)} names no task")
+    return References(revision, size, strays, writes, links)
 
 
 def _behind(lower: bytes, member: bytes) -> bytes:
@@ -70,31 +81,26 @@ def _behind(lower: bytes, member: bytes) -> bytes:
     return b"(" + member
 
 
-def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
-    """The members of all pending writes of a thread."""
-    found = yield from members(context, thread, b"w")
-    with decoding("the names of pending writes of thread {!r}", thread):
-        for member in found:
-            if len(names.components(member[1:])) != 3:
-                raise ValueError(f"the member {shown(member)} names no task")
-    return found
-
-
-def members(context: Context, thread: str, kind: bytes = b"") -> Operation[list[bytes]]:
-    """All members of a thread's index, or all of a kind, in their order."""
+def members(context: Context, thread: str, kind: bytes = b"", lower: bytes = b"") -> Operation[list[bytes]]:
+    """All members of a thread's index, or all of a kind, in their order; those from a lower bound on, if there is one."""
     index, found = context.keyspace.keys(thread).index_key, list[bytes]()
-    lower, upper = (b"[" + kind, b"(" + bytes((kind[0] + 1,))) if kind else (b"-", b"+")
+    lower, upper = lower or (b"[" + kind if kind else b"-"), b"(" + bytes((kind[0] + 1,)) if kind else b"+"
     while True:
         page = yield Command(("ZRANGEBYLEX", index, lower, upper, "LIMIT", 0, MEMBERS_PER_PAGE))
         with decoding("the index of thread {!r}", thread):
-            for member in page:
-                if not isinstance(member, bytes) or not member.startswith(kind):
-                    raise ValueError(f"{shown(member)} is no member between {shown(lower)} and {shown(upper)}")
-            found += page
+            found += _checked(page, kind, lower)
             is_last = len(page) < MEMBERS_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-1])
         if is_last:
             return found
+
+
+def _checked(page: list[bytes], kind: bytes, lower: bytes) -> list[bytes]:
+    """A page of members of a kind, as the server answered it."""
+    for member in page:
+        if not isinstance(member, bytes) or not member.startswith(kind):
+            raise ValueError(f"{shown(member)} is no member of the kind {shown(kind)} above {shown(lower)}")
+    return page
 
 
 class ReachableChunks(NamedTuple):
