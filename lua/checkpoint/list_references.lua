@@ -27,14 +27,15 @@ local members = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, limit)
 local chunks = new_chunks(false)
 local writes = lower == '[c' and redis.call('ZRANGEBYLEX', index, '[w', '(x', 'LIMIT', 0, 500) or {}
 local page = { meta.rev, meta.bytes, redis.call('HSTRLEN', data, '@gc_roots'), writes, chunks.flat }
+local found = fetch(data, members)
 for i = 1, #members do
-  local header = redis.call('HGET', data, members[i])
+  local header = found[i]
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
   reading = 'the header of a checkpoint'
-  local of = links(header)
-  problem = select(2, names_in(data, of.names, chunks))
+  local first, last, pos = frame(header, skip(header, 1, 3))
+  problem = select(2, names_in(data, string.sub(header, first, last), chunks))
   if problem then return problem end
   page[#page + 1] = members[i]
-  page[#page + 1] = string.sub(header, 1, of.behind - 1)
+  page[#page + 1] = string.sub(header, 1, skip(header, pos, 4) - 1)
 end
 return page

@@ -93,7 +93,8 @@ for i = 1, #doomed do
   end
   if kind ~= '@' then bytes = bytes + size end
   -- What was only named by what goes now is noted, until a later step removes it.
-  if kind == 'n' and size > 0 then
+  if listed['@gc_roots'] then -- all that is noted goes in this step, with what is below
+  elseif kind == 'n' and size > 0 then
     local list = redis.call('HGET', data, name)
     strays[#strays + 1] = as_stray(string.sub(list, 1, 1), string.sub(list, 2))
   elseif kind == 'b' and size > 0 and size <= MAX_ROOT then
@@ -125,7 +126,7 @@ if not dry then
     members[#members + 1] = name
   end
   for from = 1, #members, BATCH do redis.call('ZREM', index, unpack(members, from, math.min(from + BATCH - 1, #members))) end
-  if strays[1] and not listed['@gc_roots'] then
+  if strays[1] then
     redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. table.concat(strays))
   end
   for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end

@@ -18,7 +18,7 @@ end
 -- A prune that fails, or has to keep more, is asked for again once the namespace has grown by a quarter of what is too much, or by `slack`.
 -- argv: what put.lua takes; found: what look_up answered; is_tiered: true if a cold saver gets what is put.
 local function over_limit(index, data, argv, found, is_tiered)
-  local MIN_SLACK = 16 -- checkpoints
+  local MIN_SLACK = 32 -- checkpoints
   local asked, stored = argv[15], found[6]
   if asked == '-' or asked == '' and not stored then return {} end
   local default, own = string.match(asked, '^(%d*)/(%w*)$')

@@ -37,15 +37,16 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.version_table import ABSENT
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
-NAMES_PER_STEP = 125
+NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
 CALLS_PER_PAGE = 200
 FORGET_PARENT = b"^"
 """In front of a header's name among what `lua/checkpoint/remove.lua` is to remove: its parent alone."""
 WRITES_WITH_A_HEADER = 500
 """How many records of a checkpoint's writes `lua/checkpoint/remove.lua` takes with its header."""
 ATTEMPTS, ATTEMPTS_OF_TRIM = 20, 5
-MIN_STRAYS, BYTES_PER_STRAY = 8192, 1024
-"""A trim also removes chunks once the roots of removed values take `MIN_STRAYS` bytes, and a byte for each `BYTES_PER_STRAY` bytes of the thread."""
+ROOTS_PER_CHECKPOINT, BYTES_PER_ROOT = 128, 1024
+"""A trim also removes chunks once the roots of removed values take this many bytes for each checkpoint of the thread, and a byte for each
+so many bytes of the thread: then what it takes to read the lists of chunks is shared by many puts."""
 OVER_AT = b"@over_at"
 MARKS_OF_NAMESPACES = (OVER_AT, b"@has_latest", b"@flushed_head")
 """Fields about a namespace, without its name. They go with its last checkpoint."""
@@ -98,20 +99,26 @@ class Limit(NamedTuple):
 def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
     """Prune a thread to its history limit, after the put that went over it.
 
-    The put is stored in any case, so an error is only logged and counted. A later put asks for the trim again.
+    The put is stored in any case, so an error is counted and logged. A later put asks for the trim again.
     """
     try:
-        yield from context.counted(_prune_thread(context, thread, Retention(limit.keep_last), limit=limit), "trim")
-    except ThreadBusy:
-        # Others write the thread, too. The next put of any of them tries again, until all wait for one trim and it succeeds.
-        data = context.keyspace.keys(thread).data_key
-        yield Command(("HDEL", data, *{OVER_AT + names.component(ns) for ns, _ in limit.written}))
+        yield from context.counted(_trim(context, thread, limit), "trim")
     except Exception as error:  # noqa: BLE001 - the put is stored, and the error is said
         _LOG.warning(
             "thread %s is over its history limit, and old checkpoints could not be removed; a later put tries again: %s",
             shown(thread),
             log_text(error),
         )
+
+
+def _trim(context: Context, thread: str, limit: Limit) -> Operation[Pruned]:
+    try:
+        return (yield from _prune_thread(context, thread, Retention(limit.keep_last), limit=limit))
+    except ThreadBusy:
+        # If others write, too, each put tries again. While their writers are busy with that, one of them succeeds.
+        data = context.keyspace.keys(thread).data_key
+        yield Command(("HDEL", data, *{OVER_AT + names.component(ns) for ns, _ in limit.written}))
+        raise
 
 
 def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]:
@@ -147,7 +154,8 @@ def _prune_thread(
 ) -> Operation[Pruned]:
     total, keys = Pruned(), context.keyspace.keys(thread)
     written = limit.written if limit else frozenset()
-    for _ in range(ATTEMPTS if limit is None else ATTEMPTS_OF_TRIM):
+    attempts = ATTEMPTS if limit is None else ATTEMPTS_OF_TRIM
+    for _ in range(attempts):
         seen = yield from read_references(context, thread)
         if seen is None:
             return total
@@ -162,9 +170,11 @@ def _prune_thread(
             return total
         reachable = (yield from reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, reachable, victims) + [[stray] for stray in strays]
-            if limit is None or not limit.dirty:  # else cold has the parents
-                plan = _orphaned(seen, victims) + plan
+            if limit and limit.dirty:  # cold has the parents, and all that goes; hot has what is newest until the end
+                plan = _plan(seen, reachable, sorted(victims, key=_by_age))
+            else:
+                plan = _orphaned(seen, victims) + _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
+            plan += [[stray] for stray in strays]
             is_known = limit is not None and not strays and not _is_doubtful(seen, victims, limit)
         script_keys = (*keys, limit.dirty) if limit and limit.dirty else keys
         removed, done = yield from _carry_out(
@@ -173,7 +183,7 @@ def _prune_thread(
         total = removed if dry_run else added(total, removed)
         if done:
             return total
-    raise _busy(thread)
+    raise _busy(thread, attempts)
 
 
 def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]:
@@ -196,7 +206,7 @@ def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
     """
     left = {links.names_chunk for place, links in seen.links.items() if place not in victims}
     frees_names = any(seen.links[place].names_chunk not in left for place in victims)
-    return frees_names or seen.strays >= max(MIN_STRAYS, seen.size // BYTES_PER_STRAY)
+    return frees_names or seen.strays >= max(ROOTS_PER_CHECKPOINT * len(seen.links), seen.size // BYTES_PER_ROOT)
 
 
 def _is_doubtful(seen: References, victims: set[CheckpointKey], limit: Limit) -> bool:
@@ -224,15 +234,15 @@ def remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[No
         victims = {place for place, links in seen.links.items() if links.run in runs}
         reachable = yield from reachable_chunks(context, thread, seen)
         with decoding("what thread {!r} holds", thread):
-            plan = _plan(seen, reachable, victims)
+            plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
         if (yield from _carry_out(thread, context.keyspace.keys(thread), seen.revision, plan))[1]:
             return
     raise _busy(thread)
 
 
-def _busy(thread: str) -> ThreadBusy:
+def _busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
     return ThreadBusy(
-        f"others wrote to thread {shown(thread)} during each of {ATTEMPTS} attempts to remove checkpoints. What was removed stays removed; try again"
+        f"others wrote to thread {shown(thread)} during each of {attempts} attempts to remove checkpoints. What was removed stays removed; try again"
     )
 
 
@@ -378,10 +388,15 @@ def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]
     ]
 
 
-def _plan(seen: References, reachable: ReachableChunks, victims: set[CheckpointKey]) -> list[list[bytes]]:
+def _by_age(place: CheckpointKey) -> str:
+    return place[1]
+
+
+def _plan(seen: References, reachable: ReachableChunks, order: Sequence[CheckpointKey]) -> list[list[bytes]]:
     """What to remove for each victim: the header, and the values and the run it is the last to hold.
 
-    The oldest come first, and subgraph calls before the root checkpoints that say they are over.
+    The victims go in this order, but subgraph calls before the root checkpoints that say they are over. If the newest go first, those that a
+    removal leaves when it dies still have their ancestors.
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
@@ -390,7 +405,7 @@ def _plan(seen: References, reachable: ReachableChunks, victims: set[CheckpointK
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     for member in seen.writes:
         of_checkpoint[_place_of(member)].append(member)
-    order = sorted(victims, key=lambda place: (not place[0], place[1]))
+    order, victims = sorted(order, key=lambda place: not place[0]), set(order)
     last_holder: dict[bytes, CheckpointKey] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
         links = seen.links[place]
@@ -438,13 +453,15 @@ def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[byte
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """The plan in steps of some hundred names, none of whose chunks is divided."""
-    step: list[bytes] = []
-    for chunk in plan:
-        if step and len(step) + len(chunk) > NAMES_PER_STEP:
+    """The plan in steps of some hundred names, none of whose parts is divided. A header counts more, as its writes go with it."""
+    step, size = list[bytes](), 0
+    for part in plan:
+        weight = len(part) + (WEIGHT_OF_HEADER if part[0][:1] == b"c" else 0)
+        if step and size + weight > NAMES_PER_STEP:
             yield step
-            step = []
-        step = step + chunk
+            step, size = [], 0
+        step += part
+        size += weight
     if step:
         yield step
 
@@ -459,8 +476,10 @@ def _carry_out(
     is_known: bool = False,
 ) -> Operation[tuple[Pruned, bool]]:
     """Remove what is planned, step by step. Returns what was removed, and False if the thread changed before all was."""
-    total, flags = Pruned(), (b"1" if dry_run else b"0", b"1" if is_known else b"0")
-    for step in _steps(plan):
+    total, steps = Pruned(), list(_steps(plan))
+    is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
+    flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
+    for step in steps:
         removed = yield Call(scripts.REMOVE, keys, (revision, *flags, *step))
         if removed is None:
             return total, False

@@ -169,7 +169,8 @@ def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allow
         entries = [
             flags[place : place + 1] + channels[place] + b"\0" + versions[slot] for place, slot in enumerate(numbers)
         ]
-        entries += [RETAINED + entry for entry in unpack(retained)]
+        if retained:
+            entries += [RETAINED + entry for entry in unpack(retained)]
         of = names.name_of(parent) if parent else ""
         return Links(of, names.decode(time), run, names_chunk, entries, links[:end])
 

@@ -140,6 +140,16 @@ def report_chunks(target: Target) -> int:
     return sum(field[:1] in (b"p", b"z", b"n") for field in fields_of(target))
 
 
+async def test_a_version_that_comes_again_without_a_value_is_sound(saver: Uniform) -> None:
+    """Integer versions are the same on forks."""
+    first = await put(saver, config(), {"n": 1}, versions={"n": 1}, checkpoint_id="1")
+    for which, values in (("2", {"n": 2, "branch": "x"}), ("3", {"n": 3})):
+        versions = {"n": int(which), "branch": 2}
+        await put(saver, first, values, versions=versions, checkpoint_id=which)
+    assert (await saver.check("thread")).findings == ()
+    assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 3}
+
+
 async def test_a_thread_that_is_not_there(saver: Uniform) -> None:
     with pytest.raises(ThreadNotFound, match="'thread'"):
         await saver.check("thread")
