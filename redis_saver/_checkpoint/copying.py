@@ -44,7 +44,8 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         if (seen := (yield from read_references(context, source))) is None:
             return
         reachable = yield from reachable_chunks(context, source, seen)
-        fields = _fields(seen, reachable)
+        with decoding("what thread {!r} holds", source):
+            fields = _fields(seen, reachable)
         counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
