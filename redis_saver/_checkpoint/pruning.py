@@ -152,14 +152,13 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
 def _prune_thread(
     context: Context, thread: str, kept: Retention, *, dry_run: bool = False, limit: Limit | None = None
 ) -> Operation[Pruned]:
-    total, keys = Pruned(), context.keyspace.keys(thread)
-    written = limit.written if limit else frozenset()
-    attempts = ATTEMPTS if limit is None else ATTEMPTS_OF_TRIM
+    total, keys = Pruned(), tuple(context.keyspace.keys(thread))
+    attempts, written, dirty = (ATTEMPTS_OF_TRIM, limit.written, limit.dirty) if limit else (ATTEMPTS, frozenset(), b"")
     for _ in range(attempts):
         seen = yield from read_references(context, thread)
         if seen is None:
             return total
-        lacking = (yield from _lacking_in_cold(thread, limit.dirty)) if limit and limit.dirty else set()
+        lacking = (yield from _lacking_in_cold(thread, dirty)) if dirty else set()
         keep = kept.kept({place: links.time for place, links in seen.links.items()})
         keep = yield from _needed(context, thread, seen, keep | ((written | lacking) & seen.links.keys()), lacking)
         with decoding("what thread {!r} holds", thread):
@@ -170,13 +169,13 @@ def _prune_thread(
             return total
         reachable = (yield from reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
         with decoding("what thread {!r} holds", thread):
-            if limit and limit.dirty:  # cold has the parents, and all that goes; hot has what is newest until the end
+            if dirty:  # cold has the parents, and all that goes; hot has what is newest until the end
                 plan = _plan(seen, reachable, sorted(victims, key=_by_age))
             else:
                 plan = _orphaned(seen, victims) + _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
             plan += [[stray] for stray in strays]
-            is_known = limit is not None and not strays and not _is_doubtful(seen, victims, limit)
-        script_keys = (*keys, limit.dirty) if limit and limit.dirty else keys
+            is_known = limit is not None and not strays and not _is_doubtful(seen, victims, dirty)
+        script_keys = (*keys, dirty) if dirty else keys
         removed, done = yield from _carry_out(
             thread, script_keys, seen.revision, plan, dry_run=dry_run, is_known=is_known
         )
@@ -209,17 +208,18 @@ def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
     return frees_names or seen.strays >= max(ROOTS_PER_CHECKPOINT * len(seen.links), seen.size // BYTES_PER_ROOT)
 
 
-def _is_doubtful(seen: References, victims: set[CheckpointKey], limit: Limit) -> bool:
+def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) -> bool:
     """True if a remembered history could be believed wrongly later, as its counts come right again (ARCHITECTURE.md).
 
-    So it is if something goes from between two checkpoints that stay, or if the parent of one that stays may still come.
+    That is possible if something goes from between two checkpoints that stay. It is also if one that stays lacks a parent, which may
+    still come; but not over two tiers, where cold has the parents.
     """
     newest: dict[str, str] = {}
     for ns, checkpoint_id in victims:
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     return any(
         checkpoint_id < newest.get(ns, "")
-        or (not limit.dirty and links.parent != "" and (ns, links.parent) not in seen.links)
+        or (not dirty and links.parent != "" and (ns, links.parent) not in seen.links)
         for (ns, checkpoint_id), links in seen.links.items()
         if (ns, checkpoint_id) not in victims
     )
