@@ -6,9 +6,10 @@
 -- ARGV[1] lower      lower bound of the range, as ZRANGEBYLEX takes it
 -- ARGV[2] limit      how many checkpoints at the most
 --
--- Returns {revision, bytes, strays, writes, chunks, member, links, member, links...}: links is the header up to and with its links,
--- chunks a flat list of (field, bytes) of the names in them, bytes the size of the thread, strays that of @gc_roots, writes the first 500
--- members of pending writes, on the first page. The revision changes with every put and removal. nil if there is no such thread.
+-- Returns {revision, bytes, strays, writes, chunks, member, links, member, links...}: links is the header up to and
+-- with its links, chunks a flat list of (field, bytes) of the names in them, bytes the size of the thread, strays that
+-- of @gc_roots, writes the first 500 members of pending writes, on the first page. The revision changes with every put
+-- and removal. nil if there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

@@ -18,16 +18,17 @@
 -- ARGV[12] p         how many chunks follow
 -- ARGV[13] q         how many entries are flagged e or x
 -- ARGV[14] r         how many are flagged u
--- ARGV[15] history   the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all', or nothing; '' if the saver has
---                    no limit and the thread gets none now; '-' to ignore the thread's own limit, too
+-- ARGV[15] history   the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all',
+--                    or nothing; '' if the saver has no limit and the thread gets none now; '-' to ignore the thread's
+--                    own limit, too
 -- ARGV[16..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
 --                    have all the chunks which are not sent of them, '' where none is known; of the chunks; of the entries
 --                    flagged e and x; of those flagged u. Then what belongs to the first of these: n values, m digests (those in
 --                    the roots of the versions), p chunks
 --
--- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks; then nothing
--- was written, and the caller sends again with those. An empty list: done. A number: done, and the namespace is over its history limit,
--- so the caller is to prune the thread to that many checkpoints of each namespace.
+-- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks; then
+-- nothing was written, and the caller sends again with those. An empty list: done. A number: done, and the namespace is
+-- over its history limit, so the caller is to prune the thread to that many checkpoints of each namespace.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

@@ -6,13 +6,14 @@
 -- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
 -- ARGV[2] dry        '1' to count alone
 -- ARGV[3] known      '1' if what processes remember of the histories of the other checkpoints stays true
--- ARGV[4..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of writes; w, a
---                    record of writes; b, a value; n, p, z, a chunk; r, a run's member; @, a field about the thread. The roots of
---                    values and lists of chunks are noted in @gc_roots, unless that goes too. ^ and the name of a header: its
---                    parent alone, as that goes; the checkpoint stays
+-- ARGV[4..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of
+--                    writes; w, a record of writes; b, a value; n, p, z, a chunk; r, a run's member; @, a field about
+--                    the thread. The roots of values and lists of chunks are noted in @gc_roots, unless that goes too.
+--                    ^ and the name of a header: its parent alone, as that goes; the checkpoint stays
 --
--- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil if a checkpoint was put
--- or something else was removed since the plan was made, if the thread is gone, or if cold lacks one of the names: nothing was removed.
+-- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil if nothing was
+-- removed, because a checkpoint was put or something else was removed since the plan was made, because the thread is
+-- gone, or because cold lacks one of the names.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -22,7 +23,8 @@
 local index, data, dirty = KEYS[1], KEYS[2], KEYS[3]
 local revision, dry, is_known = ARGV[1], ARGV[2] == '1', ARGV[3] == '1'
 
--- Notes that hot no longer has all of the thread, but the newest checkpoint of each namespace. Returns true if it had all until now.
+-- Notes that hot has no longer all of the thread, but the newest checkpoint of each namespace.
+-- Returns true if it had all until now.
 local function becomes_partial()
   if redis.call('HDEL', data, '@complete') == 0 then return false end
   local lower = '[c'

@@ -63,7 +63,8 @@ end
 -- what is there. Returns a problem or nil.
 local function read_chunks(data, value, chunks)
   local function is_wanted(list) return chunks.leaves or string.byte(list, 1) == 110 end -- 'n'
-  if not in_chunks(value) or not is_wanted(value) or string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return nil end
+  if not in_chunks(value) or not is_wanted(value) then return nil end
+  if string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return nil end
   local lists = { children(value, skip(value, 18, 2)) }
   while #lists > 0 do
     local list, wanted = table.remove(lists), {}

@@ -1,4 +1,5 @@
--- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint): storing a checkpoint.
+-- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint):
+-- storing a checkpoint.
 
 -- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of those.
 -- Returns (held, order, problem, its names chunk where that is another than names_chunk).
@@ -61,7 +62,8 @@ local function commit(index, data, meta, fields, members, bytes, added)
 end
 
 -- Stores a checkpoint in any case. Returns what put.lua does, or a problem.
--- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread; is_tiered: true if cold gets this.
+-- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread;
+-- is_tiered: true if cold gets this.
 local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, names_chunk, names, flags = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], argv[7]
   local default, own, n, m, p = argv[8], argv[9], tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12])

@@ -1,9 +1,9 @@
 """Removing checkpoints: prune, delete_for_runs, and the trim that follows a put over its history limit.
 
-A plan is made from the links of all checkpoints of a thread, then carried out in steps. Each step is a script that removes
-some checkpoints, their writes, and the values that no other checkpoint holds. A step is done only if nothing was put or removed
-since the plan was made; else the plan is made anew. So a value that a put has just come to rely on never goes, and a
-removal that dies in the middle leaves a sound thread, with which the next removal goes on.
+A plan is made from the links of all checkpoints of a thread, then carried out in steps. Each step is a script that
+removes some checkpoints, their writes, and the values that no other checkpoint holds. A step is done only if nothing was
+put or removed since the plan was made; else the plan is made anew. So a value that a put has just come to rely on never
+goes, and a removal that dies in the middle leaves a sound thread, with which the next removal goes on.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ WRITES_WITH_A_HEADER = 500
 """How many records of a checkpoint's writes `lua/checkpoint/remove.lua` takes with its header."""
 ATTEMPTS, ATTEMPTS_OF_TRIM = 20, 5
 ROOTS_PER_CHECKPOINT, BYTES_PER_ROOT = 128, 1024
-"""A trim also removes chunks once the roots of removed values take this many bytes for each checkpoint of the thread, and a byte for each
-so many bytes of the thread: then what it takes to read the lists of chunks is shared by many puts."""
+"""When a trim also removes chunks: once the roots of removed values take this many bytes for each checkpoint, and a byte
+for each so many bytes of the thread. Then many puts share what it takes to read the lists of chunks."""
 OVER_AT = b"@over_at"
 MARKS_OF_NAMESPACES = (OVER_AT, b"@has_latest", b"@flushed_head")
 """Fields about a namespace, without its name. They go with its last checkpoint."""
@@ -105,7 +105,8 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
         yield from context.counted(_trim(context, thread, limit), "trim")
     except Exception as error:  # noqa: BLE001 - the put is stored, and the error is said
         _LOG.warning(
-            "thread %s is over its history limit, and old checkpoints could not be removed; a later put tries again: %s",
+            "thread %s is over its history limit, and old checkpoints could not be removed; "
+            "a later put tries again: %s",
             shown(thread),
             log_text(error),
         )
@@ -211,8 +212,8 @@ def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
 def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) -> bool:
     """True if a remembered history could be believed wrongly later, as its counts come right again (ARCHITECTURE.md).
 
-    That is possible if something goes from between two checkpoints that stay. It is also if one that stays lacks a parent, which may
-    still come; but not over two tiers, where cold has the parents.
+    That is possible if something goes from between two checkpoints that stay. It is also possible if one that stays lacks
+    a parent, which may still come. Over two tiers cold has the parents.
     """
     newest: dict[str, str] = {}
     for ns, checkpoint_id in victims:
@@ -242,16 +243,18 @@ def remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[No
 
 def _busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
     return ThreadBusy(
-        f"others wrote to thread {shown(thread)} during each of {attempts} attempts to remove checkpoints. What was removed stays removed; try again"
+        f"others wrote to thread {shown(thread)} during each of {attempts} attempts to remove checkpoints. "
+        "What was removed stays removed; try again"
     )
 
 
 def _needed(
     context: Context, thread: str, seen: References, keep: set[CheckpointKey], lacking: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """The checkpoints that stay: those to keep, and the ancestors that they need; without the calls of subgraphs that are over.
+    """Return the checkpoints that stay: those to keep and the ancestors that they need, without calls that are over.
 
-    A call of which cold lacks something stays, and so does its root checkpoint, which alone says later that the call is over.
+    A call of which cold lacks something stays, and so does its root checkpoint, which alone says later that the call is
+    over.
     """
     roots = yield from _roots_of_calls(context, thread, seen)
     of_lacking = {("", root) for ns, _ in lacking if (root := roots.get(ns))} & seen.links.keys()
@@ -263,7 +266,7 @@ def _needed(
 
 
 def _roots_of_calls(context: Context, thread: str, seen: References) -> Operation[dict[str, str | None]]:
-    """The root checkpoint of each subgraph call, by the call's namespace. The newest checkpoint of a call says which that is."""
+    """Return the root checkpoint of each subgraph call, by its namespace. The call's newest checkpoint names it."""
     newest: dict[str, str] = {}
     for ns, checkpoint_id in seen.links:
         if is_call(ns):
@@ -283,12 +286,12 @@ def _roots_of_calls(context: Context, thread: str, seen: References) -> Operatio
 def _with_ancestors(
     context: Context, thread: str, seen: References, keep: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Some checkpoints, and the ancestors without which a channel of theirs, or of those ancestors, could not be rebuilt.
+    """Return checkpoints with the ancestors without which a channel of any of them could not be rebuilt.
 
     A `DeltaChannel` stores no value in most checkpoints: its value is the nearest ancestor's stored one and the writes
     since. From here it looks like any channel that is empty now; but a channel that was emptied has no writes between
-    its last value and now, for they would have given it a value. So a channel without a value needs the ancestors back to its
-    nearest stored value, if there are writes to it on the way (or at that ancestor).
+    its last value and now, for they would have given it a value. So a channel without a value needs the ancestors back
+    to its nearest stored value, if there are writes to it on the way (or at that ancestor).
     """
     keep, added, covered = set(keep), keep, set[tuple[CheckpointKey, bytes]]()
     while added:
@@ -318,13 +321,14 @@ def _with_ancestors(
 def _to_rebuild(
     seen: References, place: CheckpointKey, parent: CheckpointKey | None, covered: set[tuple[CheckpointKey, bytes]]
 ) -> list[bytes]:
-    """The empty channels of a checkpoint of which it is not known yet what they need.
+    """Return the empty channels of a checkpoint whose needs are not known yet.
 
     Args:
         seen: The links of the thread.
         place: The checkpoint.
         parent: Its parent, if that stays.
-        covered: Channels of checkpoints, all of whose ancestors up to the nearest stored value stay. Those that the parent covers are added.
+        covered: Channels of checkpoints, all of whose ancestors up to the nearest stored value stay. Those that the
+            parent covers are added.
     """
     inherited, found = _entries(seen, parent), list[bytes]()
     for channel, entry in _entries(seen, place).items():
@@ -393,10 +397,10 @@ def _by_age(place: CheckpointKey) -> str:
 
 
 def _plan(seen: References, reachable: ReachableChunks, order: Sequence[CheckpointKey]) -> list[list[bytes]]:
-    """What to remove for each victim: the header, and the values and the run it is the last to hold.
+    """Plan what to remove for each victim: the header, and the values and the run that no other checkpoint holds.
 
-    The victims go in this order, but subgraph calls before the root checkpoints that say they are over. If the newest go first, those that a
-    removal leaves when it dies still have their ancestors.
+    The victims go in this order, but subgraph calls go before the root checkpoints that say they are over. If the newest
+    go first, those that a removal leaves when it dies still have their ancestors.
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
@@ -438,7 +442,7 @@ def _plan(seen: References, reachable: ReachableChunks, order: Sequence[Checkpoi
 
 
 def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """How many levels of lists each list of chunks has. A list goes before what is below it, so that one that is there is whole."""
+    """Return the number of levels below each list of chunks. Lists go before what is below them, so any list is whole."""
     heights: dict[bytes, int] = {}
     for chunk in chunks:
         path, below = list[bytes](), chunk
@@ -453,7 +457,7 @@ def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[byte
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """The plan in steps of some hundred names, none of whose parts is divided. A header counts more, as its writes go with it."""
+    """Cut the plan into steps of up to 500 names, between its parts. A header counts more: its writes go with it."""
     step, size = list[bytes](), 0
     for part in plan:
         weight = len(part) + (WEIGHT_OF_HEADER if part[0][:1] == b"c" else 0)
@@ -475,7 +479,7 @@ def _carry_out(
     dry_run: bool = False,
     is_known: bool = False,
 ) -> Operation[tuple[Pruned, bool]]:
-    """Remove what is planned, step by step. Returns what was removed, and False if the thread changed before all was."""
+    """Remove what is planned, step by step. Return what was removed, and False if the thread changed meanwhile."""
     total, steps = Pruned(), list(_steps(plan))
     is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
     flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"

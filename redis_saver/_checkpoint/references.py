@@ -82,7 +82,7 @@ def _behind(lower: bytes, member: bytes) -> bytes:
 
 
 def members(context: Context, thread: str, kind: bytes = b"", lower: bytes = b"") -> Operation[list[bytes]]:
-    """All members of a thread's index, or all of a kind, in their order; those from a lower bound on, if there is one."""
+    """Return the members of a thread's index in their order: all, those of a kind, or those from a lower bound on."""
     index, found = context.keyspace.keys(thread).index_key, list[bytes]()
     lower, upper = lower or (b"[" + kind if kind else b"-"), b"(" + bytes((kind[0] + 1,)) if kind else b"+"
     while True:
