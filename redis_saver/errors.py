@@ -257,7 +257,7 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     ),
     "DIRECTORY": (
         StoreDamaged,
-        "it was evicted, or another program removed or overwrote it. Nothing was changed. The items are still there: rebuild_directory() finds "
+        "they were evicted, or another program removed them. Nothing was changed. The items are still there: rebuild_directory() finds "
         "them again; to prevent eviction, run the server with maxmemory-policy noeviction",
     ),
     "KEYCONFLICT": (

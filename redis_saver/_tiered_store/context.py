@@ -7,7 +7,7 @@ from typing import Any
 
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import Partition
-from redis_saver._engine.requests import Operation, Request, T
+from redis_saver._engine.requests import Command, Operation, Request, T
 from redis_saver._store.calling import together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.writing import clean
@@ -36,7 +36,7 @@ class StoreTiers:
 
 
 def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Operation[T]]]]) -> Operation[list[T]]:
-    """Run operations over partitions of hot, side by side. Where a part of a partition is gone, hot first drops the rest of it: cold has everything."""
+    """Run operations over partitions of hot, side by side. If a part of a partition or of the directory is gone, hot drops the rest of it first."""
     try:
         return (yield from together(tiers.hot, [make() for _, make in asked]))
     except StoreDamaged:
@@ -48,13 +48,19 @@ def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Op
 
 
 def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operation[T]]) -> Operation[T]:
-    try:
-        return (yield from make())
-    except StoreDamaged as damage:
-        tiers.counts.repairs += 1
-        _LOG.warning("a partition was damaged in hot, which drops it and is filled from cold: %s", log_text(damage))
-        yield from clean(tiers.hot, partition, 0, "all")
-        return (yield from make())
+    for drop in (clean(tiers.hot, partition, 0, "all"), _without_directory(tiers)):
+        try:
+            return (yield from make())
+        except StoreDamaged as damage:
+            tiers.counts.repairs += 1
+            _LOG.warning("a part of hot was damaged; hot drops it and is filled from cold: %s", log_text(damage))
+            yield from drop
+    return (yield from make())
+
+
+def _without_directory(tiers: StoreTiers) -> Operation[None]:
+    """Drop the directory of hot, which no read asks."""
+    yield Command(("UNLINK", *tiers.hot.keyspace.directory))
 
 
 def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:

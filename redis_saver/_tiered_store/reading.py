@@ -171,7 +171,8 @@ def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) 
         _LOG.warning(
             "copies in hot cannot be decoded, as of another serializer or key; they are removed, and read from cold"
         )
-    yield from put(tiers.hot, partition, dict.fromkeys(fields, DELETION), Texts())
+    removal = partial(put, tiers.hot, partition, dict.fromkeys(fields, DELETION), Texts())
+    yield from ask_each(tiers, [(partition, removal)])
 
 
 def _fill(tiers: StoreTiers, left: _Left, results: list[Result]) -> Tiered[None]:

@@ -109,14 +109,18 @@ def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
 
 
 def _warm(tiers: StoreTiers, partition: Partition) -> Tiered[bool]:
-    (known,) = yield from ask_each(tiers, [(partition, lambda: complete(tiers, partition))])
-    if isinstance(known, Mirror):
-        return True
-    op = SearchOp(partition.labels, None, MAX_COMPLETE + 1, 0, None, refresh_ttl=False)
-    (items,) = yield ColdCall("batch", ([op],))
-    if not known or len(items) > MAX_COMPLETE:
-        return False
-    return (yield from fill_all(tiers, partition, known, items))
+    """Warm a partition. If it loses a key meanwhile, start again once; hot then drops what is left of it."""
+    for _ in range(2):
+        (known,) = yield from ask_each(tiers, [(partition, lambda: complete(tiers, partition))])
+        if isinstance(known, Mirror):
+            return True
+        op = SearchOp(partition.labels, None, MAX_COMPLETE + 1, 0, None, refresh_ttl=False)
+        (items,) = yield ColdCall("batch", ([op],))
+        if not known or len(items) > MAX_COMPLETE:
+            return False
+        with suppress(StoreDamaged):
+            return (yield from fill_all(tiers, partition, known, items))
+    return False
 
 
 def fill_found(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[SearchItem]) -> Tiered[None]:

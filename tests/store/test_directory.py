@@ -184,15 +184,53 @@ async def test_an_empty_store_leaves_nothing_but_tokens_for_a_minute(target: Tar
     assert left and all(key.endswith(b":retired") and 0 < target.raw.pttl(key) <= 60_000 for key in left)
 
 
+CALLS = {
+    "search": lambda store: store.search(()),
+    "list": lambda store: store.list_namespaces(),
+    "put": lambda store: store.put(("new",), "k", {"n": 1}),
+    "delete": lambda store: store.delete(("c",), "k"),
+    "count": lambda store: store.count(("a",)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("position", range(3))
-async def test_a_directory_that_lost_a_key_is_an_error_and_can_be_rebuilt(target: Target, position: int) -> None:
+@pytest.mark.parametrize("is_expiring", [False, True])
+async def test_a_directory_that_lost_a_key_repairs_itself(
+    target: Target, position: int, call: str, is_expiring: bool
+) -> None:
+    store = target.store()
+    await store.put(("a", "b"), "k", {"n": 1}, ttl=200 if is_expiring else None)
+    await store.put(("c",), "k", {"n": 1}, ttl=100)
+    target.raw.delete(StoreKeyspace(target.prefix).directory[position])
+    await CALLS[call](store)
+    left = {"put": {("a", "b"), ("c",), ("new",)}, "delete": {("a", "b")}}.get(call, {("a", "b"), ("c",)})
+    assert set(await store.list_namespaces()) == left
+    check_sound(target)
+
+
+async def test_a_directory_of_expiring_items_comes_back_from_its_deadlines(target: Target) -> None:
+    store = target.store()
+    await store.put(("a", "b"), "k", {"n": 1}, ttl=200)
+    await store.put(("c",), "k", {"n": 1}, ttl=100)
+    partitions, deadlines, tokens = StoreKeyspace(target.prefix).directory
+    before = dict(target.raw.zrange(deadlines, 0, -1, withscores=True))
+    target.raw.delete(partitions, tokens)
+    assert set(await store.list_namespaces()) == {("a", "b"), ("c",)}
+    assert dict(target.raw.zrange(deadlines, 0, -1, withscores=True)) == before
+    check_sound(target)
+
+
+async def test_a_directory_that_lost_names_is_an_error_and_can_be_rebuilt(target: Target) -> None:
     store = target.store()
     await store.put(("a", "b"), "k", {"n": 1})
     await store.put(("c",), "k", {"n": 1}, ttl=100)
-    target.raw.delete(StoreKeyspace(target.prefix).directory[position])
-    for call in (store.search(()), store.list_namespaces(), store.put(("new",), "k", {"n": 1}), store.count(("a",))):
-        with pytest.raises(StoreDamaged, match="rebuild_directory"):
-            await call
+    partitions, _, tokens = StoreKeyspace(target.prefix).directory
+    target.raw.delete(partitions, tokens)
+    for call in CALLS.values():
+        if call is not CALLS["delete"]:
+            with pytest.raises(StoreDamaged, match="rebuild_directory"):
+                await call(store)
     assert (await store.get(("a", "b"), "k")).value == {"n": 1}, "what it leads to is still there"
     assert await store.rebuild_directory() == 2
     assert await store.list_namespaces() == [("a", "b"), ("c",)]

@@ -29,6 +29,7 @@ from uniform import Target, Uniform
 from wrappers import Around, elsewhere
 
 from redis_saver import AsyncTieredStore, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
+from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._engine import scripts
 from redis_saver.serde import FastSerializer
 
@@ -552,6 +553,47 @@ async def test_a_copy_that_cannot_be_decoded_is_read_from_cold_and_made_anew(tar
     assert (await other.get(NS, "k")).value == {"n": 1} and other.saver.stats().repairs == 1
     assert len(await store.search(NS)) == 1
     assert (await other.search(NS))[0].value == {"n": 1}
+    check(target, store)
+
+
+@pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 2)])
+@pytest.mark.parametrize("ttl", [None, timedelta(hours=1)])
+async def test_a_directory_of_copies_that_lost_keys_is_repaired(
+    target: Target, lost: tuple[int, ...], ttl: Any
+) -> None:
+    store = over(target, hot={"ttl": ttl})
+    await store.put(NS, "k", {"n": 1})
+    directory = StoreKeyspace(target.prefix).directory
+    for number, act in enumerate(("put", "get", "warm")):
+        if lost == (0, 2) and ttl is None and target.raw.zcard(directory[1]) == 0:
+            target.raw.zadd(directory[1], {"x\0": 2**50})  # as if another entry had a deadline
+        target.raw.delete(*(directory[each] for each in lost))
+        new = ("memories", f"new-{number}")
+        if act != "put":
+            store.saver.cold.store.put(new, "k", {"n": 2})
+        arguments = {"put": ("k", {"n": 2}), "get": ("k",), "warm": ()}[act]
+        await getattr(store, act)(new, *arguments)
+        assert (await store.get(new, "k")).value == {"n": 2}
+        check(target, store, *new)
+
+
+@pytest.mark.parametrize("part", range(3))
+async def test_a_key_that_goes_while_a_partition_is_warmed(target: Target, part: int) -> None:
+    """Cold has all, so hot drops what is left, and is filled."""
+    store = over(target)
+    for key in "abc":
+        await store.put((*NS, "deep"), key, {"n": 1})
+    cold, keys = store.saver.cold, StoreKeyspace(target.prefix).partition(b"memories\0user\0").keys
+    done = cold._done
+
+    def evicts(*args: Any, **kwargs: Any) -> Any:
+        target.raw.delete(keys[(0, 1, 3)[part]])
+        cold._done = done
+        return done(*args, **kwargs)
+
+    cold._done = evicts
+    assert await store.warm(NS)
+    assert len(await store.search(NS)) == 3
     check(target, store)
 
 
