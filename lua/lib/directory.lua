@@ -29,15 +29,20 @@ local function repair_directory(partitions, deadlines, tokens)
   if ttl < 0 and redis.call('EXISTS', partitions, tokens) == 0 then
     return nil, redis.error_reply('DIRECTORY two parts of the directory ' .. partitions .. ' are gone')
   end
-  for _, found in ipairs({ redis.call('ZRANGE', partitions, 0, -1), redis.call('ZRANGE', deadlines, 0, -1), redis.call('HKEYS', tokens) }) do
-    for _, name in ipairs(found) do names[name] = true end
+  for _, key in ipairs({ partitions, deadlines }) do
+    for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do names[name] = true end
   end
+  local cursor, page = '0', nil
+  repeat
+    cursor, page = unpack(redis.call('HSCAN', tokens, cursor, 'COUNT', 1000))
+    for i = 1, #page, 2 do names[page[i]] = true end
+  until cursor == '0'
   names['@last'], names['@lasting'] = nil, nil
   local last = math.max(time[1] * 1000000 + time[2], tonumber(string.match(redis.call('HGET', tokens, '@last') or '', '^%d+$') or 0))
   local latest = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ttl)
   for name in pairs(names) do
     redis.call('ZADD', partitions, 0, name)
-    redis.call('HSETNX', tokens, name, string.format('%.0f', last))
+    if redis.call('HEXISTS', tokens, name) == 0 then redis.call('HSET', tokens, name, string.format('%.0f', last)) end
     if ttl > 0 then redis.call('ZADD', deadlines, 'NX', latest, name) end
   end
   local lasting = redis.call('ZCARD', partitions) - redis.call('ZCARD', deadlines)

@@ -48,14 +48,23 @@ def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Op
 
 
 def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operation[T]]) -> Operation[T]:
-    for drop in (clean(tiers.hot, partition, 0, "all"), _without_directory(tiers)):
-        try:
-            return (yield from make())
-        except StoreDamaged as damage:
-            tiers.counts.repairs += 1
-            _LOG.warning("a part of hot was damaged; hot drops it and is filled from cold: %s", log_text(damage))
-            yield from drop
-    return (yield from make())
+    def without_partition() -> Operation[T]:
+        return (yield from _or_drop(tiers, make, clean(tiers.hot, partition, 0, "all"), make))
+
+    return (yield from _or_drop(tiers, without_partition, _without_directory(tiers), make))
+
+
+def _or_drop(
+    tiers: StoreTiers, make: Callable[[], Operation[T]], drop: Operation[Any], again: Callable[[], Operation[T]]
+) -> Operation[T]:
+    """Run an operation over hot. If a part of hot is damaged, drop something and run another one."""
+    try:
+        return (yield from make())
+    except StoreDamaged as damage:
+        tiers.counts.repairs += 1
+        _LOG.warning("a part of hot was damaged; hot drops it and is filled from cold: %s", log_text(damage))
+        yield from drop
+        return (yield from again())
 
 
 def _without_directory(tiers: StoreTiers) -> Operation[None]:

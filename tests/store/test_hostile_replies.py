@@ -35,7 +35,8 @@ def test_a_reply_that_was_changed_is_a_value_or_an_error_of_ours(target: Target,
     notes = noted(target.url, kind)
     for seed in (17, seeds.seed()):
         came = changed_replies(notes, seed, 40)
-        assert came["value"] and came["StoreDamaged"] + came["DecodeError"], came
+        damaged = came["StoreDamaged"] + came["DecodeError"]
+        assert came["value"] and (damaged or kind == "tiers"), came  # hot of two tiers repairs itself
 
 
 @STACK
