@@ -5,7 +5,7 @@
     │   └── DecodeError          the serializer refused stored bytes                              (also a ValueError)
     │       └── PlainValueRefused  a saver that encrypts met a value that is not encrypted; it was not decoded
     ├── StoreDamaged             a part of a partition of the store, or of its directory, is gone or cannot be read
-    ├── Conflict                 an item of the store has another version than `if_version`; nothing was written
+    ├── Conflict                 an item of the store has another version than `if_version`
     ├── UnsupportedFormat        a newer release stored the thread or the items; nothing was changed
     ├── KeyConflict              another program wrote to a key with the name of one of ours
     ├── EncodeError              the serializer refused a value; nothing was written              (also a TypeError)
@@ -114,7 +114,10 @@ class StoreDamaged(RedisSaverError):
 
 
 class Conflict(RedisSaverError):
-    """An item has another version than the caller of `put(..., if_version=...)` expects. Nothing was written."""
+    """An item has another version than the caller of `put(..., if_version=...)` expects. Nothing was written.
+
+    One exception: the client sent the put twice after a lost reply, and the server has forgotten the first one (`docs/store.md`).
+    """
 
     def __init__(self, message: str, version: int) -> None:
         """Say what was found."""

@@ -18,7 +18,8 @@
 -- ARGV[9..]           the same six for each other item; each item once. Behind them, where documents are named: what each of these is under
 --
 -- The version of what is stored is the server's clock in microseconds, or one more than the last one. An item that this very put has stored is left as it
--- is, so a request may be sent twice.
+-- is, so a request may be sent twice. If an item was expected to have a version, `@compared` remembers the request by its first put: sent again after others
+-- put the item, it changes nothing. It is forgotten after 16 further such requests, and with the last item of the partition.
 -- A splice says what of the stored value stays: '=', the name of the put that stored it, a blank, its length, a blank; then regions: where one begins in it
 -- (from 0), a blank, how many of its bytes stay, a blank, how many bytes follow, a colon, these bytes.
 -- Returns 0, or a list that begins with a code
@@ -36,6 +37,12 @@ local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, STALE_BASE, DOCUMENTED = 1, 2, 3, 
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH, MANY = 3, 6, (#ARGV - 2) / (documents[1] and 7 or 6)
 local SPLICE = 61 -- a splice begins with that byte, '='
+
+-- Remembers the request, as some item was expected to have a version.
+local function remember()
+  local puts = (redis.call('HGET', items, '@compared') or '') .. ARGV[6] .. ' '
+  redis.call('HSET', items, '@compared', string.sub(puts, -16 * 17))
+end
 
 local fields = {}
 for i = 1, MANY do fields[i] = ARGV[FIRST + (i - 1) * EACH] end
@@ -55,6 +62,7 @@ if rest and #last <= 16 and #count <= 15 and #checksum <= 16 and #ARGV == 8 and 
     redis.call('ZADD', order, text, field)
     redis.call('HSET', items, field, (created or text) .. ' ' .. text .. ' 0 ' .. put .. ' ' .. ARGV[7], '@state',
       string.format('1 0 %.0f %.0f %.0f ', new, count + (old and 0 or 1), (checksum - (version or 0) + new) % 2 ^ 50) .. rest)
+    if expected ~= '' then remember() end
     return 0
   end
 end
@@ -92,13 +100,17 @@ local function spliced(splice, record)
 end
 
 -- Check, before anything is written.
-local longest, is_put, is_stale, values = 0, false, false, {}
+local longest, is_put, is_stale, is_compared, values = 0, false, false, false, {}
 for i = 1, #fields do
   local at = FIRST + (i - 1) * EACH
   local expected, ttl, put, value = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local _, version, _, made_by = head_of(found[i + 1] or '')
   if found[i + 1] and not version then return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read') end
-  if expected ~= '' and made_by ~= put and (version or '0') ~= expected then return { CONFLICT, i, version or '0' } end
+  if expected ~= '' and made_by ~= put and (version or '0') ~= expected then
+    local is_known = string.find(redis.call('HGET', items, '@compared') or '', ARGV[6] .. ' ', 1, true)
+    return is_known and 0 or { CONFLICT, i, version or '0' }
+  end
+  is_compared = is_compared or expected ~= ''
   if string.byte(value) == SPLICE and made_by ~= put then
     value = spliced(value, found[i + 1] or '')
     is_stale = is_stale or not value
@@ -197,4 +209,5 @@ if has_documents then
 end
 if not changed[1] and not removed[1] then return 0 end
 commit(items, order, expiring, namespaces, vectors, retired, state, changed)
+if is_compared and state.count > 0 then remember() end
 return state.count == 0 and { EMPTIED, string.format('%.0f', state.token) } or 0

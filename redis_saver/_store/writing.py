@@ -118,8 +118,9 @@ def _conflict(partition: Partition, field: bytes, found: int, writes: Mapping[by
     there = f"has version {found}" if found else "is not there"
     was = f"version {expected}" if expected else "that it is not there"
     return Conflict(
-        f"item {shown(key)} of namespace {shown(namespace)} {there}, and if_version expects {was}. Nothing was written. Read the item again, apply the "
-        "change to what it is now, and put that with its version",
+        f"item {shown(key)} of namespace {shown(namespace)} {there}, and if_version expects {was}. Nothing was written now. It may have been "
+        "written before only if the client sent it twice after a lost reply, and 16 other puts with if_version, or a deletion of all items, came in "
+        "between. Read the item again, apply the change to what it is now, and put that with its version",
         found,
     )
 

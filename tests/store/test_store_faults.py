@@ -16,10 +16,14 @@ from proxy import Proxy, proxy, retrying
 from servers import TARGETS, Server
 from stores import check_sound, members
 from uniform import Target, Uniform
+from wrappers import Around, ran
 
-from redis_saver import KeyConflict, RedisStore, StoreDamaged, UnsupportedFormat
+from redis_saver import Conflict, KeyConflict, RedisStore, StoreDamaged, UnsupportedFormat
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._engine import scripts
+from redis_saver._store.items import encode_value
+from redis_saver._store.texts import Texts
+from redis_saver._store.writing import Write, put
 
 NS = ("memories", "user-1")
 MEMBER = b"memories\0user-1\0"
@@ -287,3 +291,88 @@ async def test_a_forked_child_uses_a_store_of_its_own(target: Target) -> None:
     os.waitpid(child, 0)
     assert os.read(read, 2) == b"ok"
     assert store.get(NS, "k").value == {"n": 2}
+
+
+# -- a put with if_version that is sent twice
+
+
+def sent_twice(store: Uniform, meanwhile: Any) -> None:
+    """Let a store's next put reach the server, and then once more, with something done by others in between."""
+    left = [meanwhile]
+
+    def around(request: Any) -> Any:
+        reply = yield request
+        if left and getattr(request, "script", None) is scripts.PUT_ITEMS and reply == 0:
+            left.pop()()
+            reply = yield request
+        return reply
+
+    Around(store.saver, around)
+
+
+def others(target: Target) -> RedisStore:
+    """A store of another process."""
+    made = Target(target.name, "sync", target.url, target.prefix).store().saver
+    assert isinstance(made, RedisStore)
+    return made
+
+
+@pytest.mark.parametrize("value", [{"n": 1}, {"text": "x" * 5000}])
+@pytest.mark.parametrize("ttl", [None, 100])
+@pytest.mark.parametrize("puts", [1, 15])
+async def test_a_compared_put_sent_twice_is_recognised_after_others_built_on_it(
+    target: Target, value: Any, ttl: Any, puts: int
+) -> None:
+    store, other = target.store(), others(target)
+    await store.put(NS, "k", {"n": 0})
+
+    def build() -> None:
+        for number in range(puts):
+            other.put(NS, "k", {"n": 10 + number}, if_version=other.get(NS, "k").version)  # type: ignore[union-attr]
+
+    sent_twice(store, build)
+    await store.put(NS, "k", value, ttl=ttl, if_version=(await store.get(NS, "k")).version)
+    assert (await store.get(NS, "k")).value == {"n": 9 + puts}
+    check_sound(target)
+
+
+async def test_a_batch_of_compared_puts_sent_twice_is_recognised(target: Target) -> None:
+    store, other = target.store(), others(target)
+    for key in "abc":
+        await store.put(NS, key, {"n": 0})
+    sent_twice(store, lambda: (other.put(NS, "b", {"n": 7}), other.delete(NS, "c")))
+    # A plain batch has no versions, so this goes by the operation that takes them.
+    versions = {key: (await store.get(NS, key)).version for key in "abc"}
+    place = store.saver._context.places.of(NS)
+    writes = {
+        place.field(store.saver._context.places.key(key)): Write(
+            encode_value(store.saver._context.values, NS, key, {"n": 1}), expected=b"%d" % versions[key]
+        )
+        for key in "abc"
+    }
+    await ran(store, put(store.saver._context, place.partition, writes, Texts()))
+    assert (await store.get(NS, "a")).value == {"n": 1}
+    assert (await store.get(NS, "b")).value == {"n": 7}
+    assert await store.get(NS, "c") is None
+    check_sound(target)
+
+
+async def test_a_compared_put_that_is_forgotten_says_that_it_may_have_been_written(target: Target) -> None:
+    store, other = target.store(), others(target)
+    await store.put(NS, "k", {"n": 0})
+
+    def build() -> None:
+        for number in range(16):
+            other.put(NS, "k", {"n": number}, if_version=other.get(NS, "k").version)  # type: ignore[union-attr]
+
+    sent_twice(store, build)
+    with pytest.raises(Conflict, match="may have been written before"):
+        await store.put(NS, "k", {"n": 9}, if_version=(await store.get(NS, "k")).version)
+    check_sound(target)
+
+
+async def test_a_plain_put_remembers_nothing(target: Target) -> None:
+    store = target.store()
+    await store.put(NS, "k", {"n": 0})
+    await store.put(NS, "k", {"n": 1}, ttl=100)
+    assert not target.raw.hexists(partition(target)[0], "@compared")
