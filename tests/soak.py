@@ -32,6 +32,7 @@ SUITES = {
     "forks_and_loops": "client/test_forks_and_loops.py",
     "model": "model/test_model.py",
     "sharing": "checkpoint/test_sharing.py",
+    "sends": "checkpoint/test_sends.py",
     "chunks": "storage/test_chunks.py",
     "tiers": "tiered/test_write_through.py",
     "behind": "tiered/test_write_behind.py",

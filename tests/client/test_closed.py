@@ -314,7 +314,7 @@ async def test_what_was_acknowledged_while_it_closed_is_in_cold(flavour: str, pr
         cold, stored, errors = Slow(), list[Any](), list[Exception]()
         kind, over = (RedisSaver, TieredSaver) if flavour == "sync" else (AsyncRedisSaver, AsyncTieredSaver)
         hot, leave = await opened(kind, url_of("redis"), prefix=f"{prefix}{turn}")
-        saver: Any = over(hot, cold, mode="write-behind", flush_interval=0.05, max_backlog=5)
+        saver: Any = over(hot, cold, mode="write-behind", flush_interval=0.05, max_backlog=5, backlog_timeout=60)
 
         async def write(thread: str, uniform: Uniform, stored: list[Any], errors: list[Exception]) -> None:
             last = config(thread)

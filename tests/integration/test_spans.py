@@ -286,7 +286,7 @@ async def test_what_the_hot_store_repairs_is_logged(
     assert (await store.get(("m", "user"), "k")).value == {"a": "secret value"}
     assert store.saver.stats().repairs == 1
     (record,) = [one for one in caplog.records if one.name == "redis_saver.tiered_store"]
-    assert record.levelname == "WARNING" and record.getMessage().startswith("a partition was damaged in hot")
+    assert record.levelname == "WARNING" and record.getMessage().startswith("a part of hot was damaged")
     assert "secret value" not in caplog.text
 
 

@@ -46,6 +46,7 @@ from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, FileDamaged, RedisSaver, TieredSaver
 from redis_saver._cli.main import main
+from redis_saver._common.display import counted
 from redis_saver._migrate import dumpfile, framed_file, langgraph_dev
 from redis_saver.migrate import migrate, opened
 from redis_saver._migrate import engine as engine_module
@@ -415,7 +416,7 @@ def test_a_dry_run_writes_nothing(places: Places, lived: dict[str, str]) -> None
 def test_a_prefix_is_just_a_text(places: Places, lived: dict[str, str]) -> None:
     for prefix, count in (("user-", 4), ("user-*", 1), ("user-_", 0), ("%", 0), ("o", 1)):
         ran = Ran("migrate", lived["sqlite"], places.url("ours"), "--thread-prefix", prefix)
-        assert ran.code == 0 and ran.out.startswith(f"{count} threads: {count} copied")
+        assert ran.code == 0 and ran.out.startswith(f"{counted(count, 'thread')}: {count} copied")
         assert ran.err == ("" if count else f"no thread's name begins with {prefix!r}\n")
 
 
