@@ -128,13 +128,13 @@ class Ownership:
             self._start_renewing()
 
     def _not_begun(self, error: BaseException) -> None:
-        """Leave the queue, and give back a thread that the server may have given to this block. Nobody waits for that.
+        """Give back what the server may have given to this block, unless `NotOwner` says that it gave nothing.
 
-        The child of a fork leaves that to its parent.
+        Nobody waits for that. The child of a fork leaves it to its parent.
         """
         nonce, self._nonce = self._nonce, ""
         is_ours = self._pid == os.getpid()
-        if is_ours and (self._terms.on_busy == "wait" or not isinstance(error, NotOwner)):
+        if is_ours and not isinstance(error, NotOwner):
             loops.start(self._give_back(nonce))
 
     def _end(self) -> bool:

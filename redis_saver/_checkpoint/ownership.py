@@ -215,6 +215,8 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
             if isinstance(answer, Record):
                 return answer
             if terms.on_busy != "wait" or time.monotonic() >= deadline:
+                if terms.on_busy == "wait":  # before the error, so that whoever comes next finds no place taken
+                    yield from release(context, terms.thread, nonce)
                 owner = answer.owner
                 raise others_wait(keys[1]) if owner is None else not_owner(str(owner.since), owner.by, keys[0])
             arrival = answer.arrival

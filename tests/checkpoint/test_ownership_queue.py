@@ -28,7 +28,7 @@ from redis_saver._checkpoint.ownership import Terms
 from redis_saver._client import loops
 from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Sleep
+from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import DecodeError, NotOwner
 
 THREAD = "thread"
@@ -302,8 +302,11 @@ async def test_a_waiter_polls_once_more_when_its_time_is_over(target: Target, si
         assert pause.seconds <= 0.0011
         simulation.now += 0.002
         for waiter in (first, second):
+            leaving = waiter.send(await asked(other, next(waiter)))
+            assert isinstance(leaving, Call)
+            assert leaving.script is scripts.RELEASE_OWNERSHIP
             with pytest.raises(NotOwner, match="worker 7"):
-                waiter.send(await asked(other, next(waiter)))
+                waiter.send(await asked(other, leaving))
 
 
 async def test_a_waiter_whose_time_is_over_leaves_the_queue(target: Target) -> None:
