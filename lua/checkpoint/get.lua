@@ -10,12 +10,12 @@
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 -- ARGV[5] roots      digests of 16 bytes, in the roots of values all of whose chunks the caller has
 -- ARGV[6] told       fields of chunks, of 17 bytes, that the caller has, with all that is below them
--- ARGV[7] known      the field of the checkpoint that the caller expects, or ''
--- ARGV[8..]          the fields of its values, in the order of the entries
+-- ARGV[7] tag        the tag under which the caller knows a checkpoint, or ''
+-- ARGV[8] known      the field of that checkpoint, or ''
 --
--- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat list of (field, bytes) of what
--- the names, the values and the writes are made of. Behind these stands 1 where the checkpoint is the expected one, the values are those of the fields given,
--- and nobody looked whether the header says the same. nil where there is no such checkpoint here; or, where there are tiers,
+-- Returns {id, namespace, header, values, writes, chunks, tag}, with values in the order of the entries, and chunks a flat list of (field, bytes) of
+-- what the names, the values and the writes are made of. tag is the thread's, or ''. If it is the caller's, and the checkpoint is the known one, header is ''
+-- and there are no values. nil where there is no such checkpoint here; or, where there are tiers,
 --   INTENTS  1  there are intents about the thread
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -27,7 +27,7 @@
 local INTENTS, NOWHERE = 1, 2
 local ALL = 2 -- the extent of a thread that is all here
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ns, id, refresh, default, roots, told, known = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local ns, id, refresh, default, roots, told, tag, known = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
 local meta, problem, found
@@ -42,33 +42,29 @@ local has = found and extent_of(found[4], found[5], found[6])
 if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
 if not id then return has == ALL and NOWHERE or false end
-local answer, unknown
-if known == 'c' .. ns .. id then answer, unknown = read_known(index, data, ns, id, roots, ARGV, 7) end
-if answer and not unknown[1] and (meta.format < HAS_CHUNKED_WRITES or not answer[5][1]) then
+local is_known = tag ~= '' and tag == meta.tag and known == 'c' .. ns .. id
+local writes = is_known and plain_writes(index, data, ns, id)
+if writes then
   if refresh == '1' then touch(index, data, meta, default, '') end
-  return answer
+  return { id, ns, '', {}, writes, {}, tag }
 end
 
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
 
+local answer
 local chunks = new_chunks(true, roots)
 for at = 1, #told, 17 do chunks.seen[string.sub(told, at, at + 16)] = true end
-if answer then
-  for i = 1, #unknown do
-    problem = read_chunks(data, unknown[i], chunks)
-    if problem then return problem end
-  end
-  for i = 2, #answer[5], 2 do
-    problem = read_chunks_of_writes(data, answer[5][i], chunks)
-    if problem then return problem end
-  end
+if is_known then
+  writes, problem = pending_writes(index, data, ns, id)
+  for i = 2, writes and #writes or 0, 2 do problem = problem or read_chunks_of_writes(data, writes[i], chunks) end
+  answer = { id, ns, '', {}, writes }
 else
   answer, problem = read_checkpoint(index, data, ns, id, chunks)
-  if problem then return problem end
 end
+if problem then return problem end
 if not answer then return has == ALL and NOWHERE or false end
-answer[6] = chunks.flat
+answer[6], answer[7] = chunks.flat, meta.tag
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

@@ -84,7 +84,7 @@ local function remove_fields(index, data, meta, argv, begin, dry, keeps_empty)
     for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
     meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w
     revise(meta)
-    redis.call('HSET', data, '@state', state_of(meta))
+    redis.call('HSET', data, '@state', state_of(meta, ''))
     local left = redis.call('ZLEXCOUNT', index, '[c', '(d') + redis.call('ZLEXCOUNT', index, '[w', '(x')
     if left == 0 and not keeps_empty then redis.call('UNLINK', index, data) end
   end

@@ -403,7 +403,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     end
     for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
     meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - blobs, meta.writes - writes
-    redis.call('HSET', data, '@state', state_of(meta))
+    redis.call('HSET', data, '@state', state_of(meta, ''))
     if marks[4] then
       local pathless = {}
       for _, from in ipairs(unpack_frames(marks[4])) do
@@ -539,7 +539,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
     for _, run in ipairs(redis.call('ZRANGEBYLEX', index, '[r', '(s')) do
       if not of_runs[run] then redis.call('ZREM', index, run) end
     end
-    redis.call('HSET', data, '@state', state_of(meta), '@sweep_at', string.format('%.0f', 4096 + 8 * (10 * #all + cost)))
+    redis.call('HSET', data, '@state', state_of(meta, ''), '@sweep_at', string.format('%.0f', 4096 + 8 * (10 * #all + cost)))
   end
 
   -- Where something cannot be read, what was put stays put, and this leaves the thread alone for a while: who reads that, or checks it, is told.

@@ -11,10 +11,8 @@
 -- ARGV[2] by_age     these
 -- ARGV[3] run        are
 -- ARGV[4] header     as
--- ARGV[5] named      put.lua
--- ARGV[6] names      takes
--- ARGV[7] flags      them
--- ARGV[8] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5] flags      put.lua takes them
+-- ARGV[6] default    the saver's TTL in milliseconds, or ''
 --
 -- Returns what put.lua does, or
 --   REFUSED  -1  cold has to be written first: nothing was done
@@ -31,12 +29,12 @@
 
 local REFUSED = -1
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[8], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
+local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[6], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field = standing(data, intents, lease, dirty, fill_token, gain, ns, parent, true)
 if not field then return REFUSED end
-local missing = put_checkpoint(index, data, ARGV, true, dirty)
-if missing.err or #missing > 0 then return missing end
+local reply = put_checkpoint(index, data, ARGV, true, dirty)
+if reply.err or reply[3] then return reply end
 mark(index, data, lease, dirty, { checkpoint }, default, field)
-return missing
+return reply

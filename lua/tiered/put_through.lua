@@ -10,10 +10,8 @@
 -- ARGV[2] by_age     these
 -- ARGV[3] run        are
 -- ARGV[4] header     as
--- ARGV[5] named      put.lua
--- ARGV[6] names      takes
--- ARGV[7] flags      them
--- ARGV[8] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5] flags      put.lua takes them
+-- ARGV[6] default    the saver's TTL in milliseconds, or ''
 --
 -- Where cold is to get the thread once more, it is to get this, too.
 -- Returns what put.lua does; where something is missing, the intent stays.
@@ -30,10 +28,10 @@
 --- @include lib/write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3
+local checkpoint, default, last = ARGV[1], ARGV[6], #ARGV - 3
 
-local missing = put_checkpoint(index, data, ARGV, nil, dirty)
-if missing.err or #missing > 0 then return missing end
+local reply = put_checkpoint(index, data, ARGV, nil, dirty)
+if reply.err or reply[3] then return reply end
 mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
 end_intent(index, data, intents, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
-return missing
+return reply

@@ -228,7 +228,7 @@ def _entry(
     decoded = headers.decode(context, header, checkpoint_id, chunks, where)
     found, about = decoded.checkpoint, decoded.metadata
     step, source, time = about.get("step"), about.get("source"), found.get("ts")
-    flags, channels = headers.table_of(header)[0], dict(enumerate(found["channel_versions"]))
+    flags, channels = headers.flags_of(header), dict(enumerate(found["channel_versions"]))
     present = frozenset(channel for channel, flag in zip(channels.values(), flags, strict=True) if flag == PRESENT[0])
     return Entry(
         ns=where.checkpoint_ns,

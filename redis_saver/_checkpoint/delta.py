@@ -233,7 +233,8 @@ def histories(
 ) -> Operation[dict[str, DeltaChannelHistory]]:
     """`get_delta_channel_history`; the keys, and what is raised where there are tiers, as `walk` has them."""
     ns, data = where.checkpoint_ns, keys[1]
-    cached, points = context.chunk_cache.of(data), context.chunk_cache.points_of(data, ns)
+    known = context.chunk_cache.of(data)
+    cached, points = known.versions, known.points.get(ns, ())
     had = {channel: cached[ns, channel] for channel in channels if (ns, channel) in cached}
     while True:
         told = [field for version in had.values() for field in version.right_edge()][:MAX_TOLD]

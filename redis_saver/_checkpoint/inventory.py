@@ -204,7 +204,7 @@ class Inventory:
             self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
-            _format, _revision, *said = map(int, counters.split())
+            _format, _revision, *said = map(int, counters.split()[:5])
             there = self.bytes, len(self.roots), sum(self.records.values())
             pairs = [*zip(("bytes", "values", "pending writes"), said, there, strict=True)]
         for what, count, wanted in pairs:

@@ -20,6 +20,11 @@ def following(current: str | None) -> str:
     return f"{counter + 1:032}.{_random():020}"
 
 
+def random_tag() -> bytes:
+    """A name that nothing else has: 16 hexadecimal digits."""
+    return b"%016x" % _random()
+
+
 def _random() -> int:
     """64 bits from the operating system. Many are drawn at a time, because each call to the system lets another OS thread take the interpreter."""
     try:

@@ -1,13 +1,16 @@
-"""What this process has seen of the threads it works on: values in chunks, as they were last put or read, and histories of `DeltaChannel`s.
+"""What this process knows of the threads it works on: values in chunks, newest checkpoints, and histories of `DeltaChannel`s.
 
-It saves bytes and time. `put` leaves out the chunks the server is believed to have, and the script refuses where it has
-not (the thread expired, was pruned, deleted, restored from an older snapshot), whereupon they are sent. `get_tuple` names the
-chunks it need not be told again: a chunk is named by its bytes, so what is remembered of it is right, whatever happened
-since. Nothing here is ever an answer by itself, and all of it may be forgotten at any time.
+It saves bytes and time. `put` leaves out the chunks that the server has, and `get_tuple` names what it need not be told again.
+
+A thread has a tag, which each put sets anew at random, and which goes when something is removed or replaced. So what was put or
+read under a tag is stored as long as the server has this tag (`lua/lib/common_case.lua` has the proof), or one that own puts set,
+each on the one before: a chain. What is known from before the chain was broken, by a put of another process, is only believed. A
+script looks for it, and `put` sends it if it is gone. All of it may be forgotten at any time.
 """
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
@@ -30,10 +33,12 @@ _OVERHEAD = 150
 class Version:
     """A version of a value that is in chunks."""
 
-    __slots__ = ("field", "size", "stored")
+    __slots__ = ("chain", "field", "size", "stored")
 
     def __init__(self, field: bytes, stored: Stored) -> None:
         """Note where it is stored, and how."""
+        self.chain: int = 0
+        """The chain of puts under which it is known to be stored."""
         self.field: bytes = field
         self.stored: Stored = stored
         # The field is made of the namespace and the channel, by which it is found.
@@ -84,42 +89,62 @@ NAMESPACES_PER_THREAD = 16
 """In so many namespaces of a thread. Each call of a subgraph has one of its own, and most are never asked for again."""
 
 
-class KnownTable(NamedTuple):
-    """The version table of a checkpoint that was put or read: where its values are stored."""
+class KnownCheckpoint:
+    """A checkpoint that was put or read: its header and its values as they are stored."""
 
-    checkpoint: bytes
-    """The checkpoint's field."""
-    links: tuple[bytes, bytes, bytes]
-    """Of its header: names, slots, tokens. Those of the same bytes are the same table."""
-    fields: tuple[bytes, ...]
-    """The fields of its values, in the order of the entries."""
+    __slots__ = ("chain", "field", "header", "names_chunk", "size", "values")
 
-    @property
-    def size(self) -> int:
+    def __init__(self, field: bytes, header: bytes, names_chunk: bytes, values: Mapping[bytes, bytes | None]) -> None:
+        """Note what is stored.
+
+        Args:
+            field: The checkpoint's field.
+            header: Its header.
+            names_chunk: The field of the chunk with its names.
+            values: What is stored in the fields of its values, in the order of its channels. None: nothing is. Empty: what it is is not known.
+        """
+        self.chain: int = 0
+        """The chain of puts under which all of it is known to be stored."""
+        self.field: bytes = field
+        self.header: bytes = header
+        """Nothing if not all values are known."""
+        self.names_chunk: bytes = names_chunk
+        self.values: Mapping[bytes, bytes | None] = values
+        its_bytes = sum([len(value) for value in values.values() if value])
+        if its_bytes + len(header) > MAX_KNOWN_BYTES:
+            its_bytes, self.values = 0, {name: value and b"" for name, value in values.items()}
+        if b"" in self.values.values():
+            self.header = b""
+        self.size: int = len(self.header) + its_bytes + sum(map(len, values)) + _STRING * (2 + 2 * len(values))
         """Bytes of memory, about."""
-        strings = (self.checkpoint, *self.links, *self.fields)
-        return len(b"".join(strings)) + _STRING * len(strings)
 
 
-MAX_KNOWN_FIELDS = 64
-"""Of a checkpoint with more channels no table is remembered: naming them all would take longer than reading them from the header."""
+MAX_KNOWN_BYTES = 100_000
+"""Of a checkpoint with more bytes beside its chunks the header and the values are not remembered, but where there are some."""
 _STRING = 40
 """Bytes that Python takes for a byte string beside its own."""
+_chains = itertools.count(1)
 
 
-class _Thread(NamedTuple):
+class KnownThread(NamedTuple):
+    """What is known of a thread."""
+
     versions: Cached = {}  # noqa: RUF012 - never changed
     points: Mapping[str, tuple[KnownPoint, ...]] = {}
     """By namespace, that which was used last behind the others."""
-    tables: Mapping[str, KnownTable] = {}
-    """By namespace, that of the checkpoint that was put or read last."""
+    checkpoints: Mapping[str, KnownCheckpoint] = {}
+    """By namespace, that which was put or read last."""
+    tag: bytes = b""
+    """The thread's tag when it was put to or read last, or nothing."""
+    chain: int = 0
+    """The chain of puts that this tag belongs to."""
 
     @property
     def size(self) -> int:
         """Bytes of memory, about. What versions and histories both have is counted once."""
-        tables = sum([table.size for table in self.tables.values()])
+        whole = sum([checkpoint.size for checkpoint in self.checkpoints.values()])
         if not self.points:
-            return tables + sum([version.size for version in self.versions.values()])
+            return whole + sum([version.size for version in self.versions.values()])
         seeds = {
             id(history.version): history.version
             for points in self.points.values()
@@ -129,14 +154,14 @@ class _Thread(NamedTuple):
         }
         seeds.update((id(version), version) for version in self.versions.values())
         own = sum(point.size for points in self.points.values() for point in points)
-        return tables + own + sum(version.size for version in seeds.values())
+        return whole + own + sum(version.size for version in seeds.values())
 
     def follows_history(self, place: ChannelKey) -> bool:
         """Whether a history of the channel is known: then its stored value is in few of the checkpoints."""
         return any(place[1] in point.histories for point in self.points.get(place[0], ()))
 
 
-_NOTHING = _Thread()
+NOTHING = KnownThread()
 
 
 def fields_in(cached: Cached) -> frozenset[bytes]:
@@ -163,36 +188,39 @@ class ChunkCache:
     def after_fork(self) -> None:
         """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
         self._hits = self._misses = 0
-        self._threads: OrderedDict[bytes, _Thread] = OrderedDict()
+        self._threads: OrderedDict[bytes, KnownThread] = OrderedDict()
         self._sizes: dict[bytes, int] = {}
         self._size = 0
         self._lock = threading.Lock()
 
-    def of(self, thread: bytes) -> Cached:
+    def of(self, thread: bytes) -> KnownThread:
         """What is remembered of a thread, by the key of its data. It stays what it is: `remember` puts another in its place."""
         with self._lock:
             known = self._threads.get(thread)
             if known is None:
                 self._misses += 1
-                return _NOTHING.versions
+                return NOTHING
             self._hits += 1
-            return known.versions
+            return known
 
     def numbers(self) -> dict[str, Any]:
         """The fields of `RedisStats` about it. A look at a thread (`of`) is a hit where something of it is remembered."""
         return {"cache_bytes": self._size, "cache_hits": self._hits, "cache_misses": self._misses}
 
-    def table_of(self, thread: bytes, ns: str) -> KnownTable | None:
-        """The version table of the checkpoint of a namespace that was put or read last."""
-        with self._lock:
-            return self._threads.get(thread, _NOTHING).tables.get(ns)
-
     def points_of(self, thread: bytes, ns: str) -> tuple[KnownPoint, ...]:
         """The checkpoints of a namespace below which histories are remembered."""
         with self._lock:
-            return self._threads.get(thread, _NOTHING).points.get(ns, ())
+            return self._threads.get(thread, NOTHING).points.get(ns, ())
 
-    def remember(self, thread: bytes, seen: Update, ns: str = "", table: KnownTable | None = None) -> None:
+    def remember(
+        self,
+        thread: bytes,
+        seen: Update,
+        ns: str = "",
+        checkpoint: KnownCheckpoint | None = None,
+        before: bytes = b"",
+        tag: bytes | None = None,
+    ) -> None:
         """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much.
 
         A snapshot, or a version of a channel with a history, stays until there is another one, whether or not the last checkpoint has it.
@@ -201,20 +229,29 @@ class ChunkCache:
             thread: The thread, by the key of its data.
             seen: Versions of its values.
             ns: The namespace of the checkpoint that these are of.
-            table: Its version table.
+            checkpoint: That checkpoint; None if it is not to be remembered.
+            before: The tag that a put found, and a read.
+            tag: The tag that it left; None if it says nothing of what is stored.
         """
         with self._lock:
-            known = self._threads.get(thread, _NOTHING)
-            tables = known.tables
-            if table is not None and tables.get(ns) is not table:
-                tables = {name: of for name, of in tables.items() if name != ns}
-                tables[ns] = table
-                if len(tables) > NAMESPACES_PER_THREAD:
-                    del tables[next(iter(tables))]
-            if tables is known.tables and known.versions and seen.items() <= known.versions.items():
-                self._threads.move_to_end(thread)
-                return
-            self._store(thread, _Thread(_updated(known, seen), known.points, tables))
+            known = self._threads.get(thread, NOTHING)
+            if tag is not None:
+                known = known._replace(tag=tag, chain=known.chain if before and before == known.tag else next(_chains))
+                for version in seen.values():
+                    if version is not None:
+                        version.chain = known.chain
+            checkpoints = known.checkpoints
+            if checkpoint is not None and checkpoints.get(ns) is not checkpoint:
+                checkpoints = {name: of for name, of in checkpoints.items() if name != ns}
+                checkpoints[ns] = checkpoint
+                if len(checkpoints) > NAMESPACES_PER_THREAD:
+                    del checkpoints[next(iter(checkpoints))]
+            if checkpoint is not None and checkpoint.chain != known.chain:
+                checkpoint.chain = known.chain
+                for place, version in known.versions.items():
+                    if place[0] == ns and checkpoint.values.get(version.field) is not None:
+                        version.chain = known.chain
+            self._store(thread, known._replace(versions=_updated(known, seen), checkpoints=checkpoints))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update
@@ -229,7 +266,7 @@ class ChunkCache:
             seen: As `remember` takes it.
         """
         with self._lock:
-            known = self._threads.get(thread, _NOTHING)
+            known = self._threads.get(thread, NOTHING)
             others = [
                 one
                 for one in known.points.get(ns, ())
@@ -242,9 +279,9 @@ class ChunkCache:
             known = known._replace(points=points)
             self._store(thread, known._replace(versions=_updated(known, seen)))
 
-    def _store(self, thread: bytes, known: _Thread) -> None:
+    def _store(self, thread: bytes, known: KnownThread) -> None:
         self._drop(thread)
-        if not known.versions and not known.points and not known.tables:
+        if not known.versions and not known.points and not known.checkpoints:
             return
         self._threads[thread] = known
         size = len(thread) + known.size
@@ -263,7 +300,7 @@ class ChunkCache:
         self._size -= self._sizes.pop(thread, 0)
 
 
-def _updated(known: _Thread, seen: Update) -> Cached:
+def _updated(known: KnownThread, seen: Update) -> Cached:
     versions = dict(known.versions)
     for place, version in seen.items():
         if version is not None:

@@ -139,14 +139,14 @@ def _mapping(found: Any) -> dict[str, Any]:
     return found
 
 
-def table_of(header: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """The flags, names, slots and tokens of a header; `KnownTable.links` are the last three.
+def names_chunk_of(header: bytes) -> bytes:
+    """The field of the chunk with a header's names."""
+    return take(header, 0, 4)[0][3]
 
-    Raises:
-        ValueError: It is no header.
-    """
-    _, _, _, names_chunk, flags, slots, tokens = take(header, 0, 7)[0]
-    return flags, names_chunk, slots, tokens
+
+def flags_of(header: bytes) -> bytes:
+    """The flags of a header's entries: `PRESENT` or `ABSENT`."""
+    return take(header, 0, 5)[0][4]
 
 
 def decode_time(links: bytes, thread: str) -> str:

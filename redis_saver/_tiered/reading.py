@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import reading
-from redis_saver._checkpoint.put_request import whole
+from redis_saver._checkpoint.writing import whole
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import FillLeaseReply
