@@ -66,7 +66,7 @@ local function remove_fields(index, data, meta, argv, begin, dry, keeps_empty)
   if not dry then
     -- A full server takes a command that may need memory only behind one that cannot: this removes nothing.
     redis.call('HDEL', data, '^')
-    redis.call('HSET', data, '@rewritten', next_rewrite(data))
+    redis.call('HSET', data, '@rewritten', next_rewrite(data), '@state', state_of(meta, ''))
     for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
     local members = {}
     for i = 1, #doomed do
