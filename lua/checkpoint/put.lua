@@ -18,16 +18,17 @@
 -- ARGV[12] p         how many chunks follow
 -- ARGV[13] q         how many entries are flagged e or x
 -- ARGV[14] r         how many are flagged u
--- ARGV[15] history   how much of the thread's history is kept: the saver's number, '/', the thread's own number from now on or 'all', '/', and of a
---                    subgraph's call the id of the root checkpoint it started from, escaped; any of them may be missing. '' for nothing of
---                    it; '-' where nothing is to be removed now, whatever the thread says
+-- ARGV[15] history   the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all',
+--                    or nothing; '' if the saver has no limit and the thread gets none now; '-' to ignore the thread's
+--                    own limit, too
 -- ARGV[16..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
 --                    have all the chunks which are not sent of them, '' where none is known; of the chunks; of the entries
 --                    flagged e and x; of those flagged u. Then what belongs to the first of these: n values, m digests (those in
 --                    the roots of the versions), p chunks
 --
--- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks; then nothing
--- was written, and the caller sends again with those. An empty list: done.
+-- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks; then
+-- nothing was written, and the caller sends again with those. An empty list: done. A number: done, and the namespace is
+-- over its history limit, so the caller is to prune the thread to that many checkpoints of each namespace.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -36,15 +37,11 @@
 local index, data = KEYS[1], KEYS[2]
 local meta, problem, found = look_up(index, data, ARGV, ARGV[10] + ARGV[11] + ARGV[12] + ARGV[13])
 if problem then return problem end
-local is_put = put_new(index, data, ARGV, meta, found)
-if is_put and not is_limited(ARGV, found) then return {} end
+if put_new(index, data, ARGV, meta, found) then return over_limit(index, data, ARGV, found, false) end
 
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 
-if not is_put then return put_any(index, data, ARGV, meta, found) end
-trim(index, data, meta, ARGV[1], ARGV[4], ARGV[15], found[6])
-return {}
+return put_any(index, data, ARGV, meta, found, false, false)

@@ -1,4 +1,5 @@
--- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks, lib/checkpoint and lib/trim): storing a checkpoint.
+-- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint):
+-- storing a checkpoint.
 
 -- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of those.
 -- Returns (held, order, problem, its names chunk where that is another than names_chunk).
@@ -61,9 +62,9 @@ local function commit(index, data, meta, fields, members, bytes, added)
 end
 
 -- Stores a checkpoint in any case. Returns what put.lua does, or a problem.
--- argv: what put.lua takes; meta, found: what look_up answered; is_home: whether cold has all else of the thread; dirty: that key, where there are
--- tiers.
-local function put_any(index, data, argv, meta, found, is_home, dirty)
+-- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread;
+-- is_tiered: true if cold gets this.
+local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, names_chunk, names, flags = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], argv[7]
   local default, own, n, m, p = argv[8], argv[9], tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12])
 
@@ -173,15 +174,18 @@ local function put_any(index, data, argv, meta, found, is_home, dirty)
   if run ~= '' then members[#members + 1] = run end
   meta = commit(index, data, meta, fields, members, bytes, added)
   touch(index, data, meta, default, own)
-  if is_limited(argv, found) then trim(index, data, meta, checkpoint, header, argv[15], found[6], dirty) end
-  return missing
+  return over_limit(index, data, argv, found, is_tiered)
 end
 
 -- Stores a checkpoint. Takes and returns what put_any does.
-local function put_checkpoint(index, data, argv, is_home, dirty)
+local function put_checkpoint(index, data, argv, is_home, is_tiered)
   local meta, problem, found = look_up(index, data, argv, argv[10] + argv[11] + argv[12] + argv[13])
   if problem then return problem end
-  if not put_new(index, data, argv, meta, found, is_home) then return put_any(index, data, argv, meta, found, is_home, dirty) end
-  if is_limited(argv, found) then trim(index, data, meta, argv[1], argv[4], argv[15], found[6], dirty) end
-  return {}
+  if put_new(index, data, argv, meta, found, is_home) then return over_limit(index, data, argv, found, is_tiered) end
+  return put_any(index, data, argv, meta, found, is_home, is_tiered)
+end
+
+-- True if put_checkpoint stored the checkpoint.
+local function is_stored(reply)
+  return type(reply) == 'number' or not reply.err and #reply == 0
 end

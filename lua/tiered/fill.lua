@@ -20,7 +20,6 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 
 local index, data, lease = KEYS[1], KEYS[2], KEYS[3]
@@ -39,9 +38,11 @@ for i = 1, #members do
 end
 local argv = {}
 for i = 6 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
-local missing = put_checkpoint(index, data, argv, not meta)
-if missing.err then return missing end
-if #missing > 0 then return redis.error_reply('DAMAGED the checkpoint that was to fill ' .. data .. ' lacks values') end
+local reply = put_checkpoint(index, data, argv, not meta, true)
+if reply.err then return reply end
+if not is_stored(reply) then
+  return redis.error_reply('DAMAGED the checkpoint that was to fill ' .. data .. ' lacks values')
+end
 meta, problem = open_thread(index, data)
 if problem then return problem end
 meta.bytes, meta.writes = meta.bytes - bytes, meta.writes - count

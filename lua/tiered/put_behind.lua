@@ -25,7 +25,6 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 --- @include lib/write_behind
 
@@ -36,7 +35,7 @@ local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[8], ARGV[#AR
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field = standing(data, intents, lease, dirty, fill_token, gain, ns, parent, true)
 if not field then return REFUSED end
-local missing = put_checkpoint(index, data, ARGV, true, dirty)
-if missing.err or #missing > 0 then return missing end
+local reply = put_checkpoint(index, data, ARGV, true, true)
+if not is_stored(reply) then return reply end
 mark(index, data, lease, dirty, { checkpoint }, default, field)
-return missing
+return reply

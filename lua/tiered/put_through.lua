@@ -24,7 +24,6 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 --- @include lib/intents
 --- @include lib/write_behind
@@ -32,8 +31,8 @@
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3
 
-local missing = put_checkpoint(index, data, ARGV, nil, dirty)
-if missing.err or #missing > 0 then return missing end
+local reply = put_checkpoint(index, data, ARGV, false, true)
+if not is_stored(reply) then return reply end
 mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
 end_intent(index, data, intents, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
-return missing
+return reply

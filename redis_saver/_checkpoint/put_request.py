@@ -14,7 +14,6 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import TASKS
 
-from redis_saver._checkpoint.retention import is_call, root_of
 from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
 from redis_saver._engine.requests import Argument
@@ -36,8 +35,8 @@ from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.version_table import NEW, UNCHANGED, VersionTable, version_table
 
-NEVER = b"-"
-"""In place of how much is to be kept: nothing is to be removed by this put, whatever the thread says."""
+NO_LIMIT = b"-"
+"""In place of a history limit: neither the saver's nor the thread's own counts for this put."""
 _NEW, _UNCHANGED = NEW[0], UNCHANGED[0]
 
 
@@ -114,7 +113,7 @@ class PutRequest:
         )
         self._names = (names.checkpoint(self._ns, checkpoint_id), by_age, run, header, self._table.names_chunk)
         self._ttls = (default_ttl(context), config.thread_ttl(given) or b"")
-        self._history = NEVER if knows_all else _history(context, self._ns, given, merged)
+        self._history = NO_LIMIT if knows_all else _history(context, given)
 
     def arguments(self) -> list[Argument]:
         """What `lua/checkpoint/put.lua` takes; the names of channels only where they are not believed to be stored."""
@@ -224,16 +223,12 @@ class PutRequest:
         return seen
 
 
-def _history(context: Context, ns: str, given: RunnableConfig, metadata: CheckpointMetadata) -> bytes:
-    """How much is to be kept, as `lua/checkpoint/put.lua` takes it.
-
-    Of a subgraph's call the root checkpoint is always told: the thread may have a limit of its own.
-    """
-    own, root = config.thread_history(given), root_of(metadata) if is_call(ns) else None
-    if context.keep_last is None and not own and not root:
+def _history(context: Context, given: RunnableConfig) -> bytes:
+    """The history limit, as `lua/checkpoint/put.lua` takes it."""
+    own = config.thread_history(given)
+    if context.keep_last is None and not own:
         return b""
-    default = b"" if context.keep_last is None else b"%d" % context.keep_last
-    return b"%s/%s/%s" % (default, own, names.component(root) if root else b"")
+    return (b"" if context.keep_last is None else b"%d" % context.keep_last) + b"/" + own
 
 
 def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
+from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._checkpoint.put_request import PutRequest
 from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
@@ -61,7 +63,9 @@ def store(
     new_versions: ChannelVersions,
     variant: Variant | None = None,
 ) -> Operation[bool]:
-    """Store a checkpoint; sends again, with them, the values and chunks that the server turns out not to have.
+    """Store a checkpoint. If the server turns out not to have some values and chunks, send it again with them.
+
+    If the thread is over its history limit, the script says so, and old checkpoints are removed (`pruning.trim`).
 
     Args:
         context: The saver.
@@ -80,9 +84,7 @@ def store(
     cached = context.chunk_cache.of(keys.data_key)
     request = PutRequest(context, where, given, checkpoint, metadata, new_versions, cached)
     by = variant or Variant(scripts.PUT, keys)
-    while missing := (yield by.call(request.arguments())):
-        if missing == PutReply.REFUSED:
-            return False
+    while isinstance(missing := (yield by.call(request.arguments())), list) and missing:
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; they are sent again",
             shown(where.thread_id),
@@ -90,7 +92,16 @@ def store(
         context.chunk_cache.forget(keys.data_key)
         with decoding("what put lacks of thread {!r}", where.thread_id):
             request.include(missing)
+    if missing == PutReply.REFUSED:
+        return False
     context.chunk_cache.remember(keys.data_key, request.stored(), where.checkpoint_ns, request.known_table())
+    with decoding("what put answered about thread {!r}", where.thread_id):
+        keep_last = operator.index(missing or 0)
+    if keep_last:
+        ns = where.checkpoint_ns
+        written = frozenset(((ns, str(checkpoint["id"])), (ns, where.checkpoint_id or "")))
+        dirty = context.keyspace.tier_keys(where.thread_id).dirty if variant else b""
+        yield from trim(context, where.thread_id, Limit(keep_last, written, dirty))
     return True
 
 
