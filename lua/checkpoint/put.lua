@@ -11,9 +11,9 @@
 --                    holds its value; x, unchanged, the caller has none
 -- ARGV[6] default    the saver's TTL in milliseconds, or ''
 -- ARGV[7] own        the thread's own TTL from now on in milliseconds, or ''
--- ARGV[8] history    how much of the thread's history is kept: the saver's number, '/', the thread's own number from now on or 'all', '/', and of a
---                    subgraph's call the id of the root checkpoint it started from, escaped; any of them may be missing. '' for nothing of
---                    it; '-' where nothing is to be removed now, whatever the thread says
+-- ARGV[8] history    the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all',
+--                    or nothing; '' if the saver has no limit and the thread gets none now; '-' to ignore the thread's
+--                    own limit, too
 -- ARGV[9] tag        the tag under which all is stored that the caller does not send; '' if the script has to look
 -- ARGV[10] new_tag   the thread's tag from now on: random hexadecimal digits
 -- ARGV[11] n         how many values follow
@@ -21,8 +21,10 @@
 -- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one of which may hold the names.
 --                    Then what belongs to these: n values, p chunks
 --
--- Returns {tag, 0}: done; tag is the one that was there, or ''. Or {tag, 0, missing...}: what is not stored and was not sent: positions (from 1) of
--- entries flagged u, and fields of chunks. Then nothing was written, and the caller sends all it has.
+-- Returns {tag, keep}: done. tag is the one that was there, or ''. keep is 0, or if the namespace is over its history limit
+-- the number of checkpoints of each namespace to which the caller is to prune the thread. Or {tag, 0, missing...}: what is
+-- not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks. Then nothing was written, and
+-- the caller sends all it has.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -31,15 +33,11 @@
 local index, data = KEYS[1], KEYS[2]
 local meta, problem, found = look_up(index, data, ARGV)
 if problem then return problem end
-local is_put = put_known(index, data, ARGV, meta, found)
-if is_put and not is_limited(ARGV, found) then return { ARGV[9], 0 } end
+if put_known(index, data, ARGV, meta, found) then return { ARGV[9], over_limit(index, data, ARGV, found, false) } end
 
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 
-if not is_put then return put_any(index, data, ARGV, meta, found) end
-trim(index, data, meta, ARGV[1], ARGV[4], ARGV[8], found[5])
-return { ARGV[9], 0 }
+return put_any(index, data, ARGV, meta, found, false, false)

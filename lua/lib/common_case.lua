@@ -15,9 +15,44 @@ local function look_up(index, data, argv)
   return meta, problem, found
 end
 
--- Whether a put is to look at the length of the thread's history: the saver asks for that, or the thread's own @history.
-local function is_limited(argv, found)
-  return (found[5] or argv[8] ~= '') and argv[8] ~= '-'
+-- Counts the checkpoints of the namespace that was just put to. Returns the number to keep if there are many more and
+-- the caller is to prune, else 0.
+-- A prune that fails, or has to keep more, is asked for again once the namespace has grown by a quarter of what is too
+-- much, or by `slack`.
+-- argv: what put.lua takes; found: what look_up answered; is_tiered: true if a cold saver gets what is put.
+local function over_limit(index, data, argv, found, is_tiered)
+  local MIN_SLACK = 32 -- checkpoints
+  local asked, stored = argv[8], found[5]
+  if asked == '-' or asked == '' and not stored then return 0 end
+  local default, own = string.match(asked, '^(%d*)/(%w*)$')
+  if own and own ~= '' and own ~= stored then
+    redis.call('HSET', data, '@history', own)
+    stored = own
+  end
+  local keep = stored or default or ''
+  keep = string.find(keep, '^%d%d?%d?%d?$') and tonumber(keep) or 0
+  if keep == 0 then return 0 end
+
+  local checkpoint = argv[1]
+  local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
+  local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
+  -- A late checkpoint could make up for a removed one in the counts that remembered histories depend on.
+  if redis.call('ZLEXCOUNT', index, '(' .. checkpoint, upper) > 0 then
+    redis.call('HSET', data, '@rewritten', next_rewrite(data))
+  end
+  local count, slack = redis.call('ZLEXCOUNT', index, '[c' .. ns, upper), math.max(MIN_SLACK, math.floor(keep / 2))
+  if count <= keep + slack then return 0 end
+  local asked_at, has_cold = unpack(redis.call('HMGET', data, '@over_at' .. ns, '@cold_backed'), 1, 2)
+  -- A saver that writes past the tiers does not see what cold lacks.
+  if is_tiered ~= (has_cold and true or false) then return 0 end
+  local last = count > keep + slack + 1 and tonumber(asked_at or '')
+  if last and last >= count then -- what the prune had to keep is still more than `slack`
+    redis.call('HSET', data, '@over_at' .. ns, count - 1)
+    return 0
+  end
+  if last and count < last + math.max(slack, math.floor((last - keep) / 4)) then return 0 end
+  redis.call('HSET', data, '@over_at' .. ns, count)
+  return keep
 end
 
 -- Stores a new checkpoint with new values, if the thread is as its tag says. Returns whether it did; else nothing was done.

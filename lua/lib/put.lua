@@ -1,4 +1,5 @@
--- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks, lib/checkpoint and lib/trim): storing a checkpoint.
+-- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint):
+-- storing a checkpoint.
 
 -- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of those.
 -- Returns (held, order, problem, its names chunk where that is another than names_chunk).
@@ -62,9 +63,9 @@ local function commit(index, data, meta, fields, members, bytes, added, tag)
 end
 
 -- Stores a checkpoint in any case: looks at all that it relies on. Returns what put.lua does, or a problem.
--- argv: what put.lua takes; meta, found: what look_up answered; is_home: whether cold has all else of the thread; dirty: that key, where there are
--- tiers.
-local function put_any(index, data, argv, meta, found, is_home, dirty)
+-- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread;
+-- is_tiered: true if cold gets this.
+local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, flags = argv[1], argv[2], argv[3], argv[4], argv[5]
   local n, p, new_tag = tonumber(argv[11]), tonumber(argv[12]), argv[10]
   local before, values, of, tag = found[4], FIELDS + n + p, links(header), meta and meta.tag or ''
@@ -154,15 +155,13 @@ local function put_any(index, data, argv, meta, found, is_home, dirty)
   if header ~= argv[4] then new_tag = '' end -- the caller does not know what is stored
   meta = commit(index, data, meta, fields, members, bytes, added, new_tag)
   touch(index, data, meta, argv[6], argv[7])
-  if is_limited(argv, found) then trim(index, data, meta, checkpoint, header, argv[8], found[5], dirty) end
-  return { tag, 0 }
+  return { tag, over_limit(index, data, argv, found, is_tiered) }
 end
 
 -- Stores a checkpoint. Takes and returns what put_any does.
-local function put_checkpoint(index, data, argv, is_home, dirty)
+local function put_checkpoint(index, data, argv, is_home, is_tiered)
   local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end
-  if not put_known(index, data, argv, meta, found, is_home) then return put_any(index, data, argv, meta, found, is_home, dirty) end
-  if is_limited(argv, found) then trim(index, data, meta, argv[1], argv[4], argv[8], found[5], dirty) end
-  return { argv[9], 0 }
+  if not put_known(index, data, argv, meta, found, is_home) then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
+  return { argv[9], over_limit(index, data, argv, found, is_tiered) }
 end

@@ -20,7 +20,6 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 
 local index, data, lease = KEYS[1], KEYS[2], KEYS[3]
@@ -39,7 +38,7 @@ for i = 1, #members do
 end
 local argv = {}
 for i = 6 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
-local reply = put_checkpoint(index, data, argv, not meta)
+local reply = put_checkpoint(index, data, argv, not meta, true)
 if reply.err then return reply end
 if reply[3] then return redis.error_reply('DAMAGED the checkpoint that was to fill ' .. data .. ' lacks values') end
 meta, problem = open_thread(index, data)

@@ -23,7 +23,6 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 --- @include lib/write_behind
 
@@ -34,7 +33,7 @@ local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[6], ARGV[#AR
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field = standing(data, intents, lease, dirty, fill_token, gain, ns, parent, true)
 if not field then return REFUSED end
-local reply = put_checkpoint(index, data, ARGV, true, dirty)
+local reply = put_checkpoint(index, data, ARGV, true, true)
 if reply.err or reply[3] then return reply end
 mark(index, data, lease, dirty, { checkpoint }, default, field)
 return reply

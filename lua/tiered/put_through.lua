@@ -22,7 +22,6 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 --- @include lib/intents
 --- @include lib/write_behind
@@ -30,7 +29,7 @@
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local checkpoint, default, last = ARGV[1], ARGV[6], #ARGV - 3
 
-local reply = put_checkpoint(index, data, ARGV, nil, dirty)
+local reply = put_checkpoint(index, data, ARGV, false, true)
 if reply.err or reply[3] then return reply end
 mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
 end_intent(index, data, intents, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])

@@ -41,7 +41,7 @@ _INDEX = "copy_thread() makes a copy with a new index"
 _MARKS = (
     *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
     *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
-    *(b"@history", b"@trim_at", b"@sweep_at"),
+    *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
 )
 
 
@@ -147,6 +147,8 @@ class Inventory:
 
     def _look_at_value(self, field: bytes, stored: bytes) -> None:
         self.roots[field] = b""
+        if not stored:  # the version came again, without a value
+            return
         if chunked.in_chunks(stored):
             chunked.check(stored)
             self.roots[field] = stored
@@ -230,10 +232,7 @@ class Inventory:
             text = "the order by age names it, and it is not there, so list() over all namespaces fails"
             self._found.add("error", describe(member), text, _INDEX)
         for member in sorted(self._members):
-            if member[:1] == b"s":
-                with self._found.reading(describe(member)):
-                    _root_id, _ns = names.components(member[1:])
-            elif member and member[:1] not in (b"c", b"w", b"i", b"r"):
+            if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s"):
                 self._found.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:

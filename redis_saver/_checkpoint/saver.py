@@ -103,8 +103,8 @@ class Saver(QueryInterface, Generic[ClientT]):
             ttl: How long after its last write a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or LangGraph's
                 `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
             history: How much a thread keeps of its history, as it is written: `"all"`, or `{"keep_last": n}`, the newest `n` checkpoints of each
-                namespace (1 to 1,000). What is older goes some puts later, some at a time, as with `prune` (`docs/threads.md`). A thread's
-                own `thread_history` counts first.
+                namespace (1 to 1,000). Once there are half as many more, at least 32 more, a put is followed by a
+                `prune` of the thread (`docs/threads.md`). A thread's own `thread_history` counts first.
             compression: `"zstd"` compresses chunks, and values and writes of a kilobyte and more (extra `zstd`). Every saver reads them,
                 whatever its own setting.
             cache_bytes: Memory for the last long values that this saver wrote or read, in bytes. What is remembered is not sent again,
@@ -156,6 +156,7 @@ class Saver(QueryInterface, Generic[ClientT]):
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=histories.parse(history),
+            counted=self._counting.call,
             requires_owner=ownership == "required",
             refuses_forks=on_fork == "raise",
         )

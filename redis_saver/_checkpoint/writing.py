@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import TASKS
 
-from redis_saver._checkpoint.retention import is_call, root_of
+from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config, limits, names, versions
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
@@ -27,7 +27,6 @@ from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec, compression
 from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import (
-    MAX_KNOWN_BYTES,
     NOTHING,
     WRITTEN,
     ChannelKey,
@@ -47,7 +46,7 @@ from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
-"""In place of how much is to be kept: nothing is to be removed by this put, whatever the thread says."""
+"""In place of a history limit: neither the saver's nor the thread's own counts for this put."""
 _NEW, _UNCHANGED, _EMPTY = NEW[0], UNCHANGED[0], EMPTY[0]
 
 
@@ -88,6 +87,8 @@ def store(
 ) -> Operation[bool]:
     """Store a checkpoint; sends again, with all its values, if the server turns out not to have some.
 
+    If the thread is over its history limit, the script says so, and old checkpoints are removed (`pruning.trim`).
+
     Args:
         context: The saver.
         where: The parent, as the config says.
@@ -105,9 +106,7 @@ def store(
     by = variant or Variant(scripts.PUT, keys)
     stored = encoded(context, where, given, checkpoint, metadata, new_versions, cache.of(keys.data_key))
     reply = yield by.call(stored.arguments)
-    if reply == PutReply.REFUSED:
-        return False
-    if len(reply) > 2:
+    if isinstance(reply, list) and len(reply) > 2:
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; they are sent again",
             shown(where.thread_id),
@@ -115,13 +114,20 @@ def store(
         cache.forget(keys.data_key)
         stored = encoded(context, where, given, checkpoint, metadata, new_versions, sends_all=True)
         reply = yield by.call(stored.arguments)
-        if reply == PutReply.REFUSED:
-            return False
-    with decoding("what put lacks of thread {!r}", where.thread_id):
-        before, _, *missing = reply
+    if reply == PutReply.REFUSED:
+        return False
+    with decoding("what put answered about thread {!r}", where.thread_id):
+        before, keep_last, *missing = reply
         if missing:
             raise ValueError(f"the server asks again for {len(missing)} values or chunks that were sent to it")
+        if not isinstance(before, bytes) or not isinstance(keep_last, int):
+            raise TypeError(f"{shown(before)} is not a tag, or {shown(keep_last)} is not a number")
     cache.remember(keys.data_key, stored.seen, where.checkpoint_ns, stored.checkpoint, before, stored.tag)
+    if keep_last:
+        ns = where.checkpoint_ns
+        written = frozenset(((ns, str(checkpoint["id"])), (ns, where.checkpoint_id or "")))
+        dirty = context.keyspace.tier_keys(where.thread_id).dirty if variant else b""
+        yield from trim(context, where.thread_id, Limit(keep_last, written, dirty))
     return True
 
 
@@ -163,7 +169,7 @@ def encoded(
         new_versions: The versions of the channels that were written.
         known: What is known of the thread.
         sends_all: Send all values, whatever the server has.
-        is_limited: Allow the script to remove old checkpoints.
+        is_limited: Look at the history limit.
 
     Raises:
         LimitExceeded: A name is too long, or there are too many channels.
@@ -217,12 +223,7 @@ def encoded(
         of_checkpoint[field] = value
 
     checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
-    merged = get_checkpoint_metadata(given, metadata)
-    for key in config.OURS:
-        merged.pop(key, None)  # type: ignore[misc]  # which is about the thread; LangGraph takes texts along
-    run_id = merged.get("run_id")
-    run = b"" if run_id is None else names.run(str(run_id))
-    limits.check_names(context.limits, [run], "a run")
+    merged, run = _metadata(context, given, metadata)
     entries = pack([field[len(prefix) :] for field in retained.values()])
     header = headers.encode(context, where.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
@@ -231,11 +232,24 @@ def encoded(
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
     arguments: list[Argument] = [
         member, by_age, run, header, flags,
-        default_ttl(context), config.thread_ttl(given) or b"", _history(context, ns, given, merged) if is_limited else _NO_LIMIT,
+        default_ttl(context), config.thread_ttl(given) or b"", _history(context, given) if is_limited else _NO_LIMIT,
         known.tag if is_known else b"", tag, len(stored_values), len(chunks),
         *stored_values, *chunks, *stored_values.values(), *packed,
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint), tag)
+
+
+def _metadata(
+    context: Context, given: RunnableConfig, metadata: CheckpointMetadata
+) -> tuple[CheckpointMetadata, bytes]:
+    """The metadata to store, and the run's member of the index, or nothing."""
+    merged = get_checkpoint_metadata(given, metadata)
+    for key in config.OURS:
+        merged.pop(key, None)  # type: ignore[misc]  # which is about the thread; LangGraph takes texts along
+    run_id = merged.get("run_id")
+    run = b"" if run_id is None else names.run(str(run_id))
+    limits.check_names(context.limits, [run], "a run")
+    return merged, run
 
 
 def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -> Iterable[bytes]:
@@ -250,16 +264,12 @@ def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -
     return [field for field in stored.chunks if field[:1] == LIST or field == last]
 
 
-def _history(context: Context, ns: str, given: RunnableConfig, metadata: CheckpointMetadata) -> bytes:
-    """How much is to be kept, as `lua/checkpoint/put.lua` takes it.
-
-    Of a subgraph's call the root checkpoint is always told: the thread may have a limit of its own.
-    """
-    own, root = config.thread_history(given), root_of(metadata) if is_call(ns) else None
-    if context.keep_last is None and not own and not root:
+def _history(context: Context, given: RunnableConfig) -> bytes:
+    """The history limit, as `lua/checkpoint/put.lua` takes it."""
+    own = config.thread_history(given)
+    if context.keep_last is None and not own:
         return b""
-    default = b"" if context.keep_last is None else b"%d" % context.keep_last
-    return b"%s/%s/%s" % (default, own, names.component(root) if root else b"")
+    return (b"" if context.keep_last is None else b"%d" % context.keep_last) + b"/" + own
 
 
 def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ class KeepLast(TypedDict):
 
 
 History: TypeAlias = Literal["all"] | KeepLast
-"""`"all"`; or `{"keep_last": n}`: the newest `n` checkpoints of each namespace, and up to half as many more (16 where that is fewer)."""
+"""`"all"`; or `{"keep_last": n}`: the newest `n` checkpoints of each namespace, and up to half as many more (or 32)."""
 
 ALL: Literal["all"] = "all"
 MAX_KEEP_LAST = 1000

@@ -283,8 +283,3 @@ def blob(ns: str, entry: bytes = b"") -> bytes:
 def run(run_id: str) -> bytes:
     """The member that says: this thread has checkpoints of that run. NUL is left out of the id, as LangGraph leaves it out of metadata."""
     return b"r" + encode(run_id.replace("\0", ""))
-
-
-def call(root_id: str, ns: str) -> bytes:
-    """The member that says: the subgraph's call with this namespace started from that root checkpoint."""
-    return b"s" + component(root_id) + component(ns)

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import listing
-from redis_saver._checkpoint.references import read_references, write_members
+from redis_saver._checkpoint.references import read_references
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.sync import SyncDriver
@@ -136,7 +136,7 @@ class OurEndpoint(SaverEndpoint):
             return {}
         tasks: dict[Key, dict[Task, TaskInfo]] = {}
         to_read: dict[Key, list[Task]] = {}
-        for member in (yield from write_members(self._context, thread)):
+        for member in seen.writes:
             head, _, index = member[1:].rpartition(b"\0")
             ns, checkpoint_id, task_id = names.components(head + b"\0")
             named = task_id, int(index or 0)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeAlias
@@ -234,12 +235,14 @@ def right_edge(levels: Sequence[Level]) -> list[bytes]:
     return fields
 
 
-def reachable(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[bytes]:
+def reachable(
+    values: Iterable[bytes], lists: Mapping[bytes, bytes], known: AbstractSet[bytes] = frozenset()
+) -> set[bytes]:
     """The fields of all chunks of stored values. If a list is not in `lists`, the chunks below it are left out.
 
-    Chunks that values share are visited once.
+    Chunks that values share are visited once, and those in `known` (with all that is below them) not at all.
     """
-    found: set[bytes] = set()
+    found = set(known)
     for value in values:
         if in_chunks(value):
             open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
@@ -248,4 +251,4 @@ def reachable(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[byte
                 below = set(children(one[:1], one[1:])) - found
                 found |= below
                 open_lists += [lists[field] for field in below if field[:1] == LIST and field in lists]
-    return found
+    return found - known

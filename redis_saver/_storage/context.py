@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -11,6 +12,9 @@ from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import Expiry
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.compression import Compression
+
+Counted: TypeAlias = "Callable[[Generator[Any, Any, Any], str], Generator[Any, Any, Any]]"
+"""Returns an operation that is counted under a name (`Counting.call`)."""
 
 
 class Context(NamedTuple):
@@ -26,6 +30,7 @@ class Context(NamedTuple):
     limits: Limits
     keep_last: int | None = None
     """How many checkpoints of a namespace are kept; None: all."""
+    counted: Counted = lambda operation, _: operation
     requires_owner: bool = False
     """Whether a thread that somebody owns takes no writes without a token."""
     refuses_forks: bool = False

@@ -169,7 +169,8 @@ def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allow
         entries = [
             flags[place : place + 1] + channels[place] + b"\0" + versions[slot] for place, slot in enumerate(numbers)
         ]
-        entries += [RETAINED + entry for entry in unpack(retained)]
+        if retained:
+            entries += [RETAINED + entry for entry in unpack(retained)]
         of = names.name_of(parent) if parent else ""
         return Links(of, names.decode(time), run, names_chunk, entries, links[:end])
 
@@ -177,11 +178,6 @@ def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allow
 def own_entries(entries: Iterable[bytes]) -> list[bytes]:
     """The entries a checkpoint has, without those it only holds."""
     return [entry for entry in entries if entry[:1] != RETAINED]
-
-
-def channel_of(entry: bytes) -> str:
-    """The channel of an entry."""
-    return names.name_of(entry[1 : entry.index(b"\0") + 1])
 
 
 def metadata(context: Context, header: bytes, where: object) -> dict[str, Any]:

@@ -114,7 +114,8 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
     if removal:
         with decoding("what was removed of thread {!r}", thread):
             *_, revision = answer
-        yield from pruning.carry_out(tiers.hot, thread, revision, rest)  # chunks that nothing refers to any more
+        # Remove the chunks that nothing refers to any more.
+        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), revision, rest)
     if tiers.flush_queue:
         tiers.flush_queue.note(thread)
     else:

@@ -140,6 +140,30 @@ def report_chunks(target: Target) -> int:
     return sum(field[:1] in (b"p", b"z", b"n") for field in fields_of(target))
 
 
+async def test_a_version_that_comes_again_without_a_value_is_sound(saver: Uniform) -> None:
+    """Integer versions are the same on forks."""
+    first = await put(saver, config(), {"n": 1}, versions={"n": 1}, checkpoint_id="1")
+    for which, values in (("2", {"n": 2, "branch": "x"}), ("3", {"n": 3})):
+        versions = {"n": int(which), "branch": 2}
+        await put(saver, first, values, versions=versions, checkpoint_id=which)
+    assert (await saver.check("thread")).findings == ()
+    assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 3}
+
+
+async def test_what_older_versions_noted_for_a_history_limit_is_sound(target: Target) -> None:
+    """Members of subgraph calls, and two fields, in threads that a limit bounded before the client ran the trim."""
+    saver = target.uniform()
+    await put(saver, config("t"), {"n": 1}, checkpoint_id="1")
+    keys = Keyspace(target.prefix).keys("t")
+    target.raw.zadd(keys.index_key, {b"s" + names.component("1") + names.component("agent:task"): 0})
+    target.raw.hset(keys.data_key, mapping={b"@trim_at\0": b"28", b"@sweep_at": b"4096"})
+    assert (await saver.check("t")).findings == ()
+    await saver.copy_thread("t", "copy")
+    assert (await saver.check("copy")).findings == ()
+    await saver.prune(["t"], keep_last=1)
+    assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
+
+
 async def test_a_thread_that_is_not_there(saver: Uniform) -> None:
     with pytest.raises(ThreadNotFound, match="'thread'"):
         await saver.check("thread")

@@ -824,7 +824,9 @@ async def test_a_checkpoint_is_whole_though_its_thread_went_away(target: Target,
         await uniform.delete_thread("thread")
     elif how == "loses its first value":
         target.raw.hdel(keys(target)["data"], blob("constant", 1))
-        uniform = target.uniform(ttl=timedelta(hours=1))  # the first one believes what it put, as the thread has its tag
+        uniform = target.uniform(
+            ttl=timedelta(hours=1)
+        )  # the first one believes what it put, as the thread has its tag
     else:
         for key in keys(target).values():
             target.raw.pexpire(key, 1)

@@ -1209,8 +1209,9 @@ async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str
 
 @pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: str) -> None:
+def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: str, monkeypatch: Any) -> None:
     """After each of its steps: a sound, readable thread; and the next removal leaves nothing that nobody refers to."""
+    monkeypatch.setattr(pruning, "NAMES_PER_STEP", 125)
     for steps in itertools.count(1):
         target.raw.delete(*(target.keys() or ["none"]))
         told, saver, done = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0
