@@ -9,6 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._common import config, names
+from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import GetReply
 from redis_saver._engine.requests import Call, Operation
@@ -79,6 +80,8 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         try:
             with decoding("a checkpoint of thread {!r}", thread):
                 *reply, flat, tag = stored
+                if not isinstance(tag, bytes):
+                    raise TypeError(f"{shown(tag)} is not a tag")
                 is_known = expected is not None and reply[2] == b""
                 if expected is not None and is_known:
                     reply[2], reply[3] = expected.header, list(expected.values.values())
