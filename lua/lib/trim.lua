@@ -392,7 +392,7 @@ local function trim(index, data, meta, checkpoint, header, asked, stored, dirty)
       repeat
         local found = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, 1)[1]
         local space = found and string.sub(found, 2, (string.find(found, '%z')))
-        if space then redis.call('HSET', data, '@has_latest' .. space, '1') end
+        if space then redis.call('HSET', data, '@has_latest' .. space, marks[3]) end
         lower, n = space and '(c' .. string.sub(space, 1, -2) .. '\1', n + 1
       until not space or n == MAX_CALLS
       redis.call('HDEL', data, '@complete')

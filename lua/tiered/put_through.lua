@@ -6,7 +6,7 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three, which are what end_intent.lua takes
+-- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last four, which are what end_intent.lua takes
 -- ARGV[2] by_age     these
 -- ARGV[3] run        are
 -- ARGV[4] header     as
@@ -15,7 +15,8 @@
 -- ARGV[7] flags      them
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
--- Where cold is to get the thread once more, it is to get this, too.
+-- Where cold is to get the thread once more, it is to get this, too. If cold may have writes of the checkpoint that this server lacks, the thread
+-- is given up here.
 -- Returns what put.lua does; where something is missing, the intent stays.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -26,14 +27,21 @@
 --- @include lib/checkpoint
 --- @include lib/trim
 --- @include lib/put
+--- @include lib/tiers
 --- @include lib/intents
 --- @include lib/write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3
+local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 4
+local token, newest, needed, fill = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3], ARGV[last + 4]
 
+if newest == '' then
+  local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
+  local learned = redis.call('HMGET', data, '@complete', '@has_latest' .. ns)
+  if not has_its_writes(data, checkpoint, learned[1] or learned[2], fill) then needed = '?' end -- a field that never exists
+end
 local missing = put_checkpoint(index, data, ARGV, nil, dirty)
 if missing.err or #missing > 0 then return missing end
 mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
-end_intent(index, data, intents, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
+end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
 return missing

@@ -71,6 +71,17 @@ class FillLeaseReply(IntEnum):
     """No lease: cold has to get first what only hot has of the namespace."""
 
 
+class FillReply(IntEnum):
+    """`lua/tiered/fill_nothing.lua`; the first two also `lua/tiered/fill.lua`."""
+
+    ENDED = 0
+    """The fill lease has ended. Nothing was done."""
+    FILLED = 1
+    """Hot has the newest checkpoint of the namespace, or knows that there is none."""
+    ABSENT = 2
+    """Hot does not have the thread, so nothing can be noted."""
+
+
 class ClaimReply(IntEnum):
     """`lua/tiered/claim.lua`."""
 
