@@ -45,9 +45,12 @@ local function mark(index, data, lease, dirty, members, ttl, field, value)
   redis.call('UNLINK', lease)
 end
 
--- Notes what was written through, where cold is to get the thread once more: a fenced flusher may have deleted it there. Takes what
--- `mark` does.
+-- True if cold is to get the thread once more: a fenced flusher may have deleted it there.
+local function is_due_again(dirty, flush)
+  return redis.call('EXISTS', dirty) == 1 or redis.call('HEXISTS', flush, 'fenced') == 1
+end
+
+-- Notes what was written through, if cold is to get the thread once more. Takes what `mark` does.
 local function mark_again(index, data, lease, dirty, flush, members, ttl)
-  local is_due = redis.call('EXISTS', dirty) == 1 or redis.call('HEXISTS', flush, 'fenced') == 1
-  if is_due then mark(index, data, lease, dirty, members, ttl, '@cold_backed', '1') end
+  if is_due_again(dirty, flush) then mark(index, data, lease, dirty, members, ttl, '@cold_backed', '1') end
 end

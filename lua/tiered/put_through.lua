@@ -15,8 +15,8 @@
 -- ARGV[7] flags      them
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
--- Where cold is to get the thread once more, it is to get this, too. If cold may have writes of the checkpoint that this server lacks, the thread
--- is given up here.
+-- Where cold is to get the thread once more, it is to get this, too. If this server may lack values or writes of the checkpoint, it stores nothing,
+-- and no longer says that it has what is newest: the next reader fills it from cold. It gives the thread up if others are writing it, too.
 -- Returns what put.lua does; where something is missing, the intent stays.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -35,10 +35,16 @@ local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEY
 local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 4
 local token, newest, needed, fill = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3], ARGV[last + 4]
 
+local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 if newest == '' then
-  local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
   local learned = redis.call('HMGET', data, '@complete', '@has_latest' .. ns)
-  if not has_its_writes(data, checkpoint, learned[1] or learned[2], fill) then needed = '?' end -- a field that never exists
+  local is_known = redis.call('HEXISTS', data, needed) == 1 and has_its_writes(data, checkpoint, learned[1] or learned[2], fill)
+  if not is_known and redis.call('ZCARD', intents) == 1 and not is_due_again(dirty, flush) then
+    redis.call('HDEL', data, '@complete', '@has_latest' .. ns)
+    end_intent(index, data, intents, lease, dirty, token, '', '', '')
+    return {}
+  end
+  needed = is_known and '' or '?' -- a field that never exists
 end
 local missing = put_checkpoint(index, data, ARGV, nil, dirty)
 if missing.err or #missing > 0 then return missing end
