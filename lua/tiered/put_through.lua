@@ -15,9 +15,10 @@
 -- ARGV[7] flags      them
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
--- Where cold is to get the thread once more, it is to get this, too. If this server may lack values or writes of the checkpoint, it stores nothing,
--- and no longer says that it has what is newest: the next reader fills it from cold. It gives the thread up if others are writing it, too.
--- Returns what put.lua does; where something is missing, the intent stays.
+-- Where cold is to get the thread once more, it is to get this, too. If this server may lack values or writes of the checkpoint, it no longer
+-- says that it has what is newest in the namespace, and the next reader fills it from cold. It gives the thread up if others are writing it, too.
+-- Returns what put.lua does; where something is missing, the intent stays. Or
+--   REFUSED  -1  this server may lack something of the checkpoint: it did not store it, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -31,6 +32,7 @@
 --- @include lib/intents
 --- @include lib/write_behind
 
+local REFUSED = -1
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 4
 local token, newest, needed, fill = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3], ARGV[last + 4]
@@ -42,7 +44,7 @@ if newest == '' then
   if not is_known and redis.call('ZCARD', intents) == 1 and not is_due_again(dirty, flush) then
     redis.call('HDEL', data, '@complete', '@has_latest' .. ns)
     end_intent(index, data, intents, lease, dirty, token, '', '', '')
-    return {}
+    return REFUSED
   end
   needed = is_known and '' or '?' -- a field that never exists
 end

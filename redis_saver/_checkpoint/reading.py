@@ -74,7 +74,9 @@ def read(
             return None
         if len(keys) > 2 and stored == GetReply.INTENTS:
             raise HasIntents
-        if len(keys) > 2 and stored == GetReply.NOWHERE:
+        if len(keys) > 2 and isinstance(stored, list) and stored[:1] == [GetReply.NOWHERE]:
+            if hear and len(stored) > 1:
+                hear(stored[1])
             raise Nowhere
         with decoding("a checkpoint of thread {!r}", thread):
             is_as_known = known is not None and stored[6:7] == [1] and _is_as_known(known, stored)

@@ -24,10 +24,10 @@ class HistoryReply(IntEnum):
 
 
 class PutReply(IntEnum):
-    """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`."""
+    """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`, `lua/tiered/put_through.lua`."""
 
     REFUSED = -1
-    """Nothing was done, because cold has to be written first."""
+    """Hot did not store it, because cold has to have it first, or because hot may lack something of it."""
 
 
 class IntentReply(IntEnum):

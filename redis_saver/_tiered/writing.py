@@ -53,8 +53,9 @@ def put(
     field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
     fill = known_fill(tiers, where, checkpoint["id"])
-    yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, fill, needed=parent)
-    if tiers.flush_queue:  # so that the next put finds the thread in hot. If that fails, whoever reads next sees why
+    is_in_hot = yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, fill, needed=parent)
+    if tiers.flush_queue and not is_in_hot:
+        # Hot can acknowledge the next put then. If the fill fails, the next reader raises the error.
         yield Attempt(fetching(tiers, where._replace(checkpoint_id=None)))
     return stored
 
@@ -93,8 +94,8 @@ def _write(
     *,
     needed: bytes = b"",
     writes: bytes = b"",
-) -> Tiered[None]:
-    """Write to cold, then to hot. Meanwhile the thread has a write intent in hot, which stays if something fails.
+) -> Tiered[bool]:
+    """Write to cold, then to hot. Returns True if hot has it. Meanwhile the thread has a write intent in hot, which stays if something fails.
 
     Args:
         tiers: The saver.
@@ -107,17 +108,18 @@ def _write(
         needed: The field that hot must have so that it has after this all that cold has, unless the thread was empty.
         writes: For pending writes: the beginning of the members of the checkpoint's writes.
     """
-    thread = where.thread_id
+    thread, is_in_hot = where.thread_id, False
     intent = yield from begin_intent(tiers, thread, digest(record), writes, fill)
     yield cold(has_all=intent.has_all)
 
     def then() -> Operation[None]:
+        nonlocal is_in_hot
         # If hot gave up the parent, it may lack values. If writes came back by a fill, hot does not know the task paths that order them.
         if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
             keys = tiers.hot.keyspace.tier_keys(thread)
             more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
             try:
-                yield from hot(Variant(script, (*keys.writing, keys.flush), more))
+                is_in_hot = yield from hot(Variant(script, (*keys.writing, keys.flush), more))
             except (ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
                 pass
             else:
@@ -125,3 +127,4 @@ def _write(
         yield from end_intent(tiers, thread, intent, NOWHERE)
 
     yield from end(tiers, thread, intent, then())
+    return is_in_hot
