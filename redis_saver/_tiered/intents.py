@@ -118,7 +118,10 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
     answer = yield Call(scripts.REPAIR, left, (b"0",))
     if answer == RepairReply.ASK_COLD:
-        in_cold = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        if tiers.cold_is_postgres:  # it also counts writes whose checkpoint has not come yet
+            in_cold = any((yield ColdCall("count_thread", (thread,))))
+        else:
+            in_cold = bool((yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})))
         answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
         if answer == RepairReply.ASK_COLD:  # if not, somebody deleted it meanwhile
             raise damage
