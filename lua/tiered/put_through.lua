@@ -16,7 +16,8 @@
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
 -- Where cold is to get the thread once more, it is to get this, too. If this server may lack values or writes of the checkpoint, it no longer
--- says that it has what is newest in the namespace, and the next reader fills it from cold. It gives the thread up if others are writing it, too.
+-- says that it has what is newest in the namespace, and the next reader fills it from cold. It gives the thread up if others are writing it, too,
+-- or if it has an older form of the checkpoint.
 -- Returns what put.lua does; where something is missing, the intent stays. Or
 --   REFUSED  -1  this server may lack something of the checkpoint: it did not store it, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -41,7 +42,8 @@ local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 if newest == '' then
   local learned = redis.call('HMGET', data, '@complete', '@has_latest' .. ns)
   local is_known = redis.call('HEXISTS', data, needed) == 1 and has_its_writes(data, checkpoint, learned[1] or learned[2], fill)
-  if not is_known and redis.call('ZCARD', intents) == 1 and not is_due_again(dirty, flush) then
+  local is_alone = redis.call('ZCARD', intents) == 1 and not is_due_again(dirty, flush)
+  if not is_known and is_alone and redis.call('HEXISTS', data, checkpoint) == 0 then
     redis.call('HDEL', data, '@complete', '@has_latest' .. ns)
     end_intent(index, data, intents, lease, dirty, token, '', '', '')
     return REFUSED

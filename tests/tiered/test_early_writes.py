@@ -361,7 +361,7 @@ def seen_in(state: Any) -> Any:
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
-@pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 20)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 40)))
 @pytest.mark.by_turns
 async def test_graphs_while_hot_loses_the_thread(tiers: Tiers, mode: str, durability: str, seed: int) -> None:
     """No finished node runs again, no interrupt is lost, and no entry of a `DeltaChannel`."""
