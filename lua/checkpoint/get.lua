@@ -13,10 +13,11 @@
 -- ARGV[7] known      the field of the checkpoint that the caller expects, or ''
 -- ARGV[8..]          the fields of its values, in the order of the entries
 --
--- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat list of (field, bytes) of what
--- the names, the values and the writes are made of. Two more may follow: 1 where the checkpoint is the expected one, the values are those of the fields
--- given, and nobody looked whether the header says the same, else nil; and, where there are tiers, the token of the fill by which hot learned that it has
--- what is newest. nil where there is no such checkpoint here; or, where there are tiers,
+-- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat
+-- list of (field, bytes) of what the names, the values and the writes are made of. Two more may follow: 1 where the
+-- checkpoint is the expected one, the values are those of the fields given, and nobody looked whether the header says
+-- the same, else nil; and, where there are tiers, the token of the fill by which hot learned what is newest.
+-- nil where there is no such checkpoint here; or, where there are tiers,
 --   INTENTS  1  there are intents about the thread
 -- or {NOWHERE}, maybe with the token of the fill by which hot learned that:
 --   NOWHERE  2  cold has no such checkpoint either

@@ -1,11 +1,13 @@
 -- Shared by the scripts (included, after lib/tiers): acknowledging a write before cold has it.
 
--- Checks that this server may acknowledge a write: nobody writes the thread to cold at this moment, cold has all else of it, and this server
--- lacks nothing that belongs to the write.
--- fill: the token of a fill that the caller knows, or ''; gain: the field that the write sets if nothing happened since that fill lease was given.
--- ns: an escaped namespace; needed: a field of the data, or '': without it the write is not complete, unless the thread is whole.
+-- Checks that this server may acknowledge a write: nobody writes the thread to cold at this moment, cold has all else
+-- of it, and this server lacks nothing that belongs to the write.
+-- fill: the token of a fill that the caller knows, or ''; gain: the field that the write sets if nothing happened since
+-- that fill lease was given. ns: an escaped namespace.
+-- needed: a field of the data, or '': without it the write is not complete, unless the thread is whole.
 -- is_newest: true if the newest checkpoint of the namespace must be here, too.
--- checkpoint: the field of the checkpoint that is put, '' for writes: cold must have no writes of it that this server lacks (lib/tiers).
+-- checkpoint: the field of the checkpoint that is put, '' for writes: cold must have no writes of it that this server
+-- lacks (lib/tiers).
 -- Returns the field to set and its value, or nil if the write has to go to cold first.
 local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint)
   if redis.call('EXISTS', intents) == 1 then return nil end
@@ -16,9 +18,9 @@ local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_
   if granted[2] then return nil end
   if not there and redis.call('ZSCORE', dirty, 'd') then return '@complete', '1' end
   if not whole and fill ~= '' and granted[1] == fill then return gain, fill end
-  local is_safe = whole or there and (newest or not is_newest) and has_needed
-  if is_safe and (checkpoint == '' or has_its_writes(data, checkpoint, whole or newest, fill)) then return '@cold_backed', '1' end
-  return nil
+  if not whole and not (there and (newest or not is_newest) and has_needed) then return nil end
+  if checkpoint ~= '' and not has_its_writes(data, checkpoint, whole or newest, fill) then return nil end
+  return '@cold_backed', '1'
 end
 
 -- Notes members of the index that cold does not have yet, in this order and behind all others: by microseconds of the clock.

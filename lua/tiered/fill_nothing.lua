@@ -1,5 +1,5 @@
--- Notes that cold has no checkpoint in a namespace, if nothing happened to the thread since the fill lease was given. So the first writes to the
--- namespace find that nothing is missing here.
+-- Notes that cold has no checkpoint in a namespace, if nothing happened to the thread since the fill lease was given.
+-- So the first writes to the namespace find that nothing is missing here.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

@@ -15,9 +15,10 @@
 -- ARGV[7] flags      them
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 --
--- Where cold is to get the thread once more, it is to get this, too. If this server may lack values or writes of the checkpoint, it no longer
--- says that it has what is newest in the namespace, and the next reader fills it from cold. It gives the thread up if others are writing it, too,
--- or if it has an older form of the checkpoint.
+-- Where cold is to get the thread once more, it is to get this, too.
+-- If this server may lack values or writes of the checkpoint, it does not store it, and no longer says that it has
+-- what is newest in the namespace: the next reader fills it from cold. It gives the thread up if others are writing
+-- it, too, or if it has an older form of the checkpoint.
 -- Returns what put.lua does; where something is missing, the intent stays. Or
 --   REFUSED  -1  this server may lack something of the checkpoint: it did not store it, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -40,8 +41,8 @@ local token, newest, needed, fill = ARGV[last + 1], ARGV[last + 2], ARGV[last + 
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 if newest == '' then
-  local learned = redis.call('HMGET', data, '@complete', '@has_latest' .. ns)
-  local is_known = redis.call('HEXISTS', data, needed) == 1 and has_its_writes(data, checkpoint, learned[1] or learned[2], fill)
+  local found = redis.call('HMGET', data, needed, '@complete', '@has_latest' .. ns)
+  local is_known = found[1] and has_its_writes(data, checkpoint, found[2] or found[3], fill)
   local is_alone = redis.call('ZCARD', intents) == 1 and not is_due_again(dirty, flush)
   if not is_known and is_alone and redis.call('HEXISTS', data, checkpoint) == 0 then
     redis.call('HDEL', data, '@complete', '@has_latest' .. ns)

@@ -6,7 +6,8 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last four, which are what end_intent.lua takes
+-- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last four, which are what
+--                    end_intent.lua takes
 -- ARGV[2] regular    as put_writes.lua takes it
 -- ARGV[3] count      as put_writes.lua takes it
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''

@@ -41,7 +41,7 @@ class Fill(NamedTuple):
     since: str
     """The time in a uuid6 that was made when this process knew of the fill."""
     field: bytes = b""
-    """If hot did not have the thread: the field that a first write sets, `@complete`, or `@has_latest` and the namespace."""
+    """If hot did not have the thread: the field that a first write sets (`@complete`, or `@has_latest` and the ns)."""
 
     def is_before(self, checkpoint_id: str) -> bool:
         """True if a checkpoint id was surely made after this process knew of the fill.
@@ -55,7 +55,7 @@ class Fill(NamedTuple):
 class Fills:
     """The last fill of each namespace of a thread that this process knows.
 
-    If one is forgotten, the next put goes to cold first: nobody can tell that hot lacks none of the checkpoint's pending writes.
+    If one is forgotten, the next put goes to cold first: hot may lack pending writes of the checkpoint.
     """
 
     def __init__(self) -> None:

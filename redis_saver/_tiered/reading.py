@@ -150,7 +150,7 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
 
 
 def _restore(tiers: Tiers, where: config.Address, fill: Fill, found: CheckpointTuple | None) -> Tiered[None]:
-    """Fill hot with what cold answered. If cold has no checkpoint in the namespace, note that in hot, or in this process."""
+    """Fill hot with what cold answered. If the namespace is empty in cold, note that in hot, or in this process."""
     thread, ns, _ = where
     try:
         if found:

@@ -1,8 +1,9 @@
 """Write-behind: hot acknowledges a write before cold has it.
 
-The scripts do that only if they know that hot lacks nothing (`lua/lib/write_behind.lua`): it has all of the thread, or the newest checkpoint of the
-namespace and the parent; and cold has no pending writes of the checkpoint that hot lost. If the script refuses, hot is filled with what may be missing.
-If it refuses again, the write goes to cold first, as with write-through.
+The scripts do that only if they know that hot lacks nothing (`lua/lib/write_behind.lua`). Hot has all of the thread, or
+the newest checkpoint of the namespace and the parent; and cold has no pending writes of the checkpoint that hot lost.
+If the script refuses, hot is filled with what may be missing. If it refuses again, the write goes to cold first, as
+with write-through.
 """
 
 from __future__ import annotations

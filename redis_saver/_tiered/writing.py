@@ -95,7 +95,7 @@ def _write(
     needed: bytes = b"",
     writes: bytes = b"",
 ) -> Tiered[bool]:
-    """Write to cold, then to hot. Returns True if hot has it. Meanwhile the thread has a write intent in hot, which stays if something fails.
+    """Write to cold, then to hot. Meanwhile the thread has a write intent in hot, which stays if something fails.
 
     Args:
         tiers: The saver.
@@ -107,6 +107,9 @@ def _write(
         fill: The last fill that may be relied on.
         needed: The field that hot must have so that it has after this all that cold has, unless the thread was empty.
         writes: For pending writes: the beginning of the members of the checkpoint's writes.
+
+    Returns:
+        True if hot stored it.
     """
     thread, is_in_hot = where.thread_id, False
     intent = yield from begin_intent(tiers, thread, digest(record), writes, fill)

@@ -109,6 +109,7 @@ CODES = {
     "checkpoint/history": replies.HistoryReply,
     "checkpoint/take_ownership": replies.OwnershipReply,
     "tiered/put_behind": replies.PutReply,
+    "tiered/put_through": replies.PutReply,
     "tiered/put_writes_behind": replies.PutReply,
     "tiered/begin_intent": replies.IntentReply,
     "tiered/repair": replies.RepairReply,

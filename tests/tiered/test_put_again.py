@@ -39,7 +39,7 @@ async def test_an_id_is_put_again_while_hot_lacks_its_parent(tiers: Tiers, mode:
 @pytest.mark.parametrize("seed", seeds_and_slow(range(3), range(3, 40)))
 @pytest.mark.by_turns
 async def test_random_ids_that_are_put_again(tiers: Tiers, mode: str, seed: int) -> None:
-    """No answer differs from InMemorySaver's, if no version has two values, and no id two parents: Postgres keeps the first of each."""
+    """Answers are InMemorySaver's. No version has two values, no id two parents: Postgres keeps the first."""
     chance, model, parents = random.Random(f"{seed} {mode}"), InMemorySaver(), dict[str, Any]()
     uniforms = [await tiers.uniform(**(BEHIND if mode == "write-behind" else {})) for _ in range(2)]
     for number in range(60):
