@@ -13,10 +13,13 @@
 -- ARGV[7] known      the field of the checkpoint that the caller expects, or ''
 -- ARGV[8..]          the fields of its values, in the order of the entries
 --
--- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat list of (field, bytes) of what
--- the names, the values and the writes are made of. Behind these stands 1 where the checkpoint is the expected one, the values are those of the fields given,
--- and nobody looked whether the header says the same. nil where there is no such checkpoint here; or, where there are tiers,
+-- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat
+-- list of (field, bytes) of what the names, the values and the writes are made of. Two more may follow: 1 where the
+-- checkpoint is the expected one, the values are those of the fields given, and nobody looked whether the header says
+-- the same, else nil; and, where there are tiers, the token of the fill by which hot learned what is newest.
+-- nil where there is no such checkpoint here; or, where there are tiers,
 --   INTENTS  1  there are intents about the thread
+-- or {NOWHERE}, maybe with the token of the fill by which hot learned that:
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -37,14 +40,17 @@ else
   meta, problem = open_thread(index, data)
 end
 if problem then return problem end
-if not meta then return dirty and has_tombstone(dirty) and NOWHERE or false end
+if not meta then return dirty and has_tombstone(dirty) and { NOWHERE } or false end
 local has = found and extent_of(found[4], found[5], found[6])
+local fill = found and (found[5] or found[6]) or nil
+if fill == '1' then fill = nil end
 if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
-if not id then return has == ALL and NOWHERE or false end
+if not id then return has and { NOWHERE, fill } or false end
 local answer, unknown
 if known == 'c' .. ns .. id then answer, unknown = read_known(index, data, ns, id, roots, ARGV, 7) end
 if answer and not unknown[1] and (meta.format < HAS_CHUNKED_WRITES or not answer[5][1]) then
+  answer[8] = fill
   if refresh == '1' then touch(index, data, meta, default, '') end
   return answer
 end
@@ -68,7 +74,8 @@ else
   answer, problem = read_checkpoint(index, data, ns, id, chunks)
   if problem then return problem end
 end
-if not answer then return has == ALL and NOWHERE or false end
+if not answer then return has == ALL and { NOWHERE, fill } or false end
 answer[6] = chunks.flat
+if fill then answer[7], answer[8] = answer[7] or false, fill end
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

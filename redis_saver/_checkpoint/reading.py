@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -42,13 +42,16 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
     return read(context, where, context.keyspace.keys(where.thread_id))
 
 
-def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Operation[CheckpointTuple | None]:
+def read(
+    context: Context, where: config.Address, keys: Sequence[bytes], hear: Callable[[bytes], None] | None = None
+) -> Operation[CheckpointTuple | None]:
     """`get_tuple`.
 
     Args:
         context: The saver.
         where: The checkpoint; without an id, the newest.
         keys: The thread's two keys. In front of a cold saver also those of the write intents and of the dirty records.
+        hear: Takes the token of the fill by which hot learned that it has what is newest.
 
     Raises:
         HasIntents: The thread has write intents.
@@ -71,11 +74,13 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
             return None
         if len(keys) > 2 and stored == GetReply.INTENTS:
             raise HasIntents
-        if len(keys) > 2 and stored == GetReply.NOWHERE:
+        if len(keys) > 2 and isinstance(stored, list) and stored[:1] == [GetReply.NOWHERE]:
+            if hear and len(stored) > 1:
+                hear(stored[1])
             raise Nowhere
         with decoding("a checkpoint of thread {!r}", thread):
-            is_as_known = known is not None and len(stored) > 6 and _is_as_known(known, stored)
-            if known and len(stored) > 6 and not is_as_known:
+            is_as_known = known is not None and stored[6:7] == [1] and _is_as_known(known, stored)
+            if known and stored[6:7] == [1] and not is_as_known:
                 known = None  # it was put again, or a value is gone: the script is to look
                 continue
         chunks: dict[bytes, bytes] = {}
@@ -94,6 +99,8 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         # Of older checkpoints that somebody looks at none is remembered.
         table = known if is_as_known or checkpoint_id else _table(ns, found, stored)
         context.chunk_cache.remember(data, {**dict.fromkeys(had), **used}, ns, table)
+        if hear and len(stored) > 7:
+            hear(stored[7])
         return found
 
 
