@@ -13,10 +13,13 @@
 -- ARGV[7] tag        the tag under which the caller knows a checkpoint, or ''
 -- ARGV[8] known      the field of that checkpoint, or ''
 --
--- Returns {id, namespace, header, values, writes, chunks, tag}, with values in the order of the entries, and chunks a flat list of (field, bytes) of
--- what the names, the values and the writes are made of. tag is the thread's, or ''. If it is the caller's, and the checkpoint is the known one, header is ''
--- and there are no values. nil where there is no such checkpoint here; or, where there are tiers,
+-- Returns {id, namespace, header, values, writes, chunks, tag, fill}, with values in the order of the entries, and chunks a
+-- flat list of (field, bytes) of what the names, the values and the writes are made of. tag is the thread's, or ''. If it is
+-- the caller's, and the checkpoint is the known one, header is '' and there are no values. fill is the token of the fill by
+-- which hot learned what is newest, or ''.
+-- nil where there is no such checkpoint here; or, where there are tiers,
 --   INTENTS  1  there are intents about the thread
+-- or {NOWHERE}, maybe with the token of the fill by which hot learned that:
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -37,16 +40,18 @@ else
   meta, problem = open_thread(index, data)
 end
 if problem then return problem end
-if not meta then return dirty and has_tombstone(dirty) and NOWHERE or false end
+if not meta then return dirty and has_tombstone(dirty) and { NOWHERE } or false end
 local has = found and extent_of(found[4], found[5], found[6])
+local fill = found and (found[5] or found[6]) or nil
+if fill == '1' then fill = nil end
 if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
-if not id then return has == ALL and NOWHERE or false end
+if not id then return has and { NOWHERE, fill } or false end
 local is_known = tag ~= '' and tag == meta.tag and known == 'c' .. ns .. id
 local writes = is_known and plain_writes(index, data, ns, id)
 if writes then
   if refresh == '1' then touch(index, data, meta, default, '') end
-  return { id, ns, '', {}, writes, {}, tag }
+  return { id, ns, '', {}, writes, {}, tag, fill or '' }
 end
 
 --- @include lib/framing
@@ -64,7 +69,7 @@ else
   answer, problem = read_checkpoint(index, data, ns, id, chunks)
 end
 if problem then return problem end
-if not answer then return has == ALL and NOWHERE or false end
-answer[6], answer[7] = chunks.flat, meta.tag
+if not answer then return has == ALL and { NOWHERE, fill } or false end
+answer[6], answer[7], answer[8] = chunks.flat, meta.tag, fill or ''
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

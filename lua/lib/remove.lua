@@ -3,13 +3,15 @@
 -- Notes that hot no longer has all of the thread, but has the newest checkpoint of each namespace.
 -- Returns true if it had all until now.
 local function becomes_partial(index, data)
-  if redis.call('HDEL', data, '@complete') == 0 then return false end
+  local fill = redis.call('HGET', data, '@complete')
+  if not fill then return false end
+  redis.call('HDEL', data, '@complete')
   local lower = '[c'
   while true do
     local newest = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, 1)[1]
     if not newest then return true end
     local ns = string.sub(newest, 2, (string.find(newest, '%z')))
-    redis.call('HSET', data, '@has_latest' .. ns, '1')
+    redis.call('HSET', data, '@has_latest' .. ns, fill)
     lower = '(c' .. string.sub(ns, 1, -2) .. '\1'
   end
 end

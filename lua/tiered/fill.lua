@@ -56,6 +56,6 @@ for i = 1, n do
 end
 if strays ~= '' then redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. strays) end
 if n > 0 then redis.call('HSET', data, '@no_task_path', (redis.call('HGET', data, '@no_task_path') or '') .. pack(writes)) end
-if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, '1') end
+if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, token) end
 redis.call('HSET', data, '@state', state_of(meta, ''))
 return 1

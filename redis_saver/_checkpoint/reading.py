@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -41,13 +41,16 @@ def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTu
     return read(context, where, context.keyspace.keys(where.thread_id))
 
 
-def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Operation[CheckpointTuple | None]:
+def read(
+    context: Context, where: config.Address, keys: Sequence[bytes], hear: Callable[[bytes], None] | None = None
+) -> Operation[CheckpointTuple | None]:
     """`get_tuple`.
 
     Args:
         context: The saver.
         where: The checkpoint; without an id, the newest.
         keys: The thread's two keys. In front of a cold saver also those of the write intents and of the dirty records.
+        hear: Takes the token of the fill by which hot learned that it has what is newest.
 
     Raises:
         HasIntents: The thread has write intents.
@@ -71,7 +74,9 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
             return None
         if len(keys) > 2 and stored == GetReply.INTENTS:
             raise HasIntents
-        if len(keys) > 2 and stored == GetReply.NOWHERE:
+        if len(keys) > 2 and isinstance(stored, list) and stored[:1] == [GetReply.NOWHERE]:
+            if hear and len(stored) > 1:
+                hear(stored[1])
             raise Nowhere
         chunks: dict[bytes, bytes] = {}
         for version in had.values():
@@ -79,9 +84,9 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         used: dict[ChannelKey, Version] = {}
         try:
             with decoding("a checkpoint of thread {!r}", thread):
-                *reply, flat, tag = stored
-                if not isinstance(tag, bytes):
-                    raise TypeError(f"{shown(tag)} is not a tag")
+                *reply, flat, tag, fill = stored
+                if not (isinstance(tag, bytes) and isinstance(fill, bytes)):
+                    raise TypeError(f"{shown(tag)} is not a tag, or {shown(fill)} is not a token")
                 is_known = expected is not None and reply[2] == b""
                 if expected is not None and is_known:
                     reply[2], reply[3] = expected.header, list(expected.values.values())
@@ -95,6 +100,8 @@ def read(context: Context, where: config.Address, keys: Sequence[bytes]) -> Oper
         # Of older checkpoints that somebody looks at none is remembered.
         newest = None if checkpoint_id else expected if is_known else _known(ns, found, reply)
         context.chunk_cache.remember(data, {**dict.fromkeys(had), **used}, ns, newest, tag, tag)
+        if hear and fill:
+            hear(fill)
         return found
 
 

@@ -110,7 +110,6 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
         elif answer == RollBackReply.WRITING:
             yield Sleep(_PAUSE)
             yield from reading.get_tuple(tiers, config.to_config(thread, "", ""))  # ends intents of dead writers
-    tiers.negative_cache.pop(thread, None)
     if removal:
         with decoding("what was removed of thread {!r}", thread):
             *_, revision = answer

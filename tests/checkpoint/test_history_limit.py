@@ -638,7 +638,9 @@ def test_what_a_put_has_the_server_do(target: Target) -> None:
     assert max(plain) <= 20
     without_trim = [count for count, number in zip(limited, calls["limited"][60:], strict=True) if number == 3]
     assert max(without_trim) <= max(plain) + 4, "two counts a put"
-    assert sum(limited) <= 3.2 * sum(plain), "a put behind a trim looks for what it builds on, as the trim drops the tag"
+    assert sum(limited) <= 3.2 * sum(plain), (
+        "a put behind a trim looks for what it builds on, as the trim drops the tag"
+    )
     assert max(limited) <= 1200, "a trim that removes chunks, too"
     assert sorted(limited)[-3] <= 220, "any other trim: 33 checkpoints"
     assert set(calls["all"][60:]) == {3}

@@ -109,11 +109,13 @@ CODES = {
     "checkpoint/history": replies.HistoryReply,
     "checkpoint/take_ownership": replies.OwnershipReply,
     "tiered/put_behind": replies.PutReply,
+    "tiered/put_through": replies.PutReply,
     "tiered/put_writes_behind": replies.PutReply,
     "tiered/begin_intent": replies.IntentReply,
     "tiered/repair": replies.RepairReply,
     "tiered/roll_back": replies.RollBackReply,
     "tiered/fill_lease": replies.FillLeaseReply,
+    "tiered/fill_nothing": replies.FillReply,
     "tiered/claim": replies.ClaimReply,
     "tiered/ack": replies.AckReply,
 }

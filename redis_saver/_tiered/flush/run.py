@@ -64,7 +64,6 @@ class Flushed(NamedTuple):
 
 def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
     """Delete a thread in hot, and note a tombstone for cold. Returns False if somebody is writing the thread to cold."""
-    tiers.negative_cache.pop(thread, None)
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     return bool((yield Call(scripts.PUT_TOMBSTONE, keys.writing, ())))
