@@ -6,9 +6,9 @@ from abc import abstractmethod
 from typing import Any, ClassVar
 
 from redis_saver._client import clients, clusters, servers
+from redis_saver._client.link import Rules
 from redis_saver._common import config as configs
-from redis_saver._engine import scripts, wire
-from redis_saver._engine.requests import Call, R, Replicated, Request
+from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving
@@ -56,10 +56,9 @@ class RedisDriver(Driver[Request]):
         self._what = f"the {taker.lower()} on {self.server}"
         self.traffic: Traffic = Traffic()
         """What it sent and received in this process."""
-        self._cluster_timeout, self._repeats_late = cluster_timeout, repeats_late
-        self._min_replicas, self._replica_timeout = min_replicas, replica_timeout
-        require_primary = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
-        self._guard = wire.guard(prefix) if require_primary else None
+        is_guarded = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
+        guard = ("UNLINK", f"{prefix}:primary") if is_guarded else None
+        self._rules = Rules(self.traffic, cluster_timeout, guard, min_replicas, replica_timeout, repeats_late)
         self.failures: tuple[type[Exception], ...] = (*clients.failures_of(client), ClusterMoving)
         """What the client raises when the server or the network fails. (`ClusterMoving` is an error of redis-py, so with valkey-py it is not among the client's.)"""
 
@@ -74,11 +73,3 @@ class RedisDriver(Driver[Request]):
     @abstractmethod
     async def acheck_version(self) -> None:
         """`check_version` for asyncio."""
-
-    def _as_set(self, request: R) -> R | Replicated:
-        """The request in the form that the settings ask for: on a primary, or waiting for replicas."""
-        if self._guard is not None:
-            request = wire.on_primary(request)
-        if self._min_replicas and isinstance(request, Call) and request.script in scripts.ACKNOWLEDGED:
-            return Replicated(request, self._min_replicas, self._replica_timeout)
-        return request

@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -329,10 +330,21 @@ def _pools(client: Any) -> list[Any]:
     return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
 
 
-def of_node(cluster: Any, node: Any) -> Any:
-    """The blocking client of one node of a cluster; the method has other names in redis-py and valkey-py."""
-    method = getattr(cluster, "get_redis_connection", None) or cluster.get_valkey_connection
-    return method(node)
+@contextmanager
+def on_node(client: Any, node: Any) -> Iterator[Any]:
+    """Give the blocking client of a node of a cluster (None: the client itself). The client of an unknown node is closed at the end."""
+    if node is None:
+        yield client
+    elif hasattr(node, "name"):
+        yield (getattr(client, "get_redis_connection", None) or client.get_valkey_connection)(node)
+    else:
+        manager = client.nodes_manager
+        create = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
+        newcomer = create(node.host, node.port, **manager.connection_kwargs)
+        try:
+            yield newcomer
+        finally:
+            close(newcomer)
 
 
 def most_connections(client: Any, node: Any) -> int:

@@ -8,9 +8,7 @@ raises `AttributeError: 'NoneType' object has no attribute 'writelines'`.) Every
 from __future__ import annotations
 
 import random
-import sys
 import time
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from redis_saver._client import clients
@@ -108,74 +106,3 @@ class Tries:
         if self._count == 1:
             _LOG.info("requests to the cluster are tried again, as slots move or a node is gone: %s", error_text(error))
         return pause
-
-
-# -- after the client has given up: ask the node itself, and then the node that its slot is moving to
-#
-# A node answers ASK for a key that it has given away, of a slot that it still has. The other node has to be sent ASKING first, which counts for the next command on
-# the same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio client (8.1) sends each of the two on any free
-# connection. With an even number of connections it goes back and forth between the nodes until it raises a ClusterError. Both of its clients raise an AttributeError
-# for a node that has no slot yet, because they do not know it.
-
-
-def ask(cluster: Any, key: bytes, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """Send a command to the node that has a key's slot, by a blocking client. If that node answers ASK, send it to the node that it names."""
-    module: Any = clients.exceptions_of(cluster)
-    node = cluster.get_node_from_key(key)
-    try:
-        return clients.of_node(cluster, node).execute_command(*arguments, **options)
-    except module.MovedError:  # the whole slot has moved meanwhile
-        return cluster.execute_command(*arguments, **options)
-    except module.AskError as asked:
-        known = cluster.get_node(asked.host, asked.port)
-        client = clients.of_node(cluster, known) if known else _newcomer(cluster, asked)
-        try:
-            with client.pipeline(transaction=False) as pipeline:
-                pipeline.execute_command("ASKING")
-                pipeline.execute_command(*arguments, **options)
-                reply = pipeline.execute(raise_on_error=False)[1]
-        finally:
-            if not known:
-                clients.close(client)
-        if isinstance(reply, Exception):
-            raise reply from asked
-        return reply
-
-
-def _newcomer(cluster: Any, asked: Any) -> Any:
-    """A blocking client of a node that the cluster's client does not know."""
-    manager = cluster.nodes_manager
-    create = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
-    return create(asked.host, asked.port, **manager.connection_kwargs)
-
-
-async def aask(cluster: Any, key: bytes, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """`ask`, by an asyncio client."""
-    module: Any = clients.exceptions_of(cluster)
-    node = cluster.get_node_from_key(key)
-    try:
-        return await node.execute_command(*arguments, **options)
-    except module.MovedError:
-        return await cluster.execute_command(*arguments, **options)
-    except module.AskError as asked:
-        known = cluster.get_node(asked.host, asked.port)
-        to = known or type(node)(asked.host, asked.port, **cluster.connection_kwargs)
-        try:
-            _, reply = await together(to, [("ASKING",), tuple(arguments)], options)
-        finally:
-            if not known:
-                await to.disconnect()
-        if isinstance(reply, Exception):
-            raise reply from asked
-        return reply
-
-
-async def together(node: Any, commands: Sequence[Sequence[Any]], options: Mapping[str, Any]) -> list[Any]:
-    """Send commands to a node of a cluster on one connection, by an asyncio client. Returns the replies, with errors among them.
-
-    A pipeline of the cluster's client would send refused or lost commands again, each on another connection.
-    """
-    kind = sys.modules[type(node).__module__].PipelineCommand
-    sent = [kind(position, *command, **options) for position, command in enumerate(commands)]
-    await node.execute_pipeline(sent)
-    return [each.result for each in sent]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic
 
@@ -58,6 +58,40 @@ class Pump(Generic[R, T]):
         self._operation.close()
 
 
+def run(operation: Generator[R, Any, T], answer: Callable[[R], Any]) -> T:
+    """Run an operation to its result. It treats errors of `answer` as a `Pump` does."""
+    try:
+        request = operation.send(None)
+        while True:
+            try:
+                reply = answer(request)
+            except Exception as error:  # noqa: BLE001, PERF203 - it is raised in the operation
+                request = operation.throw(error)
+            else:
+                request = operation.send(reply)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        operation.close()
+
+
+async def arun(operation: Generator[R, Any, T], answer: Callable[[R], Awaitable[Any]]) -> T:
+    """`run` for asyncio."""
+    try:
+        request = operation.send(None)
+        while True:
+            try:
+                reply = await answer(request)
+            except Exception as error:  # noqa: BLE001, PERF203 - it is raised in the operation
+                request = operation.throw(error)
+            else:
+                request = operation.send(reply)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        operation.close()
+
+
 class Driver(ABC, Generic[R]):
     """What runs operations: a saver, the flusher and the migration each hold one.
 
@@ -93,19 +127,11 @@ class Driver(ABC, Generic[R]):
 
     def run(self, operation: Generator[R, Any, T]) -> T:
         """Run an operation to its result."""
-        pump = Pump(operation)
-        for request in pump:
-            with pump:
-                pump.reply = self.request(request)
-        return pump.result
+        return run(operation, self.request)
 
     async def arun(self, operation: Generator[R, Any, T]) -> T:
         """`run` for asyncio."""
-        pump = Pump(operation)
-        for request in pump:
-            with pump:
-                pump.reply = await self.arequest(request)
-        return pump.result
+        return await arun(operation, self.arequest)
 
     async def arun_sleeping(self, operation: Generator[R, Any, T]) -> T:
         """`arun` for an operation that sleeps most of the time: it runs here, and only its requests may take a worker thread."""
