@@ -54,7 +54,7 @@ class CacheSettings(TypedDict, total=False):
     cluster_timeout: float
 
 
-class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
+class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     """A cache on one Redis or Valkey."""
 
     serde: SerializerProtocol = FastSerializer(pickle_fallback=False)

@@ -35,7 +35,6 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.

@@ -27,7 +27,6 @@ class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interfa
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.

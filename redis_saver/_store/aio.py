@@ -26,10 +26,6 @@ class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
-    _takes = (
-        "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster; "
-        "for a URL write from_conn_string(url)"
-    )
 
     async def setup(self) -> None:
         """The same as `asetup`, so await it."""

@@ -27,7 +27,6 @@ class RedisStore(Store[SyncClient], Block):
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
 
     def setup(self) -> None:
         """Check the server's version, and make its own index of vectors, as `asetup` says."""

@@ -35,6 +35,7 @@ from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSav
 from redis_saver._common import forks
 from redis_saver._client import aio, loops, twins
 from redis_saver._client.clients import connect
+from redis_saver._engine.requests import Command
 from redis_saver.errors import Closed, LoopEnded
 
 PROGRAM = Path(__file__).parents[1] / "support" / "forking.py"
@@ -180,7 +181,7 @@ def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
 async def _client_id(saver: AsyncRedisSaver) -> int:
     batcher = saver._driver.connections.batcher()
     assert batcher is not None
-    return int(await batcher.send("CLIENT", "ID"))
+    return int(await batcher.answer(Command(("CLIENT", "ID"))))
 
 
 def test_a_fork_within_a_running_loop(prefix: str) -> None:
