@@ -10,8 +10,7 @@ from typing_extensions import Self, Unpack
 
 from redis_saver._cache.cache import Cache, CacheSettings, ValueT
 from redis_saver._client import clients
-from redis_saver._client.blocks import Block, NeedsWith
-from redis_saver._client.protocols import SyncClient
+from redis_saver._client.base import Block, NeedsWith, SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request

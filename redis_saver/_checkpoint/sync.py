@@ -9,8 +9,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from redis_saver._checkpoint.saver import Saver, SaverSettings
-from redis_saver._client.blocks import Block, NeedsWith
-from redis_saver._client.protocols import SyncClient
+from redis_saver._client.base import Block, NeedsWith, SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request

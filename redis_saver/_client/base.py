@@ -1,17 +1,45 @@
-"""What the drivers over blocking and asyncio clients share: the settings of how they ask a server."""
+"""What savers, stores and caches share over a client: its type, the settings of its driver, and the `with` blocks that open and close it."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, ClassVar
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
-from redis_saver._client import clients, clusters, servers
+from typing_extensions import Self
+
+from redis_saver._client import clients
 from redis_saver._client.link import Rules
 from redis_saver._common import config as configs
+from redis_saver._common.display import kind_of
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving
+
+CLUSTER_TIMEOUT = 20.0
+"""Seconds for which a request is repeated by default. A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more."""
+T = TypeVar("T")
+
+
+class SyncClient(Protocol):
+    """A blocking client: `redis.Redis`, `redis.RedisCluster`, a Sentinel's `master_for`, valkey-py's, fakeredis's."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command."""
+
+    def __enter__(self) -> Any:
+        """Here to tell it from an asyncio client, which has no such method."""
+
+
+class AsyncClient(Protocol):
+    """An asyncio client: `redis.asyncio.Redis`, `redis.asyncio.RedisCluster`, a Sentinel's `master_for`, valkey-py's, fakeredis's."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command."""
+
+    def aclose(self) -> Awaitable[None]:
+        """Here to tell it from a blocking client, which has no such method."""
 
 
 class RedisDriver(Driver[Request]):
@@ -25,7 +53,7 @@ class RedisDriver(Driver[Request]):
         client: Any,
         *,
         prefix: str = "langgraph",
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        cluster_timeout: float = CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
@@ -51,7 +79,7 @@ class RedisDriver(Driver[Request]):
         configs.number("cluster_timeout", cluster_timeout, 0)
         configs.number("min_replicas", min_replicas, 0, whole=True)
         configs.number("replica_timeout", replica_timeout, 0.001)
-        self.server: str = servers.described(client)
+        self.server: str = clients.described(client)
         """The server as a URL without login and options, for messages."""
         self._what = f"the {taker.lower()} on {self.server}"
         self.traffic: Traffic = Traffic()
@@ -73,3 +101,105 @@ class RedisDriver(Driver[Request]):
     @abstractmethod
     async def acheck_version(self) -> None:
         """`check_version` for asyncio."""
+
+
+class Block:
+    """A `with` over a blocking saver, store or cache. It closes nothing: the client is the caller's."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close nothing, because the client is the caller's."""
+
+
+class AsyncBlock:
+    """An `async with` over an asyncio saver, store or cache. It closes nothing: the client is the caller's."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close nothing, because the client is the caller's."""
+
+
+class _Unopened(Generic[T]):
+    """A saver, store or cache that a block makes, together with a client, and closes."""
+
+    def __init__(
+        self, kind: type[T], url: str, client_options: Mapping[str, Any] | None, settings: Mapping[str, Any]
+    ) -> None:
+        """Connect nothing yet.
+
+        Args:
+            kind: The class to make.
+            url: The URL of its client.
+            client_options: Options of the client.
+            settings: Keywords of the constructor, whose names are known to be right.
+
+        Raises:
+            TypeError: `url` is no text.
+        """
+        self._kind, self._url, self._options, self._settings = kind, url, client_options or {}, settings
+        self._opened: list[Any] = []
+        if not isinstance(url, str):
+            name = kind.__name__
+            raise TypeError(
+                f"url: {kind_of(url)}; {name}.from_conn_string takes a URL, such as 'redis://localhost:6379'. "
+                f"For a client write {name}(client)"
+            )
+
+    def _open(self, *, asynchronous: bool) -> T:
+        client = clients.connect(self._url, asynchronous=asynchronous, **self._options)
+        opened = self._kind(client, **self._settings)  # type: ignore[call-arg]  # as each of ours takes it
+        self._opened.append(opened)
+        return opened
+
+    def _driver_to_close(self) -> Any:
+        return self._opened.pop()._driver  # noqa: SLF001 - the object is of this package
+
+    if not TYPE_CHECKING:  # a type checker knows what there is
+
+        def __getattr__(self, name):  # noqa: ANN001, ANN204
+            """Say that the block is missing."""
+            if name.startswith("_"):  # `copy` asks before there is a kind
+                raise AttributeError(name)
+            call = f"{self._kind.__name__}.from_conn_string(url)"
+            raise AttributeError(
+                f"{call} has no attribute {name!r}: nothing is open before its block begins. Write `{self._block} {call} as "
+                f"opened:`, and use `opened.{name}` in the block"
+            )
+
+
+class NeedsWith(_Unopened[T]):
+    """One that blocks. Errors show the name of this class, such as that of a graph that is compiled with it."""
+
+    _block = "with"
+
+    def __enter__(self) -> T:
+        """Make the client, and the object over it."""
+        return self._open(asynchronous=False)
+
+    def __exit__(self, *_: object) -> None:
+        """Close both."""
+        self._driver_to_close().close()
+
+
+class NeedsAsyncWith(_Unopened[T]):
+    """One for asyncio."""
+
+    _block = "async with"
+
+    async def __aenter__(self) -> T:
+        """Make the client, and the object over it."""
+        return self._open(asynchronous=True)
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close both."""
+        await self._driver_to_close().aclose()

@@ -26,7 +26,7 @@ from operator import length_hint
 from typing import Any, NamedTuple
 
 from redis_saver._client import clients
-from redis_saver._client.link import ALONE, Address, Exchange, Link, Send, Together, as_command, name_of
+from redis_saver._client.link import ALONE, Address, Exchange, Link, Send, Together, Tries, as_command, name_of
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Request, Sleep, T, key_of
 from redis_saver._engine.runner import arun
 
@@ -76,7 +76,7 @@ class Batcher:
         """
         module = self.link.exceptions
         async with self._opening:
-            tries = self.link.patience.tries(None)
+            tries = Tries(self.link, None)
             while not self._opened:
                 try:
                     await self.client.initialize()

@@ -6,11 +6,12 @@ sent twice, because every script of ours gives the same result again.
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver._client import clients
-from redis_saver._client.clusters import Patience
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import REPLICATED
@@ -30,9 +31,12 @@ from redis_saver._engine.requests import (
 )
 from redis_saver._engine.scripts import Script
 from redis_saver._engine.stats import Traffic
-from redis_saver.errors import ReplicationTimeout, from_reply
+from redis_saver.errors import ClusterMoving, RedisSaverError, ReplicationTimeout, from_reply
 
 _LOG = ThrottledLog("redis_saver.client")
+_MIN_PAUSE, _MAX_PAUSE = 0.01, 0.5
+"""Seconds between two tries, about. The pause grows from the first value to the second."""
+_jitter = random.Random()  # noqa: S311 - no secret; apart from `random`, which a graph may seed
 ALONE: Any = object()
 """A reply of `Link.together`: send this request again, alone."""
 
@@ -90,11 +94,25 @@ class Link:
         """True if a script is sent as the operation names it."""
         self.exceptions: Any = clients.exceptions_of(client)
         self.options: dict[str, Any] = clients.raw_options(client)
-        self.patience = Patience(client, rules.cluster_timeout)
+        module = self.exceptions
+        of_the_client = ("RedisClusterException", "ValkeyClusterException")
+        # LookupError and RuntimeError: another call is changing the client's tables of nodes and slots.
+        self.passing: tuple[type[Exception], ...] = (
+            OSError, module.ConnectionError, module.TimeoutError, module.ClusterError, module.AskError, module.TryAgainError,
+            AttributeError, LookupError, RuntimeError,
+            *(getattr(module, name) for name in of_the_client if hasattr(module, name)),
+        )  # fmt: skip
+        """Errors that clients raise while slots move. It does not help to try again after some of these (`final`)."""
+        final = ("AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ExternalAuthProviderError")
+        self.final: tuple[type[Exception], ...] = (
+            RedisSaverError,
+            *(getattr(module, name) for name in final if hasattr(module, name)),
+        )
+        """Errors after which a next try would raise the same: no connection is free, or a password is wrong."""
         self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
         self._retried_alone: tuple[type[Exception], ...] = (self.exceptions.ResponseError,)
         if self.is_cluster:
-            self._failures += self.patience.errors
+            self._failures += self.passing
             self._retried_alone += self._failures
 
     def node_of(self, key: bytes | None) -> Any:
@@ -225,11 +243,11 @@ class Link:
         """Return the result of an attempt. With a cluster, whose slots may be moving, repeat it for a while."""
         if not self.is_cluster:
             return (yield from attempt())
-        tries = self.patience.tries(key)
+        tries = Tries(self, key)
         while True:
             try:
                 return (yield from attempt())
-            except self.patience.errors as error:
+            except self.passing as error:
                 pause = tries.pause(error)
             self.traffic.retries += 1
             yield Sleep(pause)
@@ -246,8 +264,9 @@ class Link:
         key = key_of(request)
         try:
             return (yield Send(command, key))
-        except self.patience.gives_up as error:
-            if not self.is_cluster or not self.patience.has_given_up(error):
+        except (self.exceptions.ClusterError, AttributeError) as error:
+            # It does not find the node that an ASK names, or goes back and forth between two nodes.
+            if not self.is_cluster or type(error) not in (self.exceptions.ClusterError, AttributeError):
                 raise
         self.traffic.retries += 1
         return (yield from self.ask(key, command))
@@ -323,7 +342,7 @@ class Link:
                 self.traffic.loads += 1
                 replies = yield Together((as_command_with_source(call), *confirmation), node)
             return self._confirmed(call, replies)
-        except self.patience.errors:
+        except self.passing:
             if self.is_cluster:
                 yield from self._by_client(call)  # the cluster's client learns from it where the slot is
             raise
@@ -380,6 +399,57 @@ class Link:
             return clients.next_position(nodes, (yield from self._at(nodes[0], command)))
 
         return self._repeated(page, None)
+
+
+class Tries:
+    """The tries of one request to a cluster whose slots move, or whose primary is replaced.
+
+    Meanwhile clients raise many errors: those of the nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), those of connections to a node that is gone, and others
+    because the client's own state changes during a call. (When redis-py 8.1 learns the slots anew it closes connections in use, and a call then raises
+    `AttributeError: 'NoneType' object has no attribute 'writelines'`.)
+    """
+
+    def __init__(self, link: Link, key: bytes | None) -> None:
+        """Begin. Without a key, the request is about all nodes."""
+        self._link, self._key = link, key
+        self._began, self._count = time.monotonic(), 0
+
+    def pause(self, error: Exception) -> float:
+        """Return the seconds to wait after an error, before the next try.
+
+        A second try comes however long the first one took, unless the timeout is 0: a client learns the nodes anew by an error, and the first try may
+        have spent all the time on those that it knew.
+
+        Raises:
+            ClusterMoving: The time is up.
+            Exception: The error itself, if trying again does not help.
+        """
+        if isinstance(error, self._link.final):
+            raise error
+        self._count += 1
+        pause: float = min(_MAX_PAUSE, _MIN_PAUSE * 2 ** min(self._count - 1, 10)) * _jitter.uniform(0.5, 1.0)
+        elapsed, timeout = time.monotonic() - self._began, self._link.rules.cluster_timeout
+        if elapsed + pause > timeout and (self._count > 1 or not timeout):
+            raise self._failed(elapsed, error) from error
+        if self._count == 1:
+            _LOG.info("requests to the cluster are tried again, as slots move or a node is gone: %s", error_text(error))
+        return pause
+
+    def _failed(self, seconds: float, error: Exception) -> ClusterMoving:
+        what = "the nodes of the cluster were not all there"
+        if self._key is not None:
+            slot = self._link.client.keyslot(self._key)
+            what = f"slot {slot} of the cluster (key {shown(self._key)}) was not served"
+        why = "Its slots move, or a primary is lost and no replica has taken its place"
+        if isinstance(error, (self._link.exceptions.AskError, self._link.exceptions.TryAgainError)):
+            why = (
+                "The slot is open: some of its keys are on another node. If nobody is moving it any more, close it with "
+                "redis-cli --cluster fix"
+            )
+        return ClusterMoving(
+            f"{what} for {seconds:.1f} seconds, in {self._count} tries; the last one ended with {error_text(error)}. {why}. Calling "
+            f"again is safe. Calls are tried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
+        )
 
 
 def name_of(node: Any) -> str | None:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.logs import ignoring
-from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, Replicated, T, key_of
+from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, T, key_of
 from redis_saver._engine.runner import Pump
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -173,7 +173,7 @@ class _Observed:
 
     def note(self, request: object) -> None:
         """Note the key that the first request is about."""
-        if self._key is None and isinstance(request, Call | Command | Batch | Replicated):
+        if self._key is None and isinstance(request, Call | Command | Batch):
             self._key = key_of(request)
 
     def passing(self, operation: Generator[R, Any, T]) -> Generator[R, Any, T]:

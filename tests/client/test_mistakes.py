@@ -37,7 +37,7 @@ from redis_saver import (
 from redis_saver._cache.cache import Cache, CacheSettings
 from redis_saver._checkpoint.saver import Saver, SaverSettings
 from redis_saver._common import times
-from redis_saver._client.servers import described
+from redis_saver._client.clients import described
 from redis_saver._cli.main import main
 from redis_saver._store.store import Store, StoreSettings
 from redis_saver.migrate import migrate
