@@ -6,6 +6,7 @@
 --
 -- Returns {checkpoints, writes, values, bytes}, nil where it removed a damaged thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 

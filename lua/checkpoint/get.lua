@@ -19,6 +19,7 @@
 --   INTENTS  1  there are intents about the thread
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/tiers

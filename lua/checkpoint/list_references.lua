@@ -10,6 +10,7 @@
 -- list of (field, bytes) of the names in them. The revision changes with every put and removal. nil where there is no such
 -- thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

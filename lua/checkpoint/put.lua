@@ -29,6 +29,7 @@
 -- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks; then nothing
 -- was written, and the caller sends again with those. An empty list: done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/common_case

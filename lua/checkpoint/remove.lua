@@ -12,6 +12,7 @@
 -- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil where the thread was
 -- put to, or something else was removed, since the plan was made (or the thread is gone): nothing was removed.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: owned.
 
 --- @include lib/thread
 --- @include lib/framing

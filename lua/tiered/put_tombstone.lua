@@ -8,6 +8,7 @@
 --
 -- Returns 1; 0 where the thread is being written to cold: then nothing was done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/write_behind

@@ -15,7 +15,6 @@ from redis_saver._client import clients
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import REPLICATED
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import (
     KEYS_PER_SCAN,
     Argument,
@@ -228,8 +227,8 @@ class Link:
         """Replace scripts by forms that a replica refuses (READONLY), with `require_primary`."""
         if self.rules.guard is None:
             return request
-        if isinstance(request, Call) and (script := scripts.ON_PRIMARY.get(request.script)) is not None:
-            return request._replace(script=script)
+        if isinstance(request, Call) and request.script.on_primary is not None:
+            return request._replace(script=request.script.on_primary)
         if isinstance(request, Batch):
             return Batch([self.on_primary(each) for each in request.requests])  # type: ignore[return-value]
         return request
@@ -237,7 +236,7 @@ class Link:
     # -- one request
 
     def _waits(self, call: Call) -> bool:
-        return self.rules.min_replicas > 0 and call.script in scripts.ACKNOWLEDGED
+        return self.rules.min_replicas > 0 and call.script.is_confirmed
 
     def _repeated(self, attempt: Callable[[], Exchange[T]], key: bytes | None) -> Exchange[T]:
         """Return the result of an attempt. With a cluster, whose slots may be moving, repeat it for a while."""
