@@ -23,7 +23,7 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Iterator, Sequence
 from operator import length_hint
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis_saver._client import clients
 from redis_saver._client.link import ALONE, Address, Exchange, Link, Send, Together, Tries, as_command, name_of
@@ -35,25 +35,25 @@ BYTES_PER_PIPELINE = 256_000
 """A request with more bytes than this gets a pipeline of its own, so that no other request waits for it."""
 
 
-class Pending(NamedTuple):
-    """A request that waits to be sent."""
+class Pending(asyncio.Future[Any]):
+    """A request that waits to be sent, and its caller's future."""
 
-    request: Call | Command
-    caller: object
-    """Equal for all requests of one caller."""
-    node: Any
-    size: int
-    """About how many bytes its arguments have."""
-    future: asyncio.Future[Any]
+    __slots__ = ("caller", "node", "request", "size")
+
+    def __init__(self, request: Call | Command, caller: object, node: Any) -> None:
+        """Wait on the running loop. The caller is the same object for all requests of one caller."""
+        super().__init__(loop=asyncio.get_running_loop())
+        self.request, self.caller, self.node = request, caller, node
+        self.size = sum(map(length_hint, request.arguments))
 
     def resolve(self, reply: Any) -> None:
         """Hand over a reply, or an error, unless the caller has gone."""
-        if self.future.done():
+        if self.done():
             return
         if isinstance(reply, BaseException):
-            self.future.set_exception(reply)
+            self.set_exception(reply)
         else:
-            self.future.set_result(reply)
+            self.set_result(reply)
 
 
 class Batcher:
@@ -120,12 +120,11 @@ class Batcher:
                 self._dispatch()
             if not queue:
                 return await self._alone(request)
-            future = queue[0].future
+            mine = queue[0]
         else:
-            queue.append(pending := self._pending(request, request))
-            future = pending.future
+            queue.append(mine := self._pending(request, request))
         try:
-            reply = await future
+            reply = await mine
         except asyncio.CancelledError:
             self._stop_unawaited()
             raise
@@ -148,12 +147,12 @@ class Batcher:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
                 for pending in mine:
-                    pending.future.cancel()
+                    pending.cancel()
                 raise
             finally:
                 self._dispatch()
         try:
-            replies = await asyncio.gather(*(pending.future for pending in mine))
+            replies = await asyncio.gather(*mine)
         except asyncio.CancelledError:
             self._stop_unawaited()
             raise
@@ -164,16 +163,14 @@ class Batcher:
         return replies
 
     def _pending(self, request: Call | Command, caller: object) -> Pending:
-        node = self.link.node_of(key_of(request)) if self.link.is_cluster else None
-        future = asyncio.get_running_loop().create_future()
-        return Pending(request, caller, node, sum(map(length_hint, request.arguments)), future)
+        return Pending(request, caller, self.link.node_of(key_of(request)) if self.link.is_cluster else None)
 
     def _dispatch(self) -> None:
         """Send the requests of this turn: a task for each node. A request that is alone, or too long, is sent by its caller."""
         queue, self._queue = self._queue, None
         together: dict[str | None, list[Pending]] = {}
         for pending in queue or ():
-            if pending.future.done():  # its caller has gone
+            if pending.done():  # its caller has gone
                 continue
             if (self.link.is_cluster and pending.node is None) or pending.size > BYTES_PER_PIPELINE:
                 pending.resolve(ALONE)
@@ -189,7 +186,7 @@ class Batcher:
 
     async def _send(self, together: Sequence[Pending]) -> None:
         for some in _pipelines(together):
-            if waiting := [pending for pending in some if not pending.future.done()]:
+            if waiting := [pending for pending in some if not pending.done()]:
                 neighbours = any(pending.caller is not waiting[0].caller for pending in waiting)
                 requests = [pending.request for pending in waiting]
                 replies = await self._carried(self.link.together(waiting[0].node, requests, neighbours=neighbours))
@@ -203,12 +200,12 @@ class Batcher:
             if error is not None:
                 pending.resolve(error)
             else:
-                pending.future.cancel()  # does nothing to one that has its reply
+                pending.cancel()  # does nothing to one that has its reply
 
     def _stop_unawaited(self) -> None:
         """Stop pipelines for which no caller waits any more, so that nothing waits for a server that hangs."""
         for task, together in self._under_way.items():
-            if all(pending.future.done() for pending in together):
+            if all(pending.done() for pending in together):
                 task.cancel()
 
     # -- sending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic
 
@@ -129,13 +129,13 @@ class Driver(ABC, Generic[R]):
         """Run an operation to its result."""
         return run(operation, self.request)
 
-    async def arun(self, operation: Generator[R, Any, T]) -> T:
+    def arun(self, operation: Generator[R, Any, T]) -> Coroutine[Any, Any, T]:
         """`run` for asyncio."""
-        return await arun(operation, self.arequest)
+        return arun(operation, self.arequest)
 
     async def arun_sleeping(self, operation: Generator[R, Any, T]) -> T:
         """`arun` for an operation that sleeps most of the time: it runs here, and only its requests may take a worker thread."""
-        return await Driver.arun(self, operation)
+        return await arun(operation, self.arequest)
 
     def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
         """Run an operation that answers in pages, and give their items. Closing the iterator closes the operation."""
