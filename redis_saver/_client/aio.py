@@ -22,7 +22,9 @@ OWN_AFTER = 1.0
 
 
 class AsyncDriver(RedisDriver):
-    """A driver over an asyncio client, for any number of loops and OS threads at once, before and after a fork (`LoopClients`).
+    """A driver over an asyncio client.
+
+    Any number of loops and OS threads may use it at once, before and after a fork (`LoopClients`).
 
     OS threads that run no loop may also call the blocking methods. The background loop answers these.
     """
@@ -30,7 +32,7 @@ class AsyncDriver(RedisDriver):
     is_async = True
 
     def __init__(self, client: Any, **settings: Any) -> None:
-        """As `RedisDriver`. No loop but the running one may have used the client."""
+        """Drive a client, with the settings of `RedisDriver`. No loop except the running one may have used it."""
         super().__init__(client, **settings)
         self.connections: LoopClients = LoopClients(client, self._what, self._rules)
 
@@ -39,11 +41,11 @@ class AsyncDriver(RedisDriver):
         await self.connections.aclose()
 
     def check_open(self) -> None:
-        """As `Driver.check_open`."""
+        """Raise `Closed` if it was closed."""
         self.connections.check_open()
 
     def check_version(self) -> None:
-        """As `RedisDriver.check_version`, from an OS thread that runs no event loop."""
+        """Ask every server for its version, from an OS thread that runs no event loop."""
         loops.call(self._check_version())
 
     async def acheck_version(self) -> None:
@@ -80,18 +82,18 @@ class _Bound:
         self.batcher = batcher
         self.ending: loops.Ending | None = None
         self.is_given = False
-        """Whether the client is the user's, who closes it."""
+        """True if the client is the user's, who closes it."""
 
 
 class LoopClients:
     """An asyncio client for each event loop that has connections of its own.
 
-    The first loop that uses the saver has its own connections, and so has each loop that still uses it a second later: their calls take no detour. All other
-    callers (loops that end soon, OS threads without a loop) share the connections of the background loop (`loops.py`). Nobody waits for a loop that somebody
-    else may end.
+    The first loop that uses the saver has its own connections, and so has each loop that still uses it a second
+    later: their calls take no detour. All other callers (loops that end soon, OS threads without a loop) share the
+    connections of the background loop (`loops.py`). Nobody waits for a loop that somebody else may end.
 
-    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it ends. Those of the background loop are
-    closed when this object is collected, or the process ends.
+    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it
+    ends. Those of the background loop are closed when this object is collected, or the process ends.
     """
 
     def __init__(self, client: Any, what: str, rules: Rules) -> None:

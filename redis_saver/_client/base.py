@@ -1,4 +1,4 @@
-"""What savers, stores and caches share over a client: its type, the settings of its driver, and the `with` blocks that open and close it."""
+"""Shared parts of savers, stores and caches: types of clients, settings of a driver, and `with` blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving
 
 CLUSTER_TIMEOUT = 20.0
-"""Seconds for which a request is repeated by default. A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more."""
+"""Default seconds for which a request is repeated.
+
+A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more.
+"""
 T = TypeVar("T")
 
 
@@ -33,7 +36,7 @@ class SyncClient(Protocol):
 
 
 class AsyncClient(Protocol):
-    """An asyncio client: `redis.asyncio.Redis`, `redis.asyncio.RedisCluster`, a Sentinel's `master_for`, valkey-py's, fakeredis's."""
+    """An asyncio client: `redis.asyncio.Redis`, `RedisCluster`, a Sentinel's `master_for`, valkey-py's, fakeredis's."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command."""
@@ -46,7 +49,7 @@ class RedisDriver(Driver[Request]):
     """A driver over one Redis or Valkey."""
 
     is_async: ClassVar[bool]
-    """Whether the client is one for asyncio."""
+    """True if the client is one for asyncio."""
 
     def __init__(
         self,
@@ -65,7 +68,8 @@ class RedisDriver(Driver[Request]):
         Args:
             client: As a saver takes it.
             prefix: The beginning of all keys.
-            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves. Then `ClusterMoving` is raised.
+            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves.
+                Then the request raises `ClusterMoving`.
             require_primary: Whether reads from a replica raise an error.
             min_replicas: How many replicas must have a write before it is acknowledged.
             replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
@@ -83,12 +87,15 @@ class RedisDriver(Driver[Request]):
         """The server as a URL without login and options, for messages."""
         self._what = f"the {taker.lower()} on {self.server}"
         self.traffic: Traffic = Traffic()
-        """What it sent and received in this process."""
+        """Counts of what it sent and received in this process."""
         is_guarded = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
         guard = ("UNLINK", f"{prefix}:primary") if is_guarded else None
         self._rules = Rules(self.traffic, cluster_timeout, guard, min_replicas, replica_timeout, repeats_late)
         self.failures: tuple[type[Exception], ...] = (*clients.failures_of(client), ClusterMoving)
-        """What the client raises when the server or the network fails. (`ClusterMoving` is an error of redis-py, so with valkey-py it is not among the client's.)"""
+        """Errors that the client raises when the server or the network fails.
+
+        `ClusterMoving` is an error of redis-py, so with valkey-py it is not among the client's.
+        """
 
     @abstractmethod
     def check_version(self) -> None:
@@ -172,8 +179,8 @@ class _Unopened(Generic[T]):
                 raise AttributeError(name)
             call = f"{self._kind.__name__}.from_conn_string(url)"
             raise AttributeError(
-                f"{call} has no attribute {name!r}: nothing is open before its block begins. Write `{self._block} {call} as "
-                f"opened:`, and use `opened.{name}` in the block"
+                f"{call} has no attribute {name!r}: nothing is open before its block begins. "
+                f"Write `{self._block} {call} as opened:`, and use `opened.{name}` in the block"
             )
 
 

@@ -1,20 +1,23 @@
 """Operations that are issued together travel together: many callers of one event loop share a few round trips.
 
-The first caller lets all others that are ready go before it, for one turn of the loop (`sleep(0)`, never a timer). Then it
-sends their requests and its own in one pipeline, in the order in which they came. If nobody else came, it sends its request as
-if there were no queue.
+The first caller lets all others that are ready go before it, for one turn of the loop (`sleep(0)`, never a timer).
+Then it sends their requests and its own in one pipeline, in the order in which they came. If nobody else came, it
+sends its request as if there were no queue.
 
-**After any failure in a pipeline each request is sent again, alone**, so that no caller sees another's error. Its caller does
-what it would have done without the queue, and the client retries by its own rules. That is right, as every request may be sent
-twice. (The requests of a `Batch` have one caller. They fail together if a single server cannot be reached, as one request
-does.) Only three outcomes are final at once: a reply; an error that one of our scripts raised; and NOSCRIPT, after which those
-requests go in one more pipeline, the first of each script with its text. For a cache a timeout is final, too.
+**After any failure in a pipeline each request is sent again, alone**, so that no caller sees another's error. Its
+caller does what it would have done without the queue, and the client retries by its own rules. That is right, as
+every request may be sent twice. (The requests of a `Batch` have one caller. They fail together if a single server
+cannot be reached, as one request does.) Only three outcomes are final at once: a reply; an error that one of our
+scripts raised; and NOSCRIPT, after which those requests go in one more pipeline, the first of each script with its
+text. For a cache a timeout is final, too.
 
-A caller that is cancelled leaves nothing behind but its future. A request that was not sent yet is not sent. The reply to one
-that was sent is read by the task of the pipeline, for the neighbours' sake. The last caller to leave stops that task.
+A caller that is cancelled leaves nothing behind but its future. A request that was not sent yet is not sent. The
+reply to one that was sent is read by the task of the pipeline, for the neighbours' sake. The last caller to leave
+stops that task.
 
-The pipelines are redis-py's. Working one level below them, with a connection's `send_packed_command` and `read_response`, would
-make a request cheaper by less than a fifth. But tools that wrap `execute_command` and `Pipeline.execute` to trace them would see nothing.
+The pipelines are redis-py's. Working one level below them, with a connection's `send_packed_command` and
+`read_response`, would make a request cheaper by less than a fifth. But tools that wrap `execute_command` and
+`Pipeline.execute` to trace them would see nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +60,7 @@ class Pending(asyncio.Future[Any]):
 
 
 class Batcher:
-    """A link on the event loop to which its connections belong, and the requests that wait for the end of the loop's turn."""
+    """A link on the event loop of its connections, and the requests that wait for the end of the loop's turn."""
 
     def __init__(self, link: Link) -> None:
         """Send over a link, from the running loop only."""
@@ -70,9 +73,12 @@ class Batcher:
         self._limiters: dict[str | None, asyncio.Semaphore] = {}
 
     async def open(self) -> None:
-        """Let a cluster client find its nodes before many calls share it. One that has not found them fails some of the calls (redis-py 8.1).
+        """Let a cluster client find its nodes before many calls share it.
 
-        If a node hangs or dies, the next try may pass over it. Any other error is likely to be a mistake in the client's settings, and is raised at once.
+        A client that has not found them fails some of the calls (redis-py 8.1).
+
+        If a node hangs or dies, the next try may pass over it. Any other error is likely to be a mistake in the
+        client's settings, and is raised at once.
         """
         module = self.link.exceptions
         async with self._opening:
@@ -88,7 +94,7 @@ class Batcher:
                 await asyncio.sleep(pause)
 
     async def check_version(self) -> None:
-        """As `RedisDriver.check_version`."""
+        """Ask every server for its version."""
         await self._carried(self.link.check_version())
 
     def answer(self, request: Request) -> Awaitable[Any]:
@@ -107,7 +113,10 @@ class Batcher:
     # -- waiting for the end of the turn
 
     async def _travel(self, request: Call | Command) -> Any:
-        """Answer a request. The first caller of a turn waits for its end, and sends what came; if nothing came, only its own request."""
+        """Answer a request.
+
+        The first caller of a turn waits for its end, and sends all requests that came.
+        """
         if not self._opened:
             await self.open()
         if (queue := self._queue) is None:
@@ -166,7 +175,7 @@ class Batcher:
         return Pending(request, caller, self.link.node_of(key_of(request)) if self.link.is_cluster else None)
 
     def _dispatch(self) -> None:
-        """Send the requests of this turn: a task for each node. A request that is alone, or too long, is sent by its caller."""
+        """Send the requests of this turn: a task for each node. Callers send lone and long requests themselves."""
         queue, self._queue = self._queue, None
         together: dict[str | None, list[Pending]] = {}
         for pending in queue or ():
@@ -257,14 +266,17 @@ class Batcher:
                 return link.traffic.receive(await pipeline.execute(raise_on_error=False))
 
     async def _to_node(self, node: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands to a node of a cluster. A pipeline of the cluster's client would send refused or lost commands again, each on another connection."""
+        """Send commands to a node of a cluster.
+
+        A pipeline of the cluster's client would send refused or lost commands again, each on another connection.
+        """
         kind = sys.modules[type(node).__module__].PipelineCommand
         sent = [kind(position, *command, **self.link.options) for position, command in enumerate(commands)]
         await node.execute_pipeline(sent)
         return [each.result for each in sent]
 
     def _limiter(self, node: Any) -> asyncio.Semaphore:
-        """Return a semaphore with which requests wait while all connections to their node are in use. The client would refuse them."""
+        """Return the semaphore of a node's connections. If all are in use a request waits, which the client would refuse."""
         name = name_of(node)
         if name not in self._limiters:
             self._limiters[name] = asyncio.Semaphore(clients.most_connections(self.client, node))

@@ -1,7 +1,7 @@
-"""How requests reach a server: NOSCRIPT, slots that move, replicas that confirm, SCAN. Written once, without I/O.
+"""Exchanges with a server, without I/O: NOSCRIPT, slots that move, replicas that confirm, SCAN.
 
-The methods of `Link` are generators. They yield three verbs: `Send`, `Together` and `Sleep`. `SyncDriver` and `Batcher` carry these out. A request may be
-sent twice, because every script of ours gives the same result again.
+The methods of `Link` are generators. They yield three verbs: `Send`, `Together` and `Sleep`. `SyncDriver` and
+`Batcher` carry these out. A request may be sent twice, because every script of ours gives the same result again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ ALONE: Any = object()
 
 
 class Send(NamedTuple):
-    """Send a command by the client, which repeats it by its own rules. Reply: the command's; an error reply is raised."""
+    """Send a command by the client, which repeats it by its own rules.
+
+    Reply: the command's. An error reply is raised.
+    """
 
     command: Sequence[Argument]
     key: bytes | None = None
@@ -51,7 +54,10 @@ class Send(NamedTuple):
 
 
 class Together(NamedTuple):
-    """Send commands on one connection to one node (None: the server). Reply: a list of replies, with error replies among them."""
+    """Send commands on one connection to one node (None: the server).
+
+    Reply: a list of replies, with error replies among them.
+    """
 
     commands: Sequence[Sequence[Argument]]
     node: Any = None
@@ -97,7 +103,8 @@ class Link:
         of_the_client = ("RedisClusterException", "ValkeyClusterException")
         # LookupError and RuntimeError: another call is changing the client's tables of nodes and slots.
         self.passing: tuple[type[Exception], ...] = (
-            OSError, module.ConnectionError, module.TimeoutError, module.ClusterError, module.AskError, module.TryAgainError,
+            OSError, module.ConnectionError, module.TimeoutError,
+            module.ClusterError, module.AskError, module.TryAgainError,
             AttributeError, LookupError, RuntimeError,
             *(getattr(module, name) for name in of_the_client if hasattr(module, name)),
         )  # fmt: skip
@@ -115,7 +122,10 @@ class Link:
             self._retried_alone += self._failures
 
     def node_of(self, key: bytes | None) -> Any:
-        """Return the node that serves a key. None: a single server, or a cluster's client that is learning its slots anew."""
+        """Return the node that serves a key.
+
+        Return None for a single server, and while the client of a cluster is learning its slots anew.
+        """
         if not self.is_cluster:
             return None
         try:
@@ -273,10 +283,12 @@ class Link:
     def ask(self, key: bytes, command: Sequence[Argument]) -> Exchange[Any]:
         """Send a command to the node that has a key's slot, and then to the node that the slot is moving to.
 
-        A node answers ASK for a key that it has given away, of a slot that it still has. The other node has to be sent ASKING first, which counts for the
-        next command on the same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio client (8.1)
-        sends each of the two on any free connection. With an even number of connections it goes back and forth between the nodes until it raises a
-        ClusterError. Both of its clients raise an AttributeError for a node that has no slot yet, because they do not know it.
+        A node answers ASK for a key that it has given away, of a slot that it still has. The other node has to be
+        sent ASKING first, which counts for the next command on the same connection
+        (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio client (8.1)
+        sends each of the two on any free connection. With an even number of connections it goes back and forth
+        between the nodes until it raises a ClusterError. Both of its clients raise an AttributeError for a node that
+        has no slot yet, because they do not know it.
         """
         (reply,) = yield Together((command,), self.client.get_node_from_key(key))
         if isinstance(reply, self.exceptions.MovedError):  # the whole slot has moved meanwhile
@@ -321,9 +333,10 @@ class Link:
     def _replicated(self, call: Call) -> Exchange[Any]:
         """Run a script, and wait until replicas have what it wrote.
 
-        WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/). So it travels with the script, on one
-        connection. A server that became a replica in between answers WAIT with an error. A script that is sent again may have nothing left to write, so a
-        key is written between the two; replicas get writes in order.
+        WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/). So it
+        travels with the script, on one connection. A server that became a replica in between answers WAIT with an
+        error. A script that is sent again may have nothing left to write, so a key is written between the two;
+        replicas get writes in order.
 
         Raises:
             ReplicationTimeout: Too few replicas had it in time, or the server became a replica itself.
@@ -364,8 +377,8 @@ class Link:
         )
         raise ReplicationTimeout(
             f"{shown(call.keys[0].decode('utf-8', 'backslashreplace'))} was written on the primary, but {why}; "
-            f"min_replicas={self.rules.min_replicas} asks for more. Calling again is safe. Look whether the replicas are "
-            "connected, or lower min_replicas"
+            f"min_replicas={self.rules.min_replicas} asks for more. Calling again is safe. "
+            "Look whether the replicas are connected, or lower min_replicas"
         ) from failed
 
     def _at(self, name: str | None, command: Sequence[Argument]) -> Exchange[Any]:
@@ -387,7 +400,10 @@ class Link:
     # -- SCAN
 
     def _scan(self, request: Scan) -> Exchange[tuple[Any, list[bytes]]]:
-        """Return one page of SCAN. The position is the names of the nodes left to ask, and the cursor in the first of them."""
+        """Return one page of SCAN.
+
+        The position is the names of the nodes left to ask, and the cursor in the first of them.
+        """
         position = request.position
 
         def page() -> Exchange[tuple[Any, list[bytes]]]:
@@ -403,9 +419,10 @@ class Link:
 class Tries:
     """The tries of one request to a cluster whose slots move, or whose primary is replaced.
 
-    Meanwhile clients raise many errors: those of the nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), those of connections to a node that is gone, and others
-    because the client's own state changes during a call. (When redis-py 8.1 learns the slots anew it closes connections in use, and a call then raises
-    `AttributeError: 'NoneType' object has no attribute 'writelines'`.)
+    Meanwhile clients raise many errors: those of the nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), those of connections
+    to a node that is gone, and others because the client's own state changes during a call. (When redis-py 8.1 learns
+    the slots anew it closes connections in use, and a call then raises `AttributeError: 'NoneType' object has no
+    attribute 'writelines'`.)
     """
 
     def __init__(self, link: Link, key: bytes | None) -> None:
@@ -416,8 +433,8 @@ class Tries:
     def pause(self, error: Exception) -> float:
         """Return the seconds to wait after an error, before the next try.
 
-        A second try comes however long the first one took, unless the timeout is 0: a client learns the nodes anew by an error, and the first try may
-        have spent all the time on those that it knew.
+        A second try comes however long the first one took, unless the timeout is 0: a client learns the nodes anew by
+        an error, and the first try may have spent all the time on those that it knew.
 
         Raises:
             ClusterMoving: The time is up.
@@ -442,17 +459,21 @@ class Tries:
         why = "Its slots move, or a primary is lost and no replica has taken its place"
         if isinstance(error, (self._link.exceptions.AskError, self._link.exceptions.TryAgainError)):
             why = (
-                "The slot is open: some of its keys are on another node. If nobody is moving it any more, close it with "
-                "redis-cli --cluster fix"
+                "The slot is open: some of its keys are on another node. "
+                "If nobody is moving it any more, close it with redis-cli --cluster fix"
             )
         return ClusterMoving(
-            f"{what} for {seconds:.1f} seconds, in {self._count} tries; the last one ended with {error_text(error)}. {why}. Calling "
-            f"again is safe. Calls are tried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
+            f"{what} for {seconds:.1f} seconds, in {self._count} tries; the last one ended with {error_text(error)}. "
+            f"{why}. Calling again is safe. "
+            f"Calls are tried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
         )
 
 
 def name_of(node: Any) -> str | None:
-    """Return the name of a node. redis-py 5.2 makes its nodes anew each time it looks at the cluster, so nodes are told apart by name."""
+    """Return the name of a node.
+
+    redis-py 5.2 makes its nodes anew each time it looks at the cluster, so names tell nodes apart.
+    """
     return None if node is None else node.name
 
 
@@ -464,7 +485,10 @@ def as_command(request: Call | Command) -> Sequence[Argument]:
 
 
 def as_command_with_source(call: Call) -> Sequence[Argument]:
-    """Return a script's call with its text, for a server that does not know the script (after SCRIPT FLUSH, a restart, a failover). The server then knows it."""
+    """Return a script's call with its text, which teaches the server the script.
+
+    A server forgets its scripts by SCRIPT FLUSH, a restart, or a failover.
+    """
     return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
 
 

@@ -19,7 +19,9 @@ from redis_saver.errors import closed
 
 
 class SyncDriver(BlockingDriver[Request], RedisDriver):
-    """A driver over a blocking client. OS threads may share it, as they may its client. The child of a fork makes a client with the same settings.
+    """A driver over a blocking client.
+
+    OS threads may share it, as they may its client. The child of a fork makes a client with the same settings.
 
     For asyncio each operation runs in a worker thread.
     """
@@ -27,7 +29,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
     is_async = False
 
     def __init__(self, client: Any, **settings: Any) -> None:
-        """As `RedisDriver`."""
+        """Drive a client, with the settings of `RedisDriver`."""
         super().__init__(client, **settings)
         self._lock, self._inherited, self._is_closed = threading.Lock(), None, False
         self._link: Link | None = Link(client, self._rules)
@@ -61,19 +63,22 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         return self.link.client
 
     def close(self) -> None:
-        """Close the connections of this process. From now on each request raises `Closed`; those under way, in other OS threads, get their replies."""
+        """Close the connections of this process. From now on each request raises `Closed`.
+
+        Requests under way, in other OS threads, get their replies.
+        """
         with self._lock:
             link, self._link, self._is_closed = self._link, None, True
         if link is not None:
             clients.close(link.client)
 
     def check_open(self) -> None:
-        """As `Driver.check_open`."""
+        """Raise `Closed` if it was closed."""
         if self._is_closed:
             raise closed(self._what)
 
     def check_version(self) -> None:
-        """As `RedisDriver.check_version`."""
+        """Ask every server for its version."""
         run(self.link.check_version(), self._carry_out)
 
     async def acheck_version(self) -> None:

@@ -1,7 +1,7 @@
-"""What an operation asks of its driver.
+"""Requests of an operation to its driver.
 
-An operation is a generator: it yields requests, is sent their replies, and does no I/O of its own. So each one is written
-once for sync and async, and encoding stands beside decoding.
+An operation is a generator: it yields requests, is sent their replies, and does no I/O of its own. So each one is
+written once for sync and async, and encoding stands beside decoding.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from redis_saver._engine.scripts import Script
 KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 R = TypeVar("R")
-"""What an operation yields: a `Request`; over two tiers also others (`redis_saver/_tiered/requests.py`)."""
+"""A request that an operation yields: a `Request`; over two tiers also others (`redis_saver/_tiered/requests.py`)."""
 Argument: TypeAlias = bytes | str | int
 
 
@@ -41,7 +41,10 @@ class Batch(NamedTuple):
 
 
 class Scan(NamedTuple):
-    """One step of SCAN. Reply: the position to go on from (None at the end), and a list of keys. A key may come twice."""
+    """Do one step of SCAN. A key may come twice.
+
+    Reply: the position to go on from (None at the end), and a list of keys.
+    """
 
     pattern: bytes
     position: Any

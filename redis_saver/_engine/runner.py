@@ -19,8 +19,9 @@ class Pump(Generic[R, T]):
                 pump.reply = answer(request)
         return pump.result
 
-    Every error of the body is raised in the operation, at the `yield`. So the operation can repair what the error is about, and release
-    what it holds. Only if the caller itself is stopped (KeyboardInterrupt, a cancelled task), the operation is closed, and can ask for nothing any more.
+    Every error of the body is raised in the operation, at the `yield`. So the operation can repair what the error is
+    about, and release what it holds. Only if the caller itself is stopped (KeyboardInterrupt, a cancelled task), the
+    operation is closed, and can ask for nothing any more.
     """
 
     result: T
@@ -93,9 +94,9 @@ async def arun(operation: Generator[R, Any, T], answer: Callable[[R], Awaitable[
 
 
 class Driver(ABC, Generic[R]):
-    """What runs operations: a saver, the flusher and the migration each hold one.
+    """Runs operations. A saver, the flusher and the migration each hold one.
 
-    A subclass answers requests, for callers that block (`request`) and for tasks of an event loop (`arequest`). The four ways to run an operation use these.
+    A subclass answers requests, for callers that block (`request`) and for tasks of an event loop (`arequest`).
     """
 
     in_front: Driver[R] | None = None
@@ -103,7 +104,7 @@ class Driver(ABC, Generic[R]):
 
     @property
     def front(self) -> Driver[R]:
-        """The foremost driver, which operations come to first. An operation that runs on behalf of a request has to run there."""
+        """Return the outermost wrapper of this driver, or the driver itself. Operations of requests run there."""
         return self if self.in_front is None else self.in_front.front
 
     def check_open(self) -> None:
@@ -134,7 +135,7 @@ class Driver(ABC, Generic[R]):
         return arun(operation, self.arequest)
 
     async def arun_sleeping(self, operation: Generator[R, Any, T]) -> T:
-        """`arun` for an operation that sleeps most of the time: it runs here, and only its requests may take a worker thread."""
+        """`arun` for an operation that mostly sleeps: only its requests may take a worker thread."""
         return await arun(operation, self.arequest)
 
     def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
@@ -211,7 +212,7 @@ class DriverWrapper(Driver[R]):
         wrapped.in_front = self
 
     def around(self, request: R) -> Generator[R, Any, Any]:
-        """What to do for a request: a small operation, which the wrapped driver runs. Returns the reply."""
+        """Return the reply to a request. The wrapped driver runs this small operation."""
         return (yield request)
 
     def check_open(self) -> None:

@@ -36,7 +36,7 @@ class Script(NamedTuple):
 
 
 def _used(text: str) -> str:
-    """A script without the functions that nothing calls. The server makes all functions of a script anew at each call."""
+    """Return a script without unused functions, as the server makes all functions anew at each call."""
     for function in reversed(list(_FUNCTION.finditer(text))):
         # From the last one backwards, because each calls only those before it.
         name, behind = function[1], text[function.end() :]
@@ -47,7 +47,7 @@ def _used(text: str) -> str:
 
 
 def load(path: str) -> Script:
-    """Read a script. What it includes is put in, and unused functions and comments are left out. Its name is that of its file."""
+    """Read a script, with its includes, and without comments and unused functions. Its name is that of its file."""
     source = _read(path)
     rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
     text = _used(_COMMENT.sub("", _INCLUDE.sub(lambda include: _read(include[1]), source)))
@@ -145,7 +145,8 @@ if refused then return refused end
 %s
 end
 """
-"""Stands in front of a script that looks who may write. The common case, that a writer owns the thread, is one command, and makes no function."""
+"""Put in front of an owned script. In the common case, a writer that owns the thread, it takes one command and
+makes no function."""
 _LOOKING_FURTHER = {
     # If the parent has to be the newest, all others that write to cold have to be done (`IntentReply.WAIT`).
     BEGIN_INTENT: "if checkpoint and is_being_written(KEYS[3], ARGV[1], tonumber(ARGV[7])) then return { 5, 0, 0 } end"
@@ -168,14 +169,18 @@ _ENDS = {
     # When cold begins to delete it: whoever takes it from then on waits for that.
     BEGIN_INTENT: "ARGV[6] == 'nothing' and reply[1] <= 2",
 }
-"""The scripts that delete or replace a thread, and when they did. If the writer does not own the thread, that ends the ownership, and who owned it is refused."""
+"""Scripts that delete or replace a thread, and the condition that they did.
+
+If the writer does not own the thread, that ends the ownership: the owner's next write is refused.
+"""
 
 
 def _guarded(*packages: str) -> dict[Script, Script]:
     """Return the scripts of these packages with the rule `owned`, in a form that first looks who may write.
 
-    It takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if it has no token and the saver requires
-    one; and, to have the parent looked at, the checkpoint's member of the index, and its parent's id as a component.
+    It takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if
+    it has no token and the saver requires one; and, to have the parent looked at, the checkpoint's member of the
+    index, and its parent's id as a component.
     """
     shared = _COMMENT.sub("", _read("lib/owner"))
     made = {}
@@ -189,6 +194,6 @@ def _guarded(*packages: str) -> dict[Script, Script]:
 
 
 GUARDED = _guarded("checkpoint")
-"""What changes a thread on one server, guarded."""
+"""Owned scripts on one server, in the form that looks who may write."""
 GUARDED_TIERED = _guarded("tiered")
-"""What begins to change a thread over two tiers, guarded. What ends a write is not: cold has it by then."""
+"""The same over two tiers. Scripts that end a write are not among them, as cold has it by then."""
