@@ -126,7 +126,9 @@ class Batcher:
                 if queue:
                     queue.insert(0, self._pending(request, request))
             finally:
-                self._dispatch()
+                self._queue = None
+                if queue:
+                    self._dispatch(queue)
             if not queue:
                 return await self._alone(request)
             mine = queue[0]
@@ -151,7 +153,7 @@ class Batcher:
         if self._queue is not None:
             self._queue += mine
         else:
-            self._queue = list(mine)
+            queue = self._queue = list(mine)
             try:
                 await asyncio.sleep(0)
             except asyncio.CancelledError:
@@ -159,7 +161,8 @@ class Batcher:
                     pending.cancel()
                 raise
             finally:
-                self._dispatch()
+                self._queue = None
+                self._dispatch(queue)
         try:
             replies = await asyncio.gather(*mine)
         except asyncio.CancelledError:
@@ -174,11 +177,10 @@ class Batcher:
     def _pending(self, request: Call | Command, caller: object) -> Pending:
         return Pending(request, caller, self.link.node_of(key_of(request)) if self.link.is_cluster else None)
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, queue: Sequence[Pending]) -> None:
         """Send the requests of this turn: a task for each node. Callers send lone and long requests themselves."""
-        queue, self._queue = self._queue, None
         together: dict[str | None, list[Pending]] = {}
-        for pending in queue or ():
+        for pending in queue:
             if pending.done():  # its caller has gone
                 continue
             if (self.link.is_cluster and pending.node is None) or pending.size > BYTES_PER_PIPELINE:
@@ -226,7 +228,7 @@ class Batcher:
             return await self._carried(link.alone(request))
         # The common case is what `Link.alone` does, without its steps.
         command, traffic = as_command(request), link.traffic
-        async with self._limiter(None):
+        async with self._limiters.get(None) or self._limiter(None):
             traffic.sending(command)
             try:
                 reply = await self.client.execute_command(*command, **link.options)

@@ -236,14 +236,17 @@ class Traffic:
         self.round_trips = self.retries = self.loads = self.sent = self.received = 0
 
     def sending(self, arguments: Sequence[Argument]) -> None:
-        """Count a command, before it is sent: if its reply is lost, it was sent all the same."""
-        size = size_of(arguments)
+        """Count a command, before it is sent: if its reply is lost, it was sent all the same.
+
+        The size is about that in bytes. Numbers count nothing, and a character of a text counts as one.
+        """
+        size = sum(map(length_hint, arguments))
         self.round_trips += 1
         self.sent += size
 
     def sending_together(self, commands: Sequence[Sequence[Argument]]) -> None:
         """Count the commands of a pipeline, before it is sent."""
-        size = sum([size_of(arguments) for arguments in commands])
+        size = sum([sum(map(length_hint, arguments)) for arguments in commands])
         self.round_trips += 1
         self.sent += size
 
@@ -262,11 +265,6 @@ class Traffic:
             "bytes_sent": self.sent,
             "bytes_received": self.received,
         }
-
-
-def size_of(arguments: Sequence[Argument]) -> int:
-    """About how many bytes arguments have: numbers count nothing, and a character of a text counts as one."""
-    return sum(map(length_hint, arguments))  # whose default, for what has no length, is 0
 
 
 def size_of_reply(reply: Any) -> int:
