@@ -228,15 +228,12 @@ class Batcher:
             return await self._carried(link.alone(request))
         # The common case is what `Link.alone` does, without its steps.
         command, traffic = as_command(request), link.traffic
-        async with self._limiters.get(None) or self._limiter(None):
-            traffic.sending(command)
-            try:
-                reply = await self.client.execute_command(*command, **link.options)
-            except link.exceptions.ResponseError as error:
-                refusal = error
-            else:
-                return traffic.receive(reply)
-        return await self._carried(link.refused(request, refusal))
+        try:
+            async with self._limiters.get(None) or self._limiter(None):
+                traffic.sending(command)
+                return traffic.receive(await self.client.execute_command(*command, **link.options))
+        except link.exceptions.ResponseError as error:
+            return await self._carried(link.refused(request, error))
 
     async def _carried(self, exchange: Exchange[T]) -> T:
         if not self._opened:

@@ -265,8 +265,7 @@ class Link:
         try:
             return (yield from self._to_slot(request, as_command(request)))
         except self.exceptions.ResponseError as error:
-            refusal = error
-        return (yield from self.refused(request, refusal))
+            return (yield from self.refused(request, error))
 
     def _to_slot(self, request: Call | Command, command: Sequence[Argument]) -> Exchange[Any]:
         """Send a command. If its cluster slot is moving and redis-py gives up, ask the nodes directly."""

@@ -100,12 +100,10 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         try:
             reply = link.client.execute_command(*command, **link.options)
         except link.exceptions.ResponseError as error:
-            refusal = error
-        else:
-            size = size_of_reply(reply)
-            traffic.received += size
-            return reply
-        return run(link.refused(request, refusal), self._carry_out)
+            return run(link.refused(request, error), self._carry_out)
+        size = size_of_reply(reply)
+        traffic.received += size
+        return reply
 
     def _carry_out(self, verb: Send | Together | Sleep) -> Any:
         if isinstance(verb, Sleep):
