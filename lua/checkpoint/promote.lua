@@ -16,6 +16,7 @@
 -- then nothing was changed. Asked again after it was done, it answers 1.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
+-- Ends ownership if: reply == 1.
 
 --- @include lib/thread
 

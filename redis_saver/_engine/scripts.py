@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 _INCLUDE = re.compile(r"^--- @include (lib/\w+)\n", re.MULTILINE)
 _RULES = re.compile(r"^-- Rules: (.*)\.$", re.MULTILINE)
+_CONDITION = re.compile(r"^-- (Ends ownership if|Waits if): (.*)\.$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", re.MULTILINE | re.DOTALL)
 
@@ -50,12 +51,16 @@ def load(path: str) -> Script:
     """Read a script, with its includes, and without comments and unused functions. Its name is that of its file."""
     source = _read(path)
     rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
-    text = _used(_COMMENT.sub("", _INCLUDE.sub(lambda include: _read(include[1]), source)))
+    text = _used(_COMMENT.sub("", _INCLUDE.sub(_included, source)))
     return _made(path.rpartition("/")[2], text, rules)
 
 
 def _read(path: str) -> str:
     return (_folder() / f"{path}.lua").read_text("utf-8")
+
+
+def _included(include: re.Match[str]) -> str:
+    return _read(include[1])
 
 
 def _made(name: str, text: str, rules: Collection[str]) -> Script:
@@ -133,63 +138,29 @@ END_WRITES = load("store/end_writes")
 MARK_COMPLETE = load("store/mark_complete")
 CHECK_COMPLETE = load("store/check_complete")
 
-_LOOKING = """
-local owner, writer = KEYS[#KEYS], ARGV[#ARGV]
-KEYS[#KEYS], ARGV[#ARGV] = nil, nil
-if writer ~= ' ' and string.sub(redis.call('GET', owner) or '', 1, #writer) ~= writer then
-%s
-local token, is_required, rest = string.match(writer, '^(%%S*) (!?)(.*)$')
-local checkpoint, parent = string.match(rest, '^(c[^%%z]*%%z[^%%z]*%%z)(.*)$')
-local refused = refused_writer(owner, token, is_required) or checkpoint and refused_parent(KEYS[1], checkpoint, parent)
-if refused then return refused end
-%s
-end
-"""
-"""Put in front of an owned script. In the common case, a writer that owns the thread, it takes one command and
-makes no function."""
-_LOOKING_FURTHER = {
-    # If the parent has to be the newest, all others that write to cold have to be done (`IntentReply.WAIT`).
-    BEGIN_INTENT: "if checkpoint and is_being_written(KEYS[3], ARGV[1], tonumber(ARGV[7])) then return { 5, 0, 0 } end"
-}
-_ENDING = """
-local function change()
-%s
-end
-local reply = change()
-local failed = type(reply) == 'table' and reply.err
-if not failed and string.sub(writer, 1, 1) == ' ' and %s then
-  redis.call('UNLINK', owner, (string.gsub(owner, 'owner$', 'waiters')))
-end
-return reply
-"""
-_ENDS = {
-    DELETE_THREAD: "ARGV[1] ~= 'count'",
-    PROMOTE: "reply == 1",
-    PUT_TOMBSTONE: "reply == 1",
-    # When cold begins to delete it: whoever takes it from then on waits for that.
-    BEGIN_INTENT: "ARGV[6] == 'nothing' and reply[1] <= 2",
-}
-"""Scripts that delete or replace a thread, and the condition that they did.
 
-If the writer does not own the thread, that ends the ownership: the owner's next write is refused.
-"""
+def _guarded(package: str) -> dict[Script, Script]:
+    """Return the owned scripts of a package, each with its form that first looks who may write (`lua/lib/may_write.lua`).
 
+    The form takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if
+    it has no token and the saver requires one; and, to have the parent looked at, the checkpoint's member of the index,
+    and its parent's id as a component.
 
-def _guarded(*packages: str) -> dict[Script, Script]:
-    """Return the scripts of these packages with the rule `owned`, in a form that first looks who may write.
-
-    It takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if
-    it has no token and the saver requires one; and, to have the parent looked at, the checkpoint's member of the
-    index, and its parent's id as a component.
+    A header may have two conditions: `Ends ownership if`, to remove the owner's key, and `Waits if`, to answer
+    `IntentReply.WAIT` because the parent has to be the newest, and others still write to cold.
     """
-    shared = _COMMENT.sub("", _read("lib/owner"))
+    front, ending = (_INCLUDE.sub(_included, _read(f"lib/{name}")) for name in ("may_write", "ends_ownership"))
     made = {}
     for script in [each for each in globals().values() if isinstance(each, Script) and each.is_owned]:
-        if not any((_folder() / package / f"{script.name}.lua").exists() for package in packages):
+        if not (_folder() / package / f"{script.name}.lua").exists():
             continue
-        looking = _used(_LOOKING % (shared, _LOOKING_FURTHER.get(script, "")))
-        text = _ENDING % (script.text, _ENDS[script]) if script in _ENDS else script.text
-        made[script] = _made(script.name, looking + text, {"confirmed"} if script.is_confirmed else ())
+        header = dict(_CONDITION.findall(_read(f"{package}/{script.name}")))
+        refusal = f"if {header['Waits if']} then return {{ 5, 0, 0 }} end" if "Waits if" in header else ""
+        text = script.text
+        if "Ends ownership if" in header:
+            text = ending.replace("ENDED", header["Ends ownership if"]).replace("--- @script\n", text + "\n")
+        text = _used(_COMMENT.sub("", front.replace("--- @waits\n", refusal + "\n"))) + _COMMENT.sub("", text)
+        made[script] = _made(script.name, text, {"confirmed"} if script.is_confirmed else ())
     return made
 
 
