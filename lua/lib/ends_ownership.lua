@@ -1,5 +1,6 @@
--- Put around an owned script that deletes or replaces a thread (see redis_saver/_engine/scripts.py). If its writer does not
--- own the thread, that ends the ownership: the owner's next write is refused. ENDED is the condition in the script's header.
+-- Put around an owned script that deletes or replaces a thread (see redis_saver/_engine/scripts.py). If its writer does
+-- not own the thread, that ends the ownership: the owner's next write is refused. ENDED is the condition in the script's
+-- header.
 local function change()
 --- @script
 end

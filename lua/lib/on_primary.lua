@@ -2,7 +2,8 @@
 -- a write that changes nothing, and that only a primary accepts. A primary that refuses writes, because it lacks
 -- replicas or cannot save, may be read.
 --
--- Never put it in front of a script that stores values: a full server does not refuse what follows a script's first write.
+-- Never put it in front of a script that stores values: a full server does not refuse what follows a script's first
+-- write.
 local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
 if type(refused) == 'table' and refused.err
   and not string.find(refused.err, 'NOREPLICAS') and not string.find(refused.err, 'MISCONF') then

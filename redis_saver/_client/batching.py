@@ -275,7 +275,7 @@ class Batcher:
         return [each.result for each in sent]
 
     def _limiter(self, node: Any) -> asyncio.Semaphore:
-        """Return the semaphore of a node's connections. If all are in use a request waits, which the client would refuse."""
+        """Return the semaphore of a node's connections. Requests wait if all are in use, as the client would refuse."""
         name = name_of(node)
         if name not in self._limiters:
             self._limiters[name] = asyncio.Semaphore(clients.most_connections(self.client, node))

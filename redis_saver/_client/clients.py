@@ -334,7 +334,10 @@ def _pools(client: Any) -> list[Any]:
 
 @contextmanager
 def on_node(client: Any, node: Any) -> Iterator[Any]:
-    """Give the blocking client of a node of a cluster (None: the client itself). The client of an unknown node is closed at the end."""
+    """Give the blocking client of a node of a cluster (None: the client itself).
+
+    The client of an unknown node is closed at the end.
+    """
     if node is None:
         yield client
     elif hasattr(node, "name"):
@@ -391,7 +394,10 @@ def next_position(nodes: list[str | None], reply: Any) -> tuple[Any, list[bytes]
 
 
 def described(client: Any) -> str:
-    """The server of a client as a URL, without user, password and options. For a client of an unknown kind, its class."""
+    """Return the server of a client as a URL, without user, password and options.
+
+    For a client of an unknown kind, return its class.
+    """
     if type(client).__module__.startswith("fakeredis"):
         return "memory://"
     if is_cluster(client):
@@ -423,8 +429,9 @@ def _database(options: Mapping[str, Any]) -> str:
 
 # -- TLS connections that say so if the server answers without TLS
 #
-# A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the handshake times out, and redis-py tries it three
-# times more. After a first handshake that fails, these connections ask the server `PING` in plain text.
+# A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the handshake
+# times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask the server
+# `PING` in plain text.
 
 _FAILURES = (TimeoutError, asyncio.TimeoutError, ssl.SSLError)
 _MAX_SECONDS = 1.0

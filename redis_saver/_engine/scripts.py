@@ -140,7 +140,7 @@ CHECK_COMPLETE = load("store/check_complete")
 
 
 def _guarded(package: str) -> dict[Script, Script]:
-    """Return the owned scripts of a package, each with its form that first looks who may write (`lua/lib/may_write.lua`).
+    """Return the owned scripts of a package, each with its form that first looks who may write.
 
     The form takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if
     it has no token and the saver requires one; and, to have the parent looked at, the checkpoint's member of the index,

@@ -70,7 +70,7 @@ class RedisStats(TrafficStats):
 
 
 Ended: TypeAlias = Callable[[float, "str | None", "BaseException | None", "bytes | None"], None]
-"""Called when a call has ended, with: its seconds, the kind of its error, the error, and the key of its first request."""
+"""Called when a call has ended, with its seconds, the kind of its error, the error, and its first request's key."""
 
 
 class Observer(Protocol):

@@ -92,7 +92,7 @@ WRITES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rules(name: str) -> None:
-    """A header names the rules of its script, known ones only: a script without a write reads, and others are confirmed or look who writes."""
+    """A header names known rules, and they hold: a script without a write reads."""
     said = re.findall(r"^-- Rules: (.*)\.$", split(name)[0], re.MULTILINE)
     rules = set(said[0].split(", ")) if said else set[str]()
     assert len(said) <= 1 and rules <= {"reads", "confirmed", "owned"}
