@@ -22,6 +22,7 @@
 -- or {NOWHERE}, maybe with the token of the fill by which hot learned that:
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/tiers

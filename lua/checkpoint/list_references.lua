@@ -11,6 +11,7 @@
 -- strays the bytes of @gc_roots, writes the first 500 members of pending writes, on the first page. The revision changes
 -- with every put and removal. nil if there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -15,6 +15,8 @@
 -- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
 -- then nothing was changed. Asked again after it was done, it answers 1.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
+-- Ends ownership if: reply == 1.
 
 --- @include lib/thread
 

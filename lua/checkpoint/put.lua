@@ -26,6 +26,7 @@
 -- not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks. Then nothing was written, and
 -- the caller sends all it has.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/common_case

@@ -15,6 +15,7 @@
 -- removed, because a checkpoint was put or something else was removed since the plan was made, because the thread is
 -- gone, or because cold lacks one of the names.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: owned.
 
 --- @include lib/thread
 --- @include lib/framing

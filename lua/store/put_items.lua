@@ -30,6 +30,7 @@
 --   STALE_BASE     6  an item is not of the put that its splice is based on: put again with whole values
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: confirmed.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local documents = { unpack(KEYS, 7) }

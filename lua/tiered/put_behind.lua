@@ -17,6 +17,7 @@
 -- Returns what put.lua does, or
 --   REFUSED  -1  cold has to be written first: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/common_case

@@ -15,6 +15,7 @@
 -- Returns what put_writes.lua does, or
 --   REFUSED  -1  cold has to be written first: nothing was done; so it is where writes of the checkpoint were brought back without their paths
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -18,6 +18,7 @@
 --   UNKNOWN  1  the thread is not all here, so the caller has to ask cold: nothing was done
 --   WRITING  2  somebody has a write intent: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -19,8 +19,7 @@ from redis_saver._cache.health import CacheStats, Health, OnError
 from redis_saver._cache.keys import CacheKeyspace, Place
 from redis_saver._cache.operations import Found
 from redis_saver._client import clients
-from redis_saver._client.base import RedisDriver
-from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._client.base import AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import config as configs
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
@@ -54,7 +53,7 @@ class CacheSettings(TypedDict, total=False):
     cluster_timeout: float
 
 
-class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
+class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     """A cache on one Redis or Valkey."""
 
     serde: SerializerProtocol = FastSerializer(pickle_fallback=False)

@@ -10,8 +10,7 @@ from typing_extensions import Self, Unpack
 
 from redis_saver._cache.cache import Cache, CacheSettings, ValueT
 from redis_saver._client import clients
-from redis_saver._client.blocks import Block, NeedsWith
-from redis_saver._client.protocols import SyncClient
+from redis_saver._client.base import Block, NeedsWith, SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
@@ -35,7 +34,6 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.

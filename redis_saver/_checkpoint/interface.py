@@ -19,7 +19,6 @@ from redis_saver._checkpoint import guards
 from redis_saver._checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
 from redis_saver._common import config as configs
 from redis_saver._common import versions
-from redis_saver._common.keywords import NamesOurs
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
@@ -38,7 +37,7 @@ class Operations(ThreadOperations, Protocol):
     copy_thread: Made[None]
 
 
-class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
+class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
     """What all our savers share. Every method also has a form with an `a` in front, for asyncio.
 
     Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a

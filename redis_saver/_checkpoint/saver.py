@@ -13,9 +13,7 @@ from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Operations
 from redis_saver._checkpoint.ownership import Record, Terms, take
 from redis_saver._checkpoint.query_interface import QueryInterface
-from redis_saver._client import clusters
-from redis_saver._client.base import RedisDriver
-from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import config as configs
 from redis_saver._common import history as histories
 from redis_saver._common import keywords, times
@@ -84,7 +82,7 @@ class Saver(QueryInterface, Generic[ClientT]):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        cluster_timeout: float = CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,

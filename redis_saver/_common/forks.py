@@ -75,7 +75,7 @@ def check() -> None:
     Raises:
         ForkMissed: The locks, loops and connections here are those of the parent.
     """
-    if is_missed():
+    if os.getpid() != _process:
         raise ForkMissed(
             f"process {os.getpid()} was forked from process {_process} in C, without Python's fork hooks. The saver would use connections and OS threads of the "
             "parent. Nothing was sent. Under uWSGI set py-call-uwsgi-fork-hooks and enable-threads, or lazy-apps; in C, call PyOS_BeforeFork and PyOS_AfterFork_Child"

@@ -21,7 +21,6 @@ from langgraph.store.base import (
 )
 
 from redis_saver._common.display import shown
-from redis_saver._common.keywords import NamesOurs
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
@@ -31,7 +30,7 @@ from redis_saver._store.items import VersionedItem
 from redis_saver._store.texts import Texts
 
 
-class Interface(NamesOurs, BaseStore):
+class Interface(BaseStore):
     """LangGraph's methods. Every one also has a form with an `a` in front, for asyncio."""
 
     supports_ttl: bool = True

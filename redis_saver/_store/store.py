@@ -12,9 +12,8 @@ from langgraph.store.base import (
 )
 from typing_extensions import TypedDict
 
-from redis_saver._client import clients, clusters
-from redis_saver._client.base import RedisDriver
-from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._client import clients
+from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import keywords, times
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
@@ -82,7 +81,7 @@ class Store(Interface, Generic[ClientT]):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        cluster_timeout: float = CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,

@@ -58,7 +58,6 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
-    _takes = "the saver in front, and the one behind it: (hot, cold)"
 
     @keywords.checked
     def __init__(
