@@ -13,7 +13,6 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint
 
 from redis_saver._common import names
 from redis_saver._common.display import shown
-from redis_saver._storage import native_bridge
 from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.framing import pack
 
@@ -60,21 +59,6 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
         TypeError: A version is none.
         ValueError: There are more names or versions than a header can tell apart.
     """
-    versions, values, seen = (
-        checkpoint["channel_versions"],
-        checkpoint["channel_values"],
-        checkpoint.get("versions_seen"),
-    )
-    native = native_bridge.native
-    if type(versions) is not dict or type(seen) is not dict:
-        native = None  # a subclass may have an order of its own, which C does not see
-    if native is not None and (found := native.table(versions, seen, values, new_versions, prefix)) is not None:
-        listed, fields, slots, tokens, packed, present, flags, written = found
-        return VersionTable(*_names_chunk(listed), fields, present, flags, slots, tokens, packed, written)
-    return _in_python(checkpoint, new_versions, prefix)
-
-
-def _in_python(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> VersionTable:
     versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
     places = dict(zip(versions, range(len(versions)), strict=True))
     tokens: dict[bytes, int] = {}
@@ -167,20 +151,3 @@ def versions_seen(packed: bytes, listed: tuple[str, ...], versions: list[Any]) -
         pairs = zip(numbers[start:at:2], numbers[start + 1 : at : 2], strict=True)
         seen[node] = {listed[channel]: versions[version] for channel, version in pairs}
     return seen
-
-
-def _agrees() -> bool:
-    """Whether the compiled part makes of a sample what Python makes."""
-    versions = {name: f"{number:032}.{number:020}" for number, name in enumerate(("a", "b", "c\u00e9", "d"))}
-    checkpoint: Any = {
-        "id": "",
-        "channel_values": dict.fromkeys(("a", "b"), 0),
-        "channel_versions": versions,
-        "versions_seen": {"node": {"a": versions["d"]}, "b": {}, "a": {"node": f"{2**32 - 1:032}.{2**64 - 1:020}"}},
-    }
-    new: Any = {"b": versions["b"], "d": versions["d"], "a": versions["c\u00e9"]}
-    return version_table(checkpoint, new, b"b") == _in_python(checkpoint, new, b"b")
-
-
-if not _agrees():
-    native_bridge.native = None
