@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -48,6 +47,7 @@ from redis_saver._checkpoint.ownership import Terms, taken
 from redis_saver._common import config as configs
 from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import T
 from redis_saver._store.aio import AsyncRedisStore
@@ -98,8 +98,8 @@ class SaverOfRuns(AsyncRedisSaver):
         """As `AsyncRedisSaver`."""
         super().__init__(*arguments, **settings)
         self._nonce = os.urandom(8)
-        self._tokens: OrderedDict[tuple[str, str, str], str] = OrderedDict()
-        """By thread, run and attempt."""
+        self._tokens: BoundedCache[tuple[str, str, str], str] = BoundedCache(_MAX_RUNS)
+        """Owner tokens by thread, run and attempt. A run whose token was forgotten takes its thread again."""
 
     def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
         found, run = super()._get_tuple(config), _run_of(config)
@@ -112,9 +112,7 @@ class SaverOfRuns(AsyncRedisSaver):
         nonce = sha256(self._nonce + named).hexdigest()[:16]  # two reads at once take the thread once
         terms = Terms.of(thread, "1s", "take", None, f"run {run}", run)
         record = yield from taken(self._rules, terms, nonce)
-        self._tokens[thread, run, attempt] = record.token
-        while len(self._tokens) > _MAX_RUNS:
-            self._tokens.popitem(last=False)
+        self._tokens.store((thread, run, attempt), record.token)
         return (yield from found)
 
     def _put(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, RunnableConfig]:

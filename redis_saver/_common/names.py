@@ -13,6 +13,7 @@ from collections.abc import Callable, Sized
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 
 INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
@@ -23,27 +24,22 @@ _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 _PACKED = struct.Struct(">IQ")
 
 MAX_CACHED_NAME = 256
-"""The longest name, in characters or bytes, that this process caches something about. Longer ones are rare, and a cache of them could grow as large
-as users like."""
-_MAX_CACHED = 4096
+"""Maximum length of a name about which the tiers remember something, in characters. Longer names are rare."""
 N = TypeVar("N", bound=Sized)
 T = TypeVar("T")
 
 
-class _Kept(dict[N, T]):
-    """A cache of a function's answers for short names. To look up one is a single step in C."""
+class _Made(BoundedCache[N, T]):
+    """Results of a function by name. A forgotten one is made again."""
 
-    def __init__(self, function: Callable[[N], T]) -> None:
-        super().__init__()
-        self._function = function
+    def __init__(self, make: Callable[[N], T]) -> None:
+        super().__init__(max_items=4096, max_bytes=2**20)
+        self._make = make
 
     def __missing__(self, name: N) -> T:
-        found = self._function(name)
-        if len(name) <= MAX_CACHED_NAME:
-            if len(self) >= _MAX_CACHED:
-                self.clear()
-            self[name] = found
-        return found
+        made = self._make(name)
+        self.store(name, made, len(name))
+        return made
 
 
 def encode(name: str) -> bytes:
@@ -69,7 +65,7 @@ def new_component(name: str) -> bytes:
     return raw + b"\0"
 
 
-_COMPONENTS = _Kept(new_component)
+_COMPONENTS = _Made(new_component)
 
 
 def name_of(component: bytes) -> str:
@@ -120,7 +116,7 @@ def _text_of(version: str) -> bytes:
     return b"s" + encode(version)
 
 
-_TEXTS = _Kept(_text_of)
+_TEXTS = _Made(_text_of)
 
 
 def version_from(text: bytes) -> str | int | float:
@@ -142,7 +138,7 @@ def _version_from(text: bytes) -> str | int | float:
     raise ValueError(f"{shown(text)} is not the stored form of a channel version")
 
 
-_VERSIONS = _Kept(_version_from)
+_VERSIONS = _Made(_version_from)
 
 
 class Keys(NamedTuple):
@@ -196,7 +192,7 @@ class Keyspace:
             raise ValueError(f"prefix={shown(prefix)}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
-        self._tags = _Kept(partial(_tag, self._stem))
+        self._tags = _Made(partial(_tag, self._stem))
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
         """What SCAN matches to find the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY

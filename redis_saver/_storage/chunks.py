@@ -81,6 +81,22 @@ class Stored(NamedTuple):
     """Bytes of the chunks."""
 
 
+IN_CHUNKS = b"\xffchunks"
+"""The type of a pending write that is stored in chunks. No UTF-8 begins like that."""
+
+
+class Write(NamedTuple):
+    """A pending write as it is stored."""
+
+    task_path: str
+    task_id: str
+    idx: int
+    channel: str
+    type: bytes
+    """`IN_CHUNKS` if the bytes are the root of its chunks."""
+    data: bytes
+
+
 NO_LEVEL = Level(closed=True)
 """Stands for a level that an earlier version lacks, and for a missing earlier version."""
 

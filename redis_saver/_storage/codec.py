@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.types import TASKS
@@ -23,7 +23,7 @@ from redis_saver._storage import chunking, compression, encryption
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
-from redis_saver._storage.chunks import ZSTD, Stored
+from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, pack, unpack
 from redis_saver.errors import decoding, encoding
@@ -35,23 +35,8 @@ Chunks = Mapping[bytes, bytes]
 NOTHING: Mapping[ChannelKey, Version] = {}
 NO_CHUNKS: Chunks = {}
 
-IN_CHUNKS = b"\xffchunks"
-"""The type of a pending write that is stored in chunks. No UTF-8 begins like that."""
-
 _LONG = 64_000
 """A value of so many bytes is decoded where it lies, without a copy, if the serializer can."""
-
-
-class Write(NamedTuple):
-    """A pending write as it is stored."""
-
-    task_path: str
-    task_id: str
-    idx: int
-    channel: str
-    type: bytes
-    """`IN_CHUNKS` if the bytes are the root of its chunks."""
-    data: bytes
 
 
 def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:

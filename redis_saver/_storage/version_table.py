@@ -6,12 +6,12 @@ A header holds it (`header.py`), and `put` tells the server of it.
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint
 
 from redis_saver._common import names
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.framing import pack
@@ -113,31 +113,27 @@ def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[i
     return numbers
 
 
-_MAX_CACHED_NAMES: Final = 8192
-"""Bytes that names may have in all for their chunk to be remembered."""
+_CHUNKS: BoundedCache[tuple[str, ...], tuple[bytes, bytes]] = BoundedCache(512, 2**20)
+"""Chunks by their names, which most checkpoints of a graph share. They can be made again."""
+_NAMES: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(512, 2**20)
+"""The inverse."""
 
 
-def _names_chunk(of: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """The field and the bytes of the chunk with some names; it is never empty."""
-    return (_kept_chunk if sum(map(len, of)) + len(of) <= _MAX_CACHED_NAMES else _chunk)(of)
-
-
-def _chunk(of: tuple[str, ...]) -> tuple[bytes, bytes]:
-    chunk = b"".join(map(names.component, of)) or b"\0"
-    return PLAIN + digest(chunk), chunk
-
-
-_kept_chunk = lru_cache(maxsize=512)(_chunk)
+def _names_chunk(listed: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """The field and the bytes of the chunk with some names. It is never empty."""
+    if (made := _CHUNKS.get(listed)) is None:
+        chunk = b"".join(map(names.component, listed)) or b"\0"
+        made = PLAIN + digest(chunk), chunk
+        _CHUNKS.store(listed, made, 2 * len(chunk))
+    return made
 
 
 def names_in(chunk: bytes) -> tuple[str, ...]:
     """The names in a chunk."""
-    return _kept_names(chunk) if len(chunk) <= _MAX_CACHED_NAMES else tuple(names.components(chunk))
-
-
-@lru_cache(maxsize=512)
-def _kept_names(chunk: bytes) -> tuple[str, ...]:
-    return tuple(names.components(chunk))
+    if (listed := _NAMES.get(chunk)) is None:
+        listed = tuple(names.components(chunk))
+        _NAMES.store(chunk, listed, 2 * len(chunk))
+    return listed
 
 
 def versions_seen(packed: bytes, listed: tuple[str, ...], versions: list[Any]) -> dict[str, dict[str, Any]]:
