@@ -24,7 +24,7 @@ SMALL: Final = 32
 BLOCK: Final = 1024
 """About how many bytes are taken together then."""
 MAX_PIECES: Final = 50_000
-"""Maximum number of pieces. A value may have about twice as many chunks (`Limits.chunks`)."""
+"""Maximum number of pieces. A value may have twice as many chunks (`limits.FIXED`)."""
 _CODE: Final = 1
 """The code of the Ext that a `Send` is: a class, called with positional arguments."""
 _CLASS: Final = b"\x93\xaflanggraph.types\xa4Send"
