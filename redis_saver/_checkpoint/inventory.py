@@ -23,7 +23,7 @@ from redis_saver._storage import header as headers
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 from redis_saver.errors import decoding
 
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000

@@ -34,7 +34,7 @@ from redis_saver._storage.chunk_cache import (
 from redis_saver._storage.chunks import DIGEST, LIST, ZSTD, Stored
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.version_table import NEW, UNCHANGED, VersionTable, version_table
+from redis_saver._storage.header import NEW, UNCHANGED, VersionTable, version_table
 
 NEVER = b"-"
 """In place of how much is to be kept: nothing is to be removed by this put, whatever the thread says."""

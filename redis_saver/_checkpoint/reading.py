@@ -18,7 +18,7 @@ from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import MAX_KNOWN_FIELDS, ChannelKey, KnownTable, Version
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context, refresh_arguments
-from redis_saver._storage.version_table import PRESENT
+from redis_saver._storage.header import PRESENT
 from redis_saver.errors import DecodeError, decoding
 
 _PRESENT = PRESENT[0]

@@ -44,8 +44,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     with encoding("channel {!r}", channel):
         if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:  # not one that is wrapped
-            said, data = context.serde.dumps_typed(value)
-            encryption.check_written(context, said)
+            kind_name, data = encryption.dumps(context, value)
         else:
             encoded = dumps_elements(context.serde, value, before.elements if before else None)
             encryption.check_written(context, encoded.type)
@@ -54,9 +53,9 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
                 return stored
             if encoded.same:
                 return encode_value(context, value, channel)
-            said, data = encoded.type, b"".join(encoded.elements)
+            kind_name, data = encoded.type, b"".join(encoded.elements)
     limits.check(context.limits, "value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
-    kind, data = _shortened(context, said, data)
+    kind, data = _shortened(context, kind_name, data)
     return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
@@ -217,9 +216,8 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
     """A pending write as it is stored, but for its place among those of its task: `load_write` answers the same again."""
     task_id, channel, value = write
     with encoding("a write to channel {!r}", channel):
-        said, data = context.serde.dumps_typed(value)
-        encryption.check_written(context, said)
-    return Write("", task_id, 0, channel, *_shortened(context, said, data))
+        kind, data = encryption.dumps(context, value)
+    return Write("", task_id, 0, channel, *_shortened(context, kind, data))
 
 
 def encode_writes(
@@ -252,10 +250,9 @@ def encode_writes(
             data = stored.value[start:]
         else:
             with encoding("a write to channel {!r}", channel):
-                said, data = context.serde.dumps_typed(value)
-                encryption.check_written(context, said)
+                kind_name, data = encryption.dumps(context, value)
             limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
-            kind, data = _shortened(context, said, data)
+            kind, data = _shortened(context, kind_name, data)
         channel_name = names.encode(channel)
         limits.check_names(context.limits, [channel_name], "a channel")
         record = pack([b"%d" % index, path, channel_name, kind, data])
