@@ -10,7 +10,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from redis_saver._serde import message_fields, native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.msgpack import header
 
 _OVERHEAD: Final = 60
@@ -54,7 +54,7 @@ _NONE: Final = Fingerprint()
 
 def encode(messages: list[Any]) -> bytes | None:
     """The bytes of a list of messages. None if not all are known and plain, or if there is no compiled module: then the messages are encoded one by one."""
-    native = native_bridge.native
+    native = message_fields.native
     return native.encode(messages) if native is not None else None
 
 
@@ -75,7 +75,7 @@ def _compared(
     messages: list[Any], last: Fingerprint
 ) -> tuple[Fingerprint, list[type], list[bytes], Sequence[Any]] | None:
     """The fingerprint of the unchanged messages at the front; and of the others the classes, the packed fields, and the fields as in a fingerprint."""
-    native = native_bridge.native
+    native = message_fields.native
     if native is not None and not _is_packed(
         last
     ):  # packed fields come from a list with a message that only Python knows
@@ -153,7 +153,7 @@ def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tupl
 
 def again(fingerprint: Fingerprint, count: int) -> tuple[list[Any], Fingerprint]:
     """The first `count` messages of a fingerprint, all of which were read, as new objects; and their fingerprint."""
-    front, native = fingerprint.front(count), native_bridge.native
+    front, native = fingerprint.front(count), message_fields.native
     made = native.make(front.kinds, front.fields) if native is not None else None
     if made is None:
         made = message_fields.make(front.kinds, message_fields.unpack_all(_joined(front.fields), count))

@@ -1,7 +1,7 @@
 """A serializer that writes and reads what `JsonPlusSerializer` does, byte for byte, several times as fast.
 
 Most of a chat's checkpoint are LangChain's messages. Plain messages take the short path of
-`redis_saver._serde.message_codec`, lists of them that of `redis_saver._serde.message_fields`, or both that of `redis_saver._serde.native_bridge`.
+`redis_saver._serde.message_codec`, lists of them that of `redis_saver._serde.message_fields`, in C where it was built.
 `JsonPlusSerializer` itself does everything else, and raises every error: its functions run with the short path in place of the calls for nested values.
 
 That relies on private names of `langgraph-checkpoint`, which any release may change. So all of it is checked at

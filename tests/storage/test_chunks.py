@@ -19,7 +19,7 @@ from seeds import seeds
 from bench.history import history, message
 from redis_saver import Limits
 from redis_saver._common.limits import Allowance
-from redis_saver._serde import native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.message_codec import state
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage import chunking, chunks, codec
@@ -300,7 +300,7 @@ REMEMBERED = {
 def compiled_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a test with the compiled part, and without."""
     if request.param == "without":
-        monkeypatch.setattr(native_bridge, "native", None)
+        monkeypatch.setattr(message_fields, "native", None)
 
 
 def reader(value: list[Any]) -> Callable[[], Version]:
