@@ -17,7 +17,7 @@ from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._common.history import History
+from redis_saver._common.config import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.stats import OperationStats, RedisStats

@@ -45,7 +45,6 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.ownership import Terms, taken
 from redis_saver._common import config as configs
-from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
@@ -232,10 +231,10 @@ def _index() -> RedisIndexConfig | None:
     return index
 
 
-def _history() -> histories.History:
+def _history() -> configs.History:
     if (text := os.environ.get("REDIS_SAVER_KEEP_LAST")) is None:
-        return histories.ALL
+        return "all"
     said = f"REDIS_SAVER_KEEP_LAST={shown(text)}"
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{said}: a number of checkpoints, such as 100; leave it out to keep all")
-    return {"keep_last": histories.keep_last(int(text), said)}
+    return {"keep_last": configs.keep_last(int(text), said)}

@@ -7,6 +7,7 @@ orders them as Python does. `docs/storage-format.md` shows all keys, members and
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Sized
@@ -139,6 +140,31 @@ def _version_from(text: bytes) -> str | int | float:
 
 
 _VERSIONS = _Made(_version_from)
+
+
+_RANDOM = struct.Struct("256Q")
+_drawn: list[int] = []
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def next_version(current: str | None) -> str:
+    """Return the version after `current`. It sorts above `current`, and no other branch of the thread makes the same one.
+
+    The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers.
+    """
+    counter = 0 if current is None else int(str(current).partition(".")[0])
+    return f"{counter + 1:032}.{_random():020}"
+
+
+def _random() -> int:
+    """64 bits from the operating system. Many are drawn at a time, because each call to the system lets another OS thread take the interpreter."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        first, *others = _RANDOM.unpack(os.urandom(_RANDOM.size))
+        _drawn.extend(others)
+        return int(first)
 
 
 class Keys(NamedTuple):
