@@ -284,8 +284,9 @@ def _histories(
         answers[channel] = {"writes": [codec.load_write(context, write, place, allowance) for write in history.writes]}
         if history.seed is not None:
             version = history.version or had.get(channel)
-            value, stored = codec.decode_seed(
-                context, history.seed, chunks, channel, place, allowance, version.stored if version else None
+            last = version.stored if version else None
+            value, stored = codec.decode_stored(
+                context, history.seed, chunks, channel, place, allowance, last=last, remembers=True
             )
             answers[channel]["seed"] = value
             if stored is not None:

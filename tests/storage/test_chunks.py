@@ -46,7 +46,7 @@ def read_back(
     saver: Any, value: bytes, found: dict[bytes, bytes], last: Stored | None = None
 ) -> tuple[Any, Stored | None]:
     allowance = Allowance(Limits(), "a thread")
-    return codec._decoded(saver, value, found, "value", "place", allowance, last=last, keeps=True)
+    return codec.decode_stored(saver, value, found, "value", "place", allowance, last=last, remembers=True)
 
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
