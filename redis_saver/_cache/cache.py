@@ -142,7 +142,7 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
         await self._driver.acheck_version()
 
     def stats(self) -> CacheStats:
-        """What this cache did in this process so far."""
+        """Counts of this cache in this process so far."""
         return self._health.snapshot(self._driver.traffic, self._counting)
 
     def _measured(self) -> Measured:

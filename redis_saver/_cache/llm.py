@@ -53,7 +53,7 @@ class RedisLLMCache(BaseCache):
         )
 
     def stats(self) -> CacheStats:
-        """What this cache, and the one it was given, did in this process."""
+        """Counts of this cache and of the one it was given, in this process."""
         return self._entries.stats()
 
     def _measured(self) -> Measured:

@@ -86,7 +86,7 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
     )
 
     async def setup(self) -> None:
-        """The same as `asetup`, so await it."""
+        """Call `asetup`. Await it."""
         await self.asetup()
 
     @classmethod

@@ -33,7 +33,7 @@ _TOKEN = re.compile(r"[0-9]{1,16}-[0-9a-f]{16}")
 
 
 class Address(NamedTuple):
-    """Where a config points."""
+    """The checkpoint, or namespace, that a config names."""
 
     thread_id: str
     checkpoint_ns: str
@@ -100,7 +100,7 @@ def thread_id(config: RunnableConfig) -> str:
 
 
 def address(config: RunnableConfig) -> Address:
-    """Where a config points. One without a namespace points to the root.
+    """The address in a config. Without a namespace it is the root.
 
     Raises:
         TypeError, ValueError: The config has no thread, or something in it is no name.
@@ -135,7 +135,7 @@ def thread_ttl(config: RunnableConfig) -> int | None:
 
 
 def thread_history(config: RunnableConfig) -> bytes:
-    """How much the thread is to keep of its history, by a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
+    """The number of checkpoints that the thread keeps, from a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
     if (given := configurable(config).get(HISTORY_KEY)) is None:
         return b""
     kept = parse_history(given, name=f"configurable[{HISTORY_KEY!r}]")

@@ -1,4 +1,4 @@
-"""How large stored things may be, so that no call blocks the server or fills this process's memory without bound.
+"""Limits of stored things, so that no call blocks the server or fills this process's memory without bound.
 
 A write of more than a limit raises `LimitExceeded` before anything is sent. A read checks only what can become larger than the bytes received:
 compressed bytes, and chunks that are named more than once. All else takes time and memory in proportion to the bytes received.
@@ -101,7 +101,7 @@ def check_names(limits: Limits, names: Iterable[bytes], what: str) -> None:
 
 
 class Allowance:
-    """How much memory the bytes of one checkpoint, or the chunks of one reply, may still take when they are decoded."""
+    """The memory that the bytes of one checkpoint, or the chunks of one reply, may still take when they are decoded."""
 
     __slots__ = ("_left", "_limits", "_place")
 

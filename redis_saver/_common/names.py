@@ -184,7 +184,7 @@ class TierKeys(NamedTuple):
     lease: bytes
     """The fill lease: who may bring back from cold what hot lacks."""
     dirty: bytes
-    """What cold does not have yet."""
+    """The records that cold lacks."""
     flush: bytes
     """The flusher's claim: who brings that to cold; and the records that cold refused."""
 
@@ -195,7 +195,7 @@ class TierKeys(NamedTuple):
 
 
 def _tag(stem: bytes, thread_id: str) -> bytes:
-    """What all keys of a thread begin with."""
+    """The beginning of all keys of a thread."""
     raw = encode(thread_id)
     if b"{" in raw or b"}" in raw or b"%" in raw:
         raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
@@ -220,11 +220,11 @@ class Keyspace:
         self._stem = encode(prefix) + b":{"
         self._tags = _Made(partial(_tag, self._stem))
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
-        """What SCAN matches to find the threads' keys."""
+        """The pattern of SCAN for the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
-        """What SCAN matches to find the dirty threads: cold does not have all of them."""
+        """The pattern of SCAN for dirty threads, of which cold lacks something."""
         self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
-        """What SCAN matches to find threads with write intents: being written to cold, or their writer is gone."""
+        """The pattern of SCAN for threads with write intents: they are being written to cold, or their writer is gone."""
         self.unflushed: bytes = encode(prefix) + b":unflushed"
         """The key with the count of records that cold lacks."""
         self.scanning: bytes = encode(prefix) + b":scanning"

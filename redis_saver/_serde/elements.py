@@ -33,7 +33,7 @@ class EncodedElements(NamedTuple):
     """The head of the list or dict, then its elements; for any other value one element with all of it. Joined, they are what `dumps_typed` returns,
     without the elements that are the same as before."""
     same: int = 0
-    """How many elements behind the head are the same as in `last`, and left out of `elements`."""
+    """Number of elements after the head that are the same as in `last`, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
     runs: tuple[int, ...] = ()
     """Lengths of the runs of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
@@ -45,12 +45,12 @@ class EncodedElements(NamedTuple):
 
     @property
     def read(self) -> int:
-        """How many elements at the front `loads_elements` can make without their bytes."""
+        """Number of elements at the front that `loads_elements` can make without their bytes."""
         return self.fingerprint.read if self.fingerprint is not None else 0
 
 
 def snapshot_start(data: bytes) -> int:
-    """Where the value of a `_DeltaSnapshot` that was cut begins, behind its header; 0 where the bytes are not of one."""
+    """The start of the value of a `_DeltaSnapshot`, after its header. 0 if the bytes are not of one that was cut."""
     return ext_start(_SNAPSHOT, data)
 
 
@@ -154,7 +154,7 @@ def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
 
 
 def _slight(element: Any) -> bool:
-    """Whether an element of a list, or a key with its value, may count as small."""
+    """True if an element of a list, or a key with its value, may count as small."""
     if type(element) is tuple and len(element) == 2:
         key, element = element
         if type(key) is not str or len(key) > 2 * _SMALL:

@@ -40,10 +40,10 @@ _DEEPEST_CONTAINERS: Final = 1024
 
 
 class _Packing(threading.local):
-    """What this OS thread is packing."""
+    """The state of this OS thread's packing."""
 
     depth = 0
-    """How deep it is nested in other values."""
+    """Depth of the value in other values."""
     why = ""
     """Why packing fails, if that is known. Whatever `default` raises, the packer itself only says that the type is not known."""
 
@@ -167,7 +167,7 @@ def _copy_in_python(value: Any) -> tuple[Any, int]:
 
 
 def _message(message: Any) -> Any:
-    """What a message is packed as; the message itself if `default` has to decide."""
+    """The Ext that a message is packed as. The message itself if `default` has to decide."""
     data = message_fields.payload(message, ENCODERS[type(message)])
     return message if data is None else ormsgpack.Ext(5, data)
 
@@ -238,7 +238,7 @@ def hasten(serializer: Any) -> None:
 
 
 def _calls_encode(function: Any) -> bool:
-    """Whether a copy of this function would call the function that is bound to the name."""
+    """True if a copy of this function would call the function that is bound to the name."""
     return (
         type(function) is FunctionType
         and "_msgpack_enc" in function.__code__.co_names
@@ -247,7 +247,7 @@ def _calls_encode(function: Any) -> bool:
 
 
 def _known() -> bool:
-    """Whether everything that is copied or relied on is as this module knows it."""
+    """True if everything that is copied or relied on is as this module knows it."""
     serializer = JsonPlusSerializer(pickle_fallback=False)
     hook = serializer._unpack_ext_hook  # noqa: SLF001
     ordinary: Any = jsonplus._msgpack_default  # noqa: SLF001

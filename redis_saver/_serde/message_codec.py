@@ -44,8 +44,8 @@ PLAIN: Final = (
 """With these options and no `default` the packer refuses whatever pydantic might change, and keys that are no strings."""
 
 _FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
-"""What the generated code raises for a message that is not plain: a field is missing, the packer refuses a value. RuntimeError: another OS
-thread is changing it."""
+"""Errors of the generated code for a message that is not plain: a field is missing, or the packer refuses a value.
+RuntimeError: another OS thread is changing it."""
 
 _CLASSES: Final = (
     lc.HumanMessage,
@@ -87,7 +87,7 @@ _RESERVED: Final = frozenset({"self", "cls", "content_blocks", "tool_calls", "in
 
 
 UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""What looking at a class raises if another langchain-core has changed it. The class then takes the ordinary path."""
+"""Errors of a look at a class that another langchain-core has changed. The class then takes the ordinary path."""
 
 
 # -- pydantic's insides. No other Python module reaches into them (`native.c` sets the same slots). If they have changed,
@@ -98,7 +98,7 @@ _SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "_
 SETTERS: Final[tuple[Any, ...]] = tuple(getattr(vars(BaseModel).get(slot), "__set__", None) for slot in _SLOTS)
 """The setters of an instance's slots. `BaseModel.__setattr__` is slow, and so is looking them up by name."""
 KNOWN: Final = None not in SETTERS and hasattr(BaseModel, "__pydantic_decorators__")
-"""Whether pydantic has all of this."""
+"""True if pydantic has all of this."""
 extra_of: Final = operator.attrgetter("__pydantic_extra__")
 """The fields of an instance that its class does not declare, if any."""
 
@@ -109,7 +109,7 @@ def validators_of(cls: type[BaseModel]) -> AbstractSet[str]:
 
 
 def is_plain(cls: type[BaseModel]) -> bool:
-    """Whether nothing but its fields and its model validators decide how a class is serialized and validated."""
+    """True if nothing but its fields and its model validators decide how a class is serialized and validated."""
     if not KNOWN:
         return False
     decorators = cls.__pydantic_decorators__
@@ -135,7 +135,7 @@ def is_plain(cls: type[BaseModel]) -> bool:
 
 
 def _known_field(field: Any) -> bool:
-    """Whether nothing but its annotation decides how a field is validated and serialized."""
+    """True if nothing but its annotation decides how a field is validated and serialized."""
     unset = ("alias", "validation_alias", "serialization_alias", "exclude", "exclude_if", "discriminator", "frozen")
     return all(getattr(field, name, None) is None for name in unset) and all(
         # Validation makes strings of ids that are numbers; a string stays as it is.
@@ -148,7 +148,7 @@ def _known_field(field: Any) -> bool:
 
 
 def _known(cls: type[BaseModel]) -> bool:
-    """Whether nothing but the fields of a class, and validators that are known, decide how it is serialized and validated."""
+    """True if nothing but the fields of a class, and validators that are known, decide how it is serialized and validated."""
     return (
         is_plain(cls)
         and validators_of(cls) <= _VALIDATORS.keys()
@@ -264,7 +264,7 @@ def samples(cls: type[BaseModel]) -> Iterable[Any]:
 
 
 def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
-    """Whether the compiled functions give the same results for the samples as the ordinary path."""
+    """True if the compiled functions give the same results for the samples as the ordinary path."""
     ordinary = JsonPlusSerializer()
     for sample in samples(cls):
         data = encode(sample) or b""

@@ -29,14 +29,14 @@ from redis_saver._serde.message_codec import ENCODERS, METHOD, PLAIN, UNLIKE, En
 from redis_saver._serde.msgpack import ext_header, header, header_length
 
 FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
-"""What is raised for messages that are not plain, or that another OS thread is changing."""
+"""Errors for messages that are not plain, or that another OS thread is changing."""
 
 _fields = operator.attrgetter("__dict__")
 _SUFFIX: Final = ormsgpack.packb(METHOD)
 
 
 class Heads(dict[int, bytes]):
-    """What stands in front of a message's packed fields (the head of the Ext, module and name), by the length of the fields."""
+    """Bytes before a message's packed fields (the head of the Ext, module and name), by the length of the fields."""
 
     def __init__(self, cls: type) -> None:
         self.constant: bytes = b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
@@ -97,7 +97,7 @@ def elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:
 
 
 def _agree(cls: type[BaseModel]) -> bool:
-    """Whether the functions here give the same results for samples as the ordinary path."""
+    """True if the functions here give the same results for samples as the ordinary path."""
     ordinary = JsonPlusSerializer()
     for sample in single.samples(cls):
         pair = [sample, sample]
@@ -182,7 +182,7 @@ def _learn(cls: type[BaseModel]) -> bool:
 
 
 def _agrees_on(sample: Any) -> bool:
-    """Whether both give the same result for a sample."""
+    """True if both give the same result for a sample."""
     cls, pair = type(sample), [sample, sample]
     packed = native.pack(pair)
     if packed is None:

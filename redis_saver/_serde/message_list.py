@@ -16,7 +16,7 @@ from redis_saver._serde.msgpack import header
 _OVERHEAD: Final = 60
 """Bytes of Python's overhead for the packed fields of a message."""
 _TOGETHER: Final = 32
-"""How many messages are compared at a time."""
+"""Number of messages that are compared at a time."""
 
 
 class Fingerprint(NamedTuple):
@@ -29,7 +29,7 @@ class Fingerprint(NamedTuple):
     size: int = 0
     """About how many bytes of memory it takes."""
     read: int = 0
-    """How many messages at the front were read, so that they can be made of these fields again without any checks."""
+    """Number of messages at the front that were read, so that they can be made of these fields again without any checks."""
 
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
         """The fingerprint of these messages and of more behind them."""
@@ -98,7 +98,7 @@ def _compared(
 
 
 def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fingerprint) -> int:
-    """How many messages at the front are unchanged.
+    """Return the number of unchanged messages at the front.
 
     Messages are no more than their fields, and packed bytes show everything of these: values, types, order. For a fingerprint of the
     compiled module the answer is 0.
@@ -123,7 +123,7 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fin
 
 
 def _is_packed(fingerprint: Fingerprint) -> bool:
-    """Whether the fields of a fingerprint are bytes."""
+    """True if the fields of a fingerprint are bytes."""
     return bool(fingerprint.fields) and type(fingerprint.fields[0]) is bytes
 
 

@@ -1,4 +1,4 @@
-"""Where an encoded `Send`, or a list of them, can be cut.
+"""The cuts of an encoded `Send`, or of a list of them.
 
 A `Send` carries its node's input, often the whole state. As one element, each would be stored whole. So it is cut
 before each long list or dict of its argument, between the elements of that, and after it. A channel's value is cut
@@ -18,7 +18,7 @@ from redis_saver._serde.msgpack import ends, ext_start, head
 MIN_BYTES: Final = 2048
 """A list or dict of fewer bytes is not cut."""
 SAMPLE: Final = 16
-"""How many elements are looked at to find out whether the elements of a container are small."""
+"""Number of elements that tell whether the elements of a container are small."""
 SMALL: Final = 32
 """If elements have fewer bytes than this on average, several are taken together."""
 BLOCK: Final = 1024
@@ -30,9 +30,9 @@ _CODE: Final = 1
 _CLASS: Final = b"\x93\xaflanggraph.types\xa4Send"
 """The beginning of its data."""
 _DEPTH: Final = 12
-"""How deep lists and dicts are looked for."""
+"""Maximum depth of the lists and dicts that are cut."""
 _ARRAYS: Final = 2
-"""How many levels of an object's data are its fields and arguments, and no list of the user's."""
+"""Number of levels of an object's data that are its fields and arguments, and no list of the user's."""
 
 
 class CutSend(NamedTuple):
@@ -41,9 +41,9 @@ class CutSend(NamedTuple):
     head: bytes
     """The head of a list; empty for a `Send` by itself."""
     pieces: list[bytes]
-    """What follows. Joined with the head, it is the value."""
+    """The rest. Joined with the head, it is the value."""
     runs: tuple[int, ...]
-    """How many pieces belong together: each long list or dict is a run, and so is what lies between two of them."""
+    """Lengths of the runs of pieces that belong together: each long list or dict, and the bytes between two of them."""
 
 
 def may_be(value: Any) -> bool:

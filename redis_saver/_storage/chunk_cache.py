@@ -1,4 +1,4 @@
-"""What this process has seen of the threads it works on: values in chunks, version tables, and histories of `DeltaChannel`s.
+"""This process's memory of the threads it works on: values in chunks, version tables, and histories of `DeltaChannel`s.
 
 It saves bytes and time, is never an answer by itself, and may be forgotten at any time:
 
@@ -112,9 +112,9 @@ class History(NamedTuple):
     """A channel's nearest stored value below a checkpoint, and the writes since."""
 
     seed: bytes | None
-    """What the value's field holds. None if no ancestor has a value."""
+    """Contents of the value's field. None if no ancestor has a value."""
     version: Version | None
-    """The same value, if it is in chunks."""
+    """That value, if it is in chunks."""
     writes: tuple[Write, ...]
     """Oldest first."""
 

@@ -1,4 +1,4 @@
-"""What a saver that encrypts refuses: plain values.
+"""Encoding and decoding by a saver that encrypts, which refuses plain values.
 
 A serializer that encrypts names its cipher after the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does. That
 serializer also decodes values without a cipher. So whoever can write to Redis could have a value decoded without knowing

@@ -27,9 +27,9 @@ from redis_saver._storage.framing import pack, take, unpack
 from redis_saver.errors import decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
-"""Of the channels of a header: a value was stored; none was."""
+"""Flags of the channels of a header: with a value, without one."""
 NEW, UNCHANGED, EMPTIED, EMPTY = b"v", b"u", b"e", b"x"
-"""What `put` says of a channel: its value is sent; it is stored already; it has no value any more; it had none."""
+"""Flags of the channels of a `put`: the value is sent; it is stored already; there is none any more; there was none."""
 _MAX_NAMES = 65535
 _SEEN, _SEEN_SHORT = b"=", b"~"
 RETAINED = b"-"
@@ -52,7 +52,7 @@ class Header(NamedTuple):
 
 
 class Links(NamedTuple):
-    """What a header says in the open."""
+    """The links of a header, which scripts can read."""
 
     parent: str
     time: str
@@ -220,11 +220,11 @@ class VersionTable(NamedTuple):
     names: bytes
     """The chunk."""
     fields: tuple[bytes, ...]
-    """Where the value of each channel is stored, in the order of `channel_versions`; so are the next ones."""
+    """The field of each channel's value, in the order of `channel_versions`, as the next ones."""
     present: bytes
     """Which channels have a value."""
     flags: bytes
-    """What `put` says of each."""
+    """The flags of `put`."""
     slots: bytes
     """The position of each version among the tokens, of two bytes."""
     tokens: bytes
@@ -232,7 +232,7 @@ class VersionTable(NamedTuple):
     seen: bytes
     """`versions_seen` as positions in names and tokens; nothing if it is of another form than LangGraph's."""
     written: int
-    """How many channels have the version that `put` was told as new."""
+    """Number of channels whose version is among the new versions of `put`."""
 
 
 def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes = b"") -> VersionTable:
