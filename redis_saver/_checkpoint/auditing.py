@@ -31,7 +31,7 @@ from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context
-from redis_saver._storage.version_table import PRESENT
+from redis_saver._storage.header import PRESENT
 from redis_saver.errors import decoding
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20

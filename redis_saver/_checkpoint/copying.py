@@ -25,7 +25,7 @@ from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context, default_ttl
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 from redis_saver.errors import ThreadBusy, decoding
 
 FIELDS_PER_PAGE = 500

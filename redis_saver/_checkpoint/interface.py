@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import (
 from redis_saver._checkpoint import guards
 from redis_saver._checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
 from redis_saver._common import config as configs
-from redis_saver._common import versions
+from redis_saver._common import names
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
@@ -252,7 +252,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         What makes it unlike any other comes from the operating system: `random.seed()` in a graph, or a fork of the process,
         repeats nothing.
         """
-        return versions.following(current)
+        return names.next_version(current)
 
     # -- threads
 

@@ -20,9 +20,10 @@ from redis_saver._engine.requests import Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec, compression
 from redis_saver._storage import header as headers
+from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 from redis_saver.errors import decoding
 
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
@@ -168,13 +169,13 @@ class Inventory:
         elif self._decodes:
             self._load(field, where, writes, {})
 
-    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[codec.Write]]:
+    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[Write]]:
         """The writes in a record of a task, and their checkpoint."""
         ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
         where = self._at(ns, checkpoint_id)
         return where, codec.decode_writes((names.component(task), record), where)
 
-    def _load(self, field: bytes, where: Address, writes: Sequence[codec.Write], chunks: codec.Chunks) -> None:
+    def _load(self, field: bytes, where: Address, writes: Sequence[Write], chunks: codec.Chunks) -> None:
         """Decode writes."""
         with self._found.reading(describe(field), _READ):
             for write in writes:

@@ -34,7 +34,7 @@ from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9

@@ -15,11 +15,10 @@ from redis_saver._checkpoint.ownership import Record, Terms, take
 from redis_saver._checkpoint.query_interface import QueryInterface
 from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import config as configs
-from redis_saver._common import history as histories
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
+from redis_saver._common.config import History
 from redis_saver._common.display import shown
-from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
@@ -153,7 +152,7 @@ class Saver(QueryInterface, Generic[ClientT]):
             require_encryption=encryption.check(require_encryption, self.serde),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
-            keep_last=histories.parse(history),
+            keep_last=configs.parse_history(history),
             counted=self._counting.call,
             requires_owner=ownership == "required",
             refuses_forks=on_fork == "raise",

@@ -16,7 +16,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint.pruning import Limit, trim
-from redis_saver._common import config, limits, names, versions
+from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
@@ -41,7 +41,7 @@ from redis_saver._storage.chunk_cache import (
 from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.version_table import EMPTY, NEW, UNCHANGED, VersionTable, version_table
+from redis_saver._storage.header import EMPTY, NEW, UNCHANGED, VersionTable, version_table
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
@@ -227,7 +227,7 @@ def encoded(
     entries = pack([field[len(prefix) :] for field in retained.values()])
     header = headers.encode(context, where.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
-    tag, packed = versions.random_tag(), list(chunks.values())
+    tag, packed = names.random_tag(), list(chunks.values())
     if context.compression is not None:
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
     arguments: list[Argument] = [

@@ -32,6 +32,7 @@ from redis_saver._migrate.records import Entry, Key, Task, TaskInfo, ThreadOutli
 from redis_saver._migrate.redis_documents import RedisDocuments
 from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage import codec
+from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver.errors import ThreadMigrationError
 
@@ -154,7 +155,7 @@ class OurEndpoint(SaverEndpoint):
         found = self.driver.run(self._read_writes(thread, key, list(tasks)))
         return {named: TaskInfo(write.task_path) for named, write in found.items()}
 
-    def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:
+    def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, Write]]:
         """The first write of each task."""
         if not tasks:
             return {}
@@ -164,7 +165,7 @@ class OurEndpoint(SaverEndpoint):
         flat: list[bytes] = []
         for (task_id, _), end, stored in zip(tasks, suffixes, records, strict=True):
             flat += (names.component(task_id) + end, stored) if stored is not None else ()
-        found: dict[Task, codec.Write] = {}
+        found: dict[Task, Write] = {}
         for write in codec.decode_writes(flat, Address(thread, *key)):
             found.setdefault((write.task_id, min(write.idx, 0)), write)
         return found

@@ -30,7 +30,7 @@ HOT_CANNOT_HAVE = (EncodeError, LimitExceeded)
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
-Verify: TypeAlias = Literal["never", "on_open", "always"]
+Verify: TypeAlias = Literal["never", "on_open"]
 ColdHistory: TypeAlias = Literal["all", "latest"]
 
 

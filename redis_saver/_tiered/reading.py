@@ -92,9 +92,9 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
 
 
 def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | None) -> Tiered[bool]:
-    """For `verify`: whether cold has no newer checkpoint than hot. If it has, hot gives the thread up."""
+    """For `verify="on_open"`: False if cold has a newer checkpoint than hot, which then drops the thread."""
     place = where[:2]
-    if tiers.verify == "on_open" and place in tiers.verified:
+    if place in tiers.verified:
         return True
     newest = yield ColdCall("get_tuple", (for_cold(config.to_config(*place, "")),))
     if sum(map(len, place)) <= names.MAX_CACHED_NAME:

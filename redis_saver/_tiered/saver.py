@@ -87,8 +87,8 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             on_hot_error: Write-through, where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone,
                 and so do writes that are under way. A new write raises in any case, and cold does not get it: other processes may still
                 see hot, and would believe it.
-            verify: Compare a newest checkpoint that hot answers with cold's, for writers that go straight to cold: `"never"`, `"on_open"`
-                (once for each thread and namespace in this process), `"always"`.
+            verify: For writers that go straight to cold. `"on_open"`: compare the newest checkpoint in hot with cold's, once per thread and
+                namespace in this process. `"never"`: trust hot.
             flusher: Write-behind, as all that follow: whether this process flushes, its own records and those that others left. False:
                 others do (`redis-saver flush`).
             flush_interval: Seconds for which records of a thread are gathered before they are flushed.
@@ -109,7 +109,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
                 f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another checkpoint saver, such as PostgresSaver"
             )
         configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
-        configs.one_of(type(self), "verify", verify, "never", "on_open", "always")
+        configs.one_of(type(self), "verify", verify, "never", "on_open")
         configs.one_of(type(self), "mode", mode, "write-through", "write-behind")
         configs.one_of(type(self), "cold_history", cold_history, "all", "latest")
         if mode == "write-behind" and on_hot_error == "bypass":

@@ -21,17 +21,15 @@ _LOG = ThrottledLog("redis_saver.tiered_store")
 class StoreTiers:
     """A store over two tiers, as its operations see it."""
 
-    def __init__(self, hot: StoreContext, ttl: int, *, fills_on_write: bool) -> None:
+    def __init__(self, hot: StoreContext, ttl: int) -> None:
         """Begin with nothing counted.
 
         Args:
             hot: The store in front.
             ttl: How long copies live there, in milliseconds; 0: until they are evicted or written.
-            fills_on_write: Whether a write reads back what cold has then, and makes copies.
         """
         self.hot: StoreContext = hot
         self.ttl: int = ttl
-        self.fills_on_write: bool = fills_on_write
         self.counts: Counts = Counts()
 
 

@@ -40,9 +40,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
     ttl_config: TTLConfig | None
 
     @keywords.checked
-    def __init__(
-        self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise", fill_on_write: bool = True
-    ) -> None:
+    def __init__(self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise") -> None:
         """Put a store in front of another. Both stay yours.
 
         Args:
@@ -52,8 +50,6 @@ class TwoTierStore(BaseStore, Generic[Hot]):
                 (as JSON). A blocking one is called in worker threads by `AsyncTieredStore`.
             on_hot_error: Where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone, and so do writes that are under way. A new
                 write raises in any case, and cold does not get it: other processes may still see hot, and would believe it.
-            fill_on_write: Whether a put reads back what cold has then, and leaves copies in hot: one more call of cold. False: the next read does that, and after
-                each put searches of the partition go to cold.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
@@ -73,9 +69,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         """The store behind it."""
         self.supports_ttl: bool = cold.supports_ttl
         self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
-        self._tiers = StoreTiers(
-            context_of(hot), _ttl_of_copies(hot, self.ttl_config), fills_on_write=bool(fill_on_write)
-        )
+        self._tiers = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
         self._driver = self._driver_class(hot, cold, cold, bypasses=on_hot_error == "bypass")
         forks.watch(self._tiers.counts)
 

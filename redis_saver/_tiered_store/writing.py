@@ -40,7 +40,7 @@ class Begun(NamedTuple):
 def write(tiers: StoreTiers, puts: Sequence[PutOp], writes: Writes) -> Tiered[None]:
     """Put and delete items.
 
-    Two round trips to hot; to cold a call that writes and, unless all are deleted or hot is not filled on writes, one that reads.
+    Two round trips to hot; to cold a call that writes and, unless all are deleted, one that reads.
 
     Args:
         tiers: The store.
@@ -78,12 +78,10 @@ def _begun(tiers: StoreTiers, one: Begun, writer: str) -> Operation[Begun]:
 
 
 def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
-    """What cold has of the items that were put. None if it is not asked, or does not answer: it has them, and later reads fill hot."""
+    """The items that were put, as cold has them now. None if cold does not answer: it has them, and later reads fill hot."""
     put = [op for of_partition in writes.values() for op in of_partition.values() if op.value is not None]
     if not put:
         return {}
-    if not tiers.fills_on_write:
-        return None
     gets = [GetOp(tuple(op.namespace), op.key, refresh_ttl=False) for op in put]
     items, error = yield Attempt(ColdCall("batch", (gets,)))
     if error is not None:

@@ -69,6 +69,7 @@ from redis_saver._checkpoint import pruning
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._engine.requests import Call
 from redis_saver._common.names import Keyspace
+from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 
 BOTH = pytest.mark.parametrize("target_name", ["redis", "redis62"])
 
@@ -667,11 +668,10 @@ class Machine(RuleBasedStateMachine):
     def remember_older(self, which: int, data: Any) -> None:
         """What it knew some time ago, or what another process knows."""
         saver = self.uniforms[which].saver
-        lock = saver._context.chunk_cache._lock
-        del saver._context.chunk_cache._lock
-        mine = copy.deepcopy(saver._context.chunk_cache)
-        saver._context.chunk_cache._lock = lock
-        mine._lock = type(lock)() if isinstance(lock, type) else __import__("threading").Lock()
+        known = saver._context.chunk_cache._threads
+        mine = ChunkCache(CACHE_BYTES)
+        for key, thread in known.items():
+            mine._threads.store(key, copy.deepcopy(thread), known._sizes[key])
         if self.kept and data.draw(st.booleans()):
             saver._current = saver._current._replace(chunk_cache=data.draw(st.sampled_from(self.kept)))
         self.kept.append(mine)

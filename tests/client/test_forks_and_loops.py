@@ -122,7 +122,7 @@ def test_a_child_and_its_parent_go_on(used: Any) -> None:
 
 def test_a_fork_while_other_os_threads_hold_every_lock(used: Any) -> None:
     """The locks of pools, clients and savers, which nobody will release in the child."""
-    holders: list[Any] = [used._context.chunk_cache._lock]
+    holders: list[Any] = [used._context.chunk_cache._threads._lock]
     if isinstance(used, RedisSaver):
         holders += [used._driver._lock]
         client = used._driver.client

@@ -19,7 +19,7 @@ from seeds import seeds
 from bench.history import history, message
 from redis_saver import Limits
 from redis_saver._common.limits import Allowance
-from redis_saver._serde import native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.message_codec import state
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage import chunking, chunks, codec
@@ -46,7 +46,7 @@ def read_back(
     saver: Any, value: bytes, found: dict[bytes, bytes], last: Stored | None = None
 ) -> tuple[Any, Stored | None]:
     allowance = Allowance(Limits(), "a thread")
-    return codec._decoded(saver, value, found, "value", "place", allowance, last=last, keeps=True)
+    return codec.decode_stored(saver, value, found, "value", "place", allowance, last=last, remembers=True)
 
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
@@ -300,7 +300,7 @@ REMEMBERED = {
 def compiled_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a test with the compiled part, and without."""
     if request.param == "without":
-        monkeypatch.setattr(native_bridge, "native", None)
+        monkeypatch.setattr(message_fields, "native", None)
 
 
 def reader(value: list[Any]) -> Callable[[], Version]:
@@ -414,10 +414,10 @@ def test_nothing_to_remember_takes_no_memory() -> None:
     for number in range(50):
         known.remember(b"%d" % number, {})
         known.remember(b"%d" % number, {("", "messages"): None})
-    assert not known._threads
+    assert known.numbers()["cache_bytes"] == 0
     stored = codec.encode_value(Bare(), history(100), "value")
     known = ChunkCache(10**6)
     known.remember(b"1", {("", "messages"): Version(b"b", stored)})
     known.remember(b"1", {("", "messages"): None})
     assert not known.of(b"1").versions
-    assert known._size == 0
+    assert known.numbers()["cache_bytes"] == 0

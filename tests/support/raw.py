@@ -14,7 +14,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec, framing
 from redis_saver._storage import header as headers
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:

@@ -753,12 +753,14 @@ async def test_values_reach_cold_as_the_bytes_they_are(tiers: Tiers) -> None:
 
 
 async def test_verify(tiers: Tiers) -> None:
-    uniform, cold = await tiers.uniform(**BEHIND, verify="always"), await tiers.cold_uniform()
+    uniform, cold = await tiers.uniform(**BEHIND, verify="on_open"), await tiers.cold_uniform()
     made = await written(uniform)
     assert (await uniform.get_tuple(config())).config == made[-1]  # cold lags behind, and that is all right
     assert await uniform.get_tuple(config("thread", "sub")) is None
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     await cold.put(made[-1], new, {}, new["channel_versions"])
+    assert (await uniform.get_tuple(config())).config == made[-1]  # it was compared before
+    uniform = await tiers.uniform(**BEHIND, verify="on_open")
     assert (await uniform.get_tuple(config())).checkpoint["id"] == new["id"]
     assert len(await cold.list(config())) == 4  # nothing of ours was lost
 
