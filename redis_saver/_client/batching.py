@@ -29,7 +29,7 @@ from operator import length_hint
 from typing import Any
 
 from redis_saver._client import clients
-from redis_saver._client.link import ALONE, Address, Exchange, Link, Send, Together, Tries, as_command, name_of
+from redis_saver._client.link import ALONE, Exchange, Link, Newcomer, Send, Together, Tries, as_command, name_of
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Request, Sleep, T, key_of
 from redis_saver._engine.runner import arun
 
@@ -249,7 +249,7 @@ class Batcher:
                 link.traffic.sending(verb.command)
                 options = {**link.options, **clients.target(verb.node)}
                 return link.traffic.receive(await self.client.execute_command(*verb.command, **options))
-        if isinstance(verb.node, Address):
+        if isinstance(verb.node, Newcomer):
             newcomer = type(self.client.get_primaries()[0])(*verb.node, **self.client.connection_kwargs)
             try:
                 return await self._carry_out(Together(verb.commands, newcomer))

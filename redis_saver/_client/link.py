@@ -61,10 +61,10 @@ class Together(NamedTuple):
 
     commands: Sequence[Sequence[Argument]]
     node: Any = None
-    """A node of the client's cluster, or the `Address` of a node that the client does not know."""
+    """A node of the client's cluster, or a `Newcomer`."""
 
 
-class Address(NamedTuple):
+class Newcomer(NamedTuple):
     """A node that a cluster's client does not know."""
 
     host: str
@@ -293,7 +293,7 @@ class Link:
         if isinstance(reply, self.exceptions.MovedError):  # the whole slot has moved meanwhile
             return (yield Send(command, key))
         if isinstance(reply, self.exceptions.AskError):
-            target = self.client.get_node(reply.host, reply.port) or Address(reply.host, reply.port)
+            target = self.client.get_node(reply.host, reply.port) or Newcomer(reply.host, reply.port)
             _, reply = yield Together((("ASKING",), command), target)
         if isinstance(reply, Exception):
             raise reply
