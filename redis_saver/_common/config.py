@@ -135,7 +135,7 @@ def thread_ttl(config: RunnableConfig) -> int | None:
 
 
 def thread_history(config: RunnableConfig) -> bytes:
-    """The number of checkpoints that the thread keeps, from a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
+    """The thread's own history in a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
     if (given := configurable(config).get(HISTORY_KEY)) is None:
         return b""
     kept = parse_history(given, name=f"configurable[{HISTORY_KEY!r}]")

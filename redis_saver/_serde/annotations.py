@@ -95,7 +95,7 @@ class Source:
     def __init__(self, names: dict[str, Any], *, shapes_only: bool) -> None:
         self.names = names
         self.shapes_only = shapes_only
-        """True if to check the keys of `TypedDict`s only, and not the types of values."""
+        """True if only the keys of `TypedDict`s are checked, and not the types of values."""
 
     def name(self, value: Any = None) -> str:
         """A new name in the generated code: bound to a value, or a variable."""
