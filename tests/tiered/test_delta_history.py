@@ -16,7 +16,7 @@ from wrappers import Around
 
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
-from redis_saver._tiered import operations as tiered_operations
+from redis_saver._tiered import writing as tiered_writing
 from redis_saver._tiered import delta as tiered_delta
 from redis_saver._tiered.requests import ColdCall
 
@@ -183,7 +183,7 @@ async def test_a_write_while_hot_is_filled(tiers: Tiers, after: bool) -> None:
     def write() -> Any:
         where = config("thread", "", late_id(4))
         written.append(where)
-        yield from tiered_operations.put_writes(writer.saver._tiers, where, [("log", ["late"])], "task-4b", "path")
+        yield from tiered_writing.put_writes(writer.saver._tiers, where, [("log", ["late"])], "task-4b", "path")
 
     Around(reader.saver, meanwhile)
     assert await talk.history(reader) == talk.expected(1, last=8)
