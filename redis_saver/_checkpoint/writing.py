@@ -309,16 +309,18 @@ def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
     ).arguments
 
 
-def check_names(context: Context, where: Address, checkpoint_id: str = "") -> None:
-    """Check where something is to be written.
+def check_names(context: Context, where: Address, other_id: str = "") -> None:
+    """Check the names of a checkpoint that is written, and of another one, or of a task.
 
     Raises:
         LimitExceeded: A name is too long.
     """
-    limits.check_name(context.limits, where.thread_id, "a thread")
-    limits.check_name(context.limits, where.checkpoint_ns, "a namespace")
-    for one in (where.checkpoint_id or "", checkpoint_id):
-        limits.check_name(context.limits, one, "a checkpoint")
+    thread, ns, checkpoint_id = where
+    if 4 * max(len(thread), len(ns), len(checkpoint_id or ""), len(other_id)) > context.limits.name_bytes:
+        limits.check_name(context.limits, thread, "a thread")
+        limits.check_name(context.limits, ns, "a namespace")
+        limits.check_name(context.limits, checkpoint_id or "", "a checkpoint")
+        limits.check_name(context.limits, other_id, "a checkpoint or task")
 
 
 def put_writes(
@@ -355,8 +357,7 @@ def store_writes(
     variant: Variant | None = None,
 ) -> Operation[bool]:
     """Store a non-empty list of pending writes; as `store`, by `lua/checkpoint/put_writes.lua` or a variant of it."""
-    check_names(context, where)
-    limits.check_name(context.limits, task_id, "a task")
+    check_names(context, where, task_id)
     chunks: dict[bytes, bytes] = {}
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
     member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)

@@ -106,6 +106,9 @@ def address(config: RunnableConfig) -> Address:
         TypeError, ValueError: The config has no thread, or something in it is no name.
     """
     given = configurable(config)
+    thread, ns, checkpoint = given.get("thread_id"), given.get("checkpoint_ns"), given.get("checkpoint_id")
+    if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
+        return Address(thread, ns, checkpoint or None)
     return Address(_thread_id(given), _namespace(given) or "", _checkpoint_id(given))
 
 

@@ -61,7 +61,8 @@ def check(limits: Limits, limit: str, amount: int, what: str, *named: object) ->
     Raises:
         LimitExceeded: The amount is more than the limit.
     """
-    if amount > (most := _most(limits, limit)):
+    most: int = FIXED.get(limit) or getattr(limits, limit)
+    if amount > most:
         remedy = "Store less in one call, or keep a part of it elsewhere (for example in a file) and store a reference"
         if limit not in FIXED:
             remedy = (
@@ -71,11 +72,6 @@ def check(limits: Limits, limit: str, amount: int, what: str, *named: object) ->
         raise LimitExceeded(
             f"{sentence(what, *named, f'{amount:,}')}; the limit is {most:,}. Nothing was written. {remedy}"
         )
-
-
-def _most(limits: Limits, limit: str) -> int:
-    most: int = FIXED.get(limit) or getattr(limits, limit)
-    return most
 
 
 def check_name(limits: Limits, name: str, what: str) -> None:
@@ -115,7 +111,7 @@ class Allowance:
         Raises:
             LimitExceeded: It is more than the limit allows, or all values together are.
         """
-        most = _most(self._limits, limit)
+        most: int = FIXED.get(limit) or getattr(self._limits, limit)
         if limit == "value_bytes":
             self._left -= amount
         if amount > most or self._left < 0:

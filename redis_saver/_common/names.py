@@ -53,11 +53,6 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-def component(name: str) -> bytes:
-    """A name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
-    return _COMPONENTS[name]
-
-
 def new_component(name: str) -> bytes:
     """`component` for a name that is not likely to come again: it is not remembered."""
     raw = encode(name)
@@ -66,7 +61,8 @@ def new_component(name: str) -> bytes:
     return raw + b"\0"
 
 
-_COMPONENTS = _Made(new_component)
+component: Callable[[str], bytes] = _Made(new_component).__getitem__
+"""Return a name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
 
 
 def name_of(component: bytes) -> str:
@@ -120,11 +116,6 @@ def _text_of(version: str) -> bytes:
 _TEXTS = _Made(_text_of)
 
 
-def version_from(text: bytes) -> str | int | float:
-    """The inverse of `version_text`."""
-    return _VERSIONS[text]
-
-
 def _version_from(text: bytes) -> str | int | float:
     kind, rest = text[:1], text[1:]
     if kind == b"v":
@@ -139,7 +130,8 @@ def _version_from(text: bytes) -> str | int | float:
     raise ValueError(f"{shown(text)} is not the stored form of a channel version")
 
 
-_VERSIONS = _Made(_version_from)
+version_from: Callable[[bytes], str | int | float] = _Made(_version_from).__getitem__
+"""The inverse of `version_text`."""
 
 
 _RANDOM = struct.Struct("256Q")

@@ -19,6 +19,7 @@ sends it if it is gone.
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -112,7 +113,7 @@ class KnownCheckpoint:
             values: The contents of its values' fields, in the order of its channels. None: there is no value. Empty: the
                 contents are not known.
         """
-        its_bytes = sum([len(value) for value in values.values() if value])
+        its_bytes = sum(map(len, filter(None, values.values())))
         if its_bytes + len(header) > MAX_KNOWN_BYTES:
             its_bytes, values = 0, {field: value and b"" for field, value in values.items()}
         self.chain: int = 0
@@ -129,6 +130,7 @@ class KnownCheckpoint:
 MAX_KNOWN_BYTES = 100_000
 """Of a larger checkpoint, without its chunks, only the names of its values are remembered."""
 _chains = itertools.count(1)
+_SIZE = operator.attrgetter("size")
 
 
 class History(NamedTuple):
@@ -184,9 +186,9 @@ class KnownThread(NamedTuple):
     @property
     def size(self) -> int:
         """About how many bytes of memory it takes. What versions and histories share counts once."""
-        whole = sum([checkpoint.size for checkpoint in self.checkpoints.values()])
+        whole: int = sum(map(_SIZE, self.checkpoints.values()))
         if not self.points:
-            return whole + sum([version.size for version in self.versions.values()])
+            return whole + int(sum(map(_SIZE, self.versions.values())))
         points = [point for points in self.points.values() for point in points]
         seeds = [history.version for point in points for history in point.histories.values() if history.version]
         versions = {id(version): version.size for version in (*seeds, *self.versions.values())}

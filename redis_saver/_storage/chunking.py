@@ -67,7 +67,9 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
     root = level.fields[0][:1]
     if len(below) > MAX_BELOW:
         return None
-    new = tuple([field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]])
+    new: tuple[bytes, ...] = ()
+    for each, same in zip(levels, kept, strict=True):
+        new += each.fields[same:]
     chunks, size = by_field(levels, kept, before if lower else None)
     return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded._replace(elements=[]), size)
 

@@ -26,6 +26,7 @@ from redis_saver._storage.framing import take
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
 """Kinds of chunks: a list of chunks, bytes, compressed bytes."""
 DIGEST = 16
+_DIGEST_OF = operator.itemgetter(slice(1, None))
 _FRAMES = 1 + DIGEST
 """Position of the frames in a root, after its kind and a digest of the rest."""
 
@@ -118,7 +119,7 @@ def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
     """The digests of chunks, as a list of chunks or a root holds them."""
-    return b"".join([field[1:] for field in fields])
+    return b"".join(map(_DIGEST_OF, fields))
 
 
 def in_chunks(value: bytes) -> bool:
@@ -209,7 +210,7 @@ def by_field(
             size -= len(chunks.pop(field))
     for level, same in zip(levels, kept, strict=True):
         more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
-        size += sum(len(chunk) for field, chunk in more.items() if field not in chunks)
+        size += sum(map(len, map(more.__getitem__, more.keys() - chunks.keys())))
         chunks.update(more)
     return chunks, size
 

@@ -64,7 +64,9 @@ def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
     """Check a value in chunks against the limits: its bytes as they are read, its chunks, and their levels."""
     check, levels = partial(limits.check, context.limits), stored.levels
     check("value_bytes", sum(map(len, levels[0].bytes)), "the value of channel {!r} has {} bytes", channel)
-    count = sum([len(level.fields) for level in levels])
+    count = 0
+    for level in levels:
+        count += len(level.fields)
     check("chunks", count, "the value of channel {!r} has {} chunks", channel)
     check("depth", len(levels) - 1, "the value of channel {!r} has {} levels of lists of chunks", channel)
 
