@@ -31,6 +31,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._serde.serializer import FastSerializer
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="sync")
+
 CHANNELS = ("log", "files", "plain")
 
 

@@ -31,6 +31,8 @@ from uniform import Target, Uniform
 from redis_saver import History
 from redis_saver._common import names
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
+
 SLACK = 16
 """So many more than asked for there may be, where few are asked for."""
 
@@ -185,6 +187,7 @@ async def test_a_thread_has_its_own_and_keeps_it(target: Target) -> None:
         ({"keep_last": 1, "more": 2}, ValueError, "one key"),
     ],
 )
+@pytest.mark.by_turns
 async def test_what_makes_no_sense_is_refused_before_anything_is_written(
     target: Target, given: Any, kind: type[Exception], said: str
 ) -> None:

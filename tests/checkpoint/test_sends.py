@@ -29,6 +29,8 @@ from redis_saver._storage import chunking, chunks
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.serde import FastSerializer
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
+
 ONE = pytest.mark.parametrize("target_name", ["redis"])
 
 

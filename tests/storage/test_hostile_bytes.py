@@ -580,6 +580,7 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
 
 @pytest.mark.parametrize("what", TOO_MUCH)
 @pytest.mark.parametrize("target_name", ["redis62"])
+@pytest.mark.by_turns
 async def test_more_than_a_limit_is_refused_before_anything_is_sent(target: Target, what: str) -> None:
     setting, call = TOO_MUCH[what]
     small, large = target.uniform(limits=LIMITS), target.uniform()

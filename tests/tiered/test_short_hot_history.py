@@ -15,6 +15,8 @@ from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain
 
 from redis_saver._common import names
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
+
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 HOT: dict[str, Any] = {"hot": {"history": {"keep_last": 3}}}
 MOST = 3 + 16

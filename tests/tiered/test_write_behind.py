@@ -60,6 +60,8 @@ from redis_saver._tiered.flush import queue as flush_queue
 from redis_saver._tiered.flush import run as flushing
 from redis_saver._tiered.requests import Attempt
 
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async")
+
 
 def all_plain(found: list[Any]) -> list[Any]:
     return [plain(one) for one in found]
@@ -640,6 +642,7 @@ async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("lost", ["index", "data"])
 @pytest.mark.parametrize("at", range(2, 7))
+@pytest.mark.by_turns
 async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_repaired(
     tiers: Tiers, at: int, lost: str
 ) -> None:
