@@ -464,7 +464,7 @@ ARGUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(st.lists(st.builds(Send, st.text(max_size=5), ARGUMENTS), min_size=1, max_size=3), st.booleans())
 def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> None:
     value = some[0] if alone else some

@@ -64,6 +64,7 @@ ACTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.also_on(cluster="async")
 @pytest.mark.parametrize("first", ["put", "writes"])
 async def test_no_path_leaves_a_key_without_the_deadline(target: Target, first: str) -> None:
     uniform = target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True})

@@ -103,7 +103,7 @@ def play(
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.parametrize("before", ["nothing", "an item", "a crash"])
+@pytest.mark.parametrize("before", ["nothing", pytest.param("an item", marks=pytest.mark.slow), "a crash"])
 @pytest.mark.parametrize(
     "actors",
     [["writer", "deleter", "cleaner"], ["writer", "other writer", "deleter"], ["writer", "wiper"]],

@@ -499,6 +499,7 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
             kind(hot, cold, **{name: value})
 
 
+@pytest.mark.by_turns
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 30)))
