@@ -199,7 +199,7 @@ async def same(scenario: Scenario, ours: Run) -> None:
 def everywhere(ways: list[str], servers: list[str], durabilities: list[str]) -> pytest.MarkDecorator:
     """Parametrize `at` with arguments of `play`.
 
-    On the first server are all ways and all durabilities, each at least once. On each other server is one of the ways of `NATIVE`.
+    The first server has all ways and all durabilities, each at least once. Each other server has one of `NATIVE`.
     Before Python 3.11 asyncio tasks take no context along, and LangGraph has no `interrupt` in them.
     """
     if sys.version_info < (3, 11):
