@@ -31,6 +31,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import DecodeError, NotOwner
 
+pytestmark = pytest.mark.also_on(cluster="sync")
+
 THREAD = "thread"
 WORK = 0.02
 """Seconds for which a waiter of the simulation keeps the thread."""
@@ -471,6 +473,7 @@ def wrong(reply: Any) -> Any:
         wrong([1, b""]),
     ],
 )
+@pytest.mark.by_turns
 async def test_a_damaged_reply_to_a_poll_is_damage(target: Target, reply: Any) -> None:
     waiter = taken(target.uniform(), "a" * 16)
     next(waiter)

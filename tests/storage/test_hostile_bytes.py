@@ -582,6 +582,7 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
 
 @pytest.mark.parametrize("what", TOO_MUCH)
 @pytest.mark.parametrize("target_name", ["redis62"])
+@pytest.mark.by_turns
 async def test_more_than_a_limit_is_refused_before_anything_is_sent(
     target: Target, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

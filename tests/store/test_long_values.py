@@ -23,6 +23,8 @@ from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._engine import scripts
 from redis_saver._store import transfer
 
+pytestmark = pytest.mark.also_on(cluster="sync", valkey="async")
+
 NS = ("files", "ada")
 MEMBER = b"files\0ada\0"
 LITTLE = 450
