@@ -6,6 +6,7 @@ import re
 from enum import IntEnum
 from pathlib import Path
 
+import pytest
 from cases import each
 
 from redis_saver import errors
