@@ -18,8 +18,9 @@
 -- ARGV[10] new_tag   the thread's tag from now on: random hexadecimal digits
 -- ARGV[11] n         how many values follow
 -- ARGV[12] p         how many chunks follow
--- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one of which may hold the names.
---                    Then what belongs to these: n values, p chunks
+-- ARGV[13] q         how many entries are flagged e
+-- ARGV[14..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one of
+--                    which may hold the names; of the entries flagged e. Then n values, and p chunks
 --
 -- Returns {tag, keep}: done. tag is the one that was there, or ''. keep is 0, or if the namespace is over its history limit
 -- the number of checkpoints of each namespace to which the caller is to prune the thread. Or {tag, 0, missing...}: what is

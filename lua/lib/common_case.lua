@@ -1,12 +1,12 @@
 -- Shared by the scripts (included, after lib/thread): the common case of a call, and no more. A script includes what all other cases take behind
 -- it, as the server makes the functions of a script anew at each call.
 
-local FIELDS, SEEN = 12, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
+local FIELDS, SEEN = 13, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
 
 -- Opens a thread with all that a put writes, in one call (in more where there are thousands). Returns what open_thread does.
 -- argv: what put.lua takes.
 local function look_up(index, data, argv)
-  local count = argv[11] + argv[12]
+  local count = argv[11] + argv[12] + argv[13]
   local meta, problem, found = open_thread(index, data, argv[1], '@history', unpack(argv, FIELDS + 1, FIELDS + math.min(count, 1000)))
   for from = 1001, meta and count or 0, 1000 do
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + 999, count)))
@@ -62,15 +62,18 @@ end
 -- lost its newest writes (a failover, a truncated file) has all of it, or an earlier tag.
 -- argv: what put.lua takes; meta, found: what look_up answered; is_home: whether cold has all else of the thread.
 local function put_known(index, data, argv, meta, found, is_home)
-  local n, p, tag = tonumber(argv[11]), tonumber(argv[12]), argv[9]
+  local n, p, q, tag = tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), argv[9]
   if not meta or tag == '' or meta.tag ~= tag or found[4] or n + p > 400 then return false end
   for i = 1, n do
+    if found[SEEN + i] then return false end
+  end
+  for i = n + p + 1, n + p + q do
     if found[SEEN + i] then return false end
   end
 
   local checkpoint, by_age, run, header = argv[1], argv[2], argv[3], argv[4]
   local fields = { '@state', '', checkpoint, header, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- so it need not grow
-  local last, bytes, values = 4, #header, FIELDS + n + p
+  local last, bytes, values = 4, #header, FIELDS + n + p + q
   for i = 1, n + p do
     if not found[SEEN + i] then
       local value = argv[values + i]

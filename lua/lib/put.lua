@@ -68,7 +68,7 @@ end
 local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, flags = argv[1], argv[2], argv[3], argv[4], argv[5]
   local n, p, new_tag = tonumber(argv[11]), tonumber(argv[12]), argv[10]
-  local before, values, of, tag = found[4], FIELDS + n + p, links(header), meta and meta.tag or ''
+  local before, values, of, tag = found[4], FIELDS + n + p + argv[13], links(header), meta and meta.tag or ''
 
   local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
   if is_home then fields[3], fields[4] = '@cold_backed', '1' end

@@ -41,13 +41,13 @@ from redis_saver._storage.chunk_cache import (
 from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.header import EMPTY, NEW, UNCHANGED, VersionTable, version_table
+from redis_saver._storage.header import EMPTIED, EMPTY, NEW, UNCHANGED, VersionTable, version_table
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
 """In place of a history limit: neither the saver's nor the thread's own counts for this put."""
-_NEW, _UNCHANGED, _EMPTY = NEW[0], UNCHANGED[0], EMPTY[0]
+_NEW, _UNCHANGED, _EMPTIED, _EMPTY = NEW[0], UNCHANGED[0], EMPTIED[0], EMPTY[0]
 
 
 class Variant(NamedTuple):
@@ -212,12 +212,14 @@ def encoded(
                 chunks[chunk] = stored.chunks[chunk]
 
     unchanged = last_checkpoint.values if last_checkpoint and last_checkpoint.chain == known.chain else {}
-    of_checkpoint = dict[bytes, bytes | None]()
+    of_checkpoint, emptied = dict[bytes, bytes | None](), list[bytes]()
     for flag, field in zip(flags, table.fields, strict=True):
         value = stored_values.get(field) if flag == _NEW else None
         if flag == _UNCHANGED:
             is_known = is_known and unchanged.get(field) is not None
             value = unchanged.get(field) or b""
+        elif flag == _EMPTIED:
+            emptied.append(field)
         elif flag == _EMPTY:
             is_known = is_known and unchanged.get(field, b"") is None
         of_checkpoint[field] = value
@@ -233,8 +235,8 @@ def encoded(
     arguments: list[Argument] = [
         member, by_age, run, header, flags,
         default_ttl(context), config.thread_ttl(given) or b"", _history(context, given) if is_limited else _NO_LIMIT,
-        known.tag if is_known else b"", tag, len(stored_values), len(chunks),
-        *stored_values, *chunks, *stored_values.values(), *packed,
+        known.tag if is_known else b"", tag, len(stored_values), len(chunks), len(emptied),
+        *stored_values, *chunks, *emptied, *stored_values.values(), *packed,
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint), tag)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from hashlib import sha1
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -74,7 +75,11 @@ class Simulation:
         # The server's clock is not the test's, so no waiter is late by it.
         patient = scripts.TAKE_OWNERSHIP.text.replace("LATE = 400", "LATE = 60000")
         assert "LATE = 60000" in patient
-        monkeypatch.setattr(scripts, "TAKE_OWNERSHIP", scripts._made("take_ownership", patient))
+        monkeypatch.setattr(
+            scripts,
+            "TAKE_OWNERSHIP",
+            scripts.TAKE_OWNERSHIP._replace(text=patient, sha=sha1(patient.encode()).hexdigest()),
+        )
 
     def wait(self, uniform: Uniform, keeps_it_for: float = WORK) -> int:
         """Add a waiter. Returns its number, which is also its nonce."""

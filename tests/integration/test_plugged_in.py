@@ -485,8 +485,8 @@ async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def put(uniform: Uniform, thread: str) -> None:
-    one = checkpoint({"n": [1]})
     await uniform.get_tuple(config(thread))
+    one = checkpoint({"n": [1]})
     await uniform.put(config(thread), one, {}, one["channel_versions"])
 
 
