@@ -15,9 +15,8 @@ import typer
 from redis_saver._cli.arguments import Prefix, Redis, Words, labels_of, postgres_url, redis_url, words_of
 from redis_saver._cli.opening import Savers, cold_failed
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._migrate.item_endpoints import OurItems
-from redis_saver._migrate.item_opening import opened_cold, opened_store
-from redis_saver._migrate.opening import opened
+from redis_saver._migrate.opening import opened, opened_cold, opened_store
+from redis_saver._migrate.stores import OurItems
 from redis_saver._store import store as stores
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered_store import erasing

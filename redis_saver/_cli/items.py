@@ -5,21 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Literal, Protocol
 
 from redis_saver._cli import screen
 from redis_saver._cli.arguments import labels_of
 from redis_saver._cli.show import progress_bar, tell_problems
 from redis_saver._common.display import counted, shown
-from redis_saver._migrate.item_engine import ItemsReport, migrate_items
-from redis_saver._migrate.item_opening import is_file_of_items, opened_store
-
-
-def is_file(url: str) -> bool:
-    """Whether this is the URL of a file that begins as those of items do."""
-    scheme, _, path = url.partition(":")
-    return scheme == "file" and is_file_of_items(Path(path.removeprefix("//")))
+from redis_saver._migrate.engine import ItemsReport, migrate_items
+from redis_saver._migrate.opening import opened_store
 
 
 class Settings(Protocol):

@@ -15,8 +15,7 @@ from redis_saver._cli.arguments import Json, Words, count, duration, refuse_embe
 from redis_saver._cli.show import MAX_PROBLEMS, progress_bar, tell_problems
 from redis_saver._common.display import counted, shown
 from redis_saver._migrate.engine import SAMPLE, Report, migrate
-from redis_saver._migrate.item_opening import STORE_FORMS
-from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, opened
+from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened
 from redis_saver.errors import EndpointError
 
 _ENDPOINTS = (
@@ -203,7 +202,7 @@ def _run(given: Options) -> int:
         )
     refuse_embedded(given.source)
     refuse_embedded(given.target)
-    if given.store or items.is_file(given.source):
+    if given.store or is_file_of_items(given.source):
         if given.threads or given.thread_prefix or given.sample != SAMPLE:
             raise EndpointError(
                 "--thread, --thread-prefix and --sample are about threads, and these are the items of a store"
