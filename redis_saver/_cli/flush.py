@@ -38,8 +38,8 @@ _STEP = 0.1
 _TURN = 1.0
 """Seconds of a drain between two looks at servers and signals."""
 _CODES = (
-    "Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or "
-    "a missing table is at fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written "
+    "Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package "
+    "or a missing table is at fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written "
     "encrypted."
 )
 

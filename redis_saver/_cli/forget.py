@@ -149,8 +149,8 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
     if not cold and driver.run(erasing.holds_copies(context, labels)):
         raise EndpointError(
             f"namespace {shown(labels)} in {hot.name}: its items are copies of what a cold store has, and what is "
-            "deleted in Redis alone comes back from there. Nothing was deleted. Name it with --postgres URL. If it is another "
-            "store, delete the items in Python, through the TieredStore; if there is none any more, with "
+            "deleted in Redis alone comes back from there. Nothing was deleted. Name it with --postgres URL. If it is "
+            "another store, delete the items in Python, through the TieredStore; if there is none any more, with "
             "delete_namespace() of the RedisStore"
         )
 

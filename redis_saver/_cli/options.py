@@ -266,9 +266,9 @@ class Savers:
         """
         if not self.has_cold and driver_of(self.hot).run(_is_cold_backed(context_of(self.hot), name)):
             raise EndpointError(
-                f"thread {shown(name)} is in a cold tier, too, and what is {done} in Redis alone comes back from there, or "
-                f"is not all of it. Nothing was {done}. Name it with --postgres URL. If there is none any more, or it is "
-                "another saver, do it in Python"
+                f"thread {shown(name)} is in a cold tier, too, and what is {done} in Redis alone comes back "
+                f"from there, or is not all of it. Nothing was {done}. Name it with --postgres URL. If there is none "
+                "any more, or it is another saver, do it in Python"
             )
 
 
