@@ -47,10 +47,10 @@ from typing_extensions import TypedDict
 from redis_saver import AsyncRedisSaver, FileDamaged, RedisSaver, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver._common.display import counted
-from redis_saver._migrate import dumpfile, framed_file, langgraph_dev
+from redis_saver._migrate import files, langgraph_dev
 from redis_saver.migrate import migrate, opened
 from redis_saver._migrate import engine as engine_module
-from redis_saver._migrate.records import with_text_versions
+from redis_saver._migrate.engine import with_text_versions
 from redis_saver._storage.opaque import OpaqueSerializer
 
 KINDS = ["ours", "postgres", "sqlite", "inmem"]
@@ -647,8 +647,8 @@ def test_a_file_that_was_cut_off_is_refused(exported: Path) -> None:
 
 
 def _framed(record: Any, at: int) -> bytes:
-    data = framed_file.ormsgpack.packb(record)
-    return framed_file.FRAME.pack(len(data), framed_file.checksum(data, at)) + data
+    data = files.ormsgpack.packb(record)
+    return files.FRAME.pack(len(data), files.checksum(data, at)) + data
 
 
 def test_a_file_that_was_changed_is_refused(exported: Path) -> None:
@@ -660,15 +660,15 @@ def test_a_file_that_was_changed_is_refused(exported: Path) -> None:
 
 def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> None:
     """Each is sound by itself."""
-    whole, at = exported.read_bytes(), len(dumpfile.FIRST_LINE)
+    whole, at = exported.read_bytes(), len(files.ThreadFile.FIRST_LINE)
     while at < len(whole):
-        length, _ = framed_file.FRAME.unpack_from(whole, at)
-        after = at + framed_file.FRAME.size + length
+        length, _ = files.FRAME.unpack_from(whole, at)
+        after = at + files.FRAME.size + length
         if after < len(whole):
             for changed in (whole[:after] + whole[at:], whole[:at] + whole[after:]):
                 exported.write_bytes(changed)
                 with pytest.raises(FileDamaged):
-                    dumpfile.FileSource(exported, JsonPlusSerializer())
+                    files.ThreadFile(exported, JsonPlusSerializer(), target=False)
         at = after
 
 

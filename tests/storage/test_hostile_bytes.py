@@ -55,9 +55,8 @@ from redis_saver._checkpoint import delta, writing
 from redis_saver.errors import FileDamaged
 from redis_saver._common import limits
 from redis_saver._common.limits import Allowance
-from redis_saver._migrate.dumpfile import FIRST_LINE
-from redis_saver._migrate.framed_file import FRAME, checksum
 from redis_saver._migrate.engine import migrate
+from redis_saver._migrate.files import FRAME, ThreadFile, checksum
 from redis_saver._migrate.opening import opened
 from redis_saver._common.names import Keyspace
 from redis_saver._serde.serializer import FastSerializer
@@ -645,7 +644,7 @@ def exported(folder: Path) -> bytes:
 
 
 def records_of(data: bytes) -> list[bytes]:
-    found, at = [], len(FIRST_LINE)
+    found, at = [], len(ThreadFile.FIRST_LINE)
     while at < len(data):
         length, _ = FRAME.unpack_from(data, at)
         found.append(data[at + FRAME.size : at + FRAME.size + length])
@@ -654,7 +653,7 @@ def records_of(data: bytes) -> list[bytes]:
 
 
 def file_of(records: list[bytes]) -> bytes:
-    made = FIRST_LINE
+    made = ThreadFile.FIRST_LINE
     for one in records:
         made += FRAME.pack(len(one), checksum(one, len(made))) + one
     return made
@@ -740,7 +739,7 @@ def test_twenty_thousand_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("length", [2**31, 2**32 - 1])
 def test_a_record_longer_than_its_file_takes_no_memory(tmp_path: Path, length: int) -> None:
     path = tmp_path / "threads"
-    path.write_bytes(FIRST_LINE + FRAME.pack(length, 0) + b"x" * 100)
+    path.write_bytes(ThreadFile.FIRST_LINE + FRAME.pack(length, 0) + b"x" * 100)
     tracemalloc.start()
     try:
         with pytest.raises(FileDamaged), opened(f"file:{path}", target=False):
