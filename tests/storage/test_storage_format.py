@@ -258,12 +258,12 @@ async def test_threads_from_before_histories_were_remembered(saver: Uniform, tar
             late = [f"late {before}" for before in range(2, task + 1)]
             assert [write[2] for write in history["log"]["writes"]] == [1, *late, *range(2, min(task, 3) + 1)]
         assert not target.raw.hexists(key, "@rewritten")
-        assert not saver.saver._context.chunk_cache.points_of(key, "")
+        assert not saver.saver._context.chunk_cache.of(key).points.get("")
     await saver.put_writes(configs[0], [("log", 1), ("log", "more")], "task")
     history = await saver.get_delta_channel_history(config=configs[-1], channels=["log"])
     assert [write[2] for write in history["log"]["writes"]][:2] == [1, "more"]
     assert target.raw.hexists(key, "@rewritten")
-    assert saver.saver._context.chunk_cache.points_of(key, "")
+    assert saver.saver._context.chunk_cache.of(key).points.get("")
 
 
 async def test_what_two_tiers_store_today_is_what_the_format_says(saver: Uniform, target: Target) -> None:
