@@ -114,11 +114,11 @@ class SaverOfRuns(AsyncRedisSaver):
         self._tokens.store((thread, run, attempt), record.token)
         return (yield from found)
 
-    def _put(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, RunnableConfig]:
-        return super()._put(self._as_owner(config), *arguments)
+    def _put_gen(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, RunnableConfig]:
+        return super()._put_gen(self._as_owner(config), *arguments)
 
-    def _put_writes(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, None]:
-        return super()._put_writes(self._as_owner(config), *arguments)
+    def _put_writes_gen(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, None]:
+        return super()._put_writes_gen(self._as_owner(config), *arguments)
 
     def _as_owner(self, config: RunnableConfig) -> RunnableConfig:
         if (run := _run_of(config)) is None or not (token := self._tokens.get((configs.thread_id(config), *run))):

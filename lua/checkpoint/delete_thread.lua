@@ -7,8 +7,9 @@
 -- Returns {checkpoints, writes, values, bytes}, nil where it removed a damaged thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
--- Ends ownership if: ARGV[1] ~= 'count'.
 
+--- @include lib/may_write
+--- @include lib/ends_ownership
 --- @include lib/thread
 
 local index, data = KEYS[1], KEYS[2]
@@ -17,9 +18,11 @@ local mode = ARGV[1]
 local meta, problem = open_thread(index, data)
 if problem and mode == 'any' and string.find(problem.err, '^DAMAGED') then
   redis.call('UNLINK', index, data)
+  end_ownership()
   return false
 end
 if problem then return problem end
+if mode ~= 'count' then end_ownership() end
 if not meta then return { 0, 0, 0, 0 } end
 local checkpoints = redis.call('ZLEXCOUNT', index, '[c', '(d')
 if mode ~= 'count' then redis.call('UNLINK', index, data) end

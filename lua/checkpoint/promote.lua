@@ -16,8 +16,9 @@
 -- then nothing was changed. Asked again after it was done, it answers 1.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
--- Ends ownership if: reply == 1.
 
+--- @include lib/may_write
+--- @include lib/ends_ownership
 --- @include lib/thread
 
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
@@ -27,7 +28,9 @@ local bytes, blobs, writes, format = tonumber(ARGV[4]), tonumber(ARGV[5]), tonum
 local _, problem = open_thread(index, data)
 if problem then return problem end
 if redis.call('EXISTS', made_index, made_data) < 2 then
-  return redis.call('HGET', data, '@copy') == token and 1 or 0
+  if redis.call('HGET', data, '@copy') ~= token then return 0 end
+  end_ownership()
+  return 1
 end
 if redis.call('HGET', made_data, '@copy_pages') ~= pages or not redis.call('ZSCORE', made_index, '') then return 0 end
 redis.call('UNLINK', index, data)
@@ -40,4 +43,5 @@ redis.call('HSET', data, '@copy', token, '@state', state_of(meta, ''), '@rewritt
 redis.call('PERSIST', index)
 redis.call('PERSIST', data)
 touch(index, data, nil, default, '')
+end_ownership()
 return 1

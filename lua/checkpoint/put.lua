@@ -29,6 +29,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
+--- @include lib/may_write
 --- @include lib/thread
 --- @include lib/common_case
 

@@ -17,6 +17,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: owned.
 
+--- @include lib/may_write
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/chunks

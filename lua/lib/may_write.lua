@@ -1,12 +1,17 @@
--- Put in front of an owned script, if somebody is to be refused (see redis_saver/_engine/scripts.py): who may write.
--- In the common case, a writer that owns the thread, it takes one command and makes no function.
-local owner, writer = KEYS[#KEYS], ARGV[#ARGV]
-KEYS[#KEYS], ARGV[#ARGV] = nil, nil
-if writer ~= ' ' and string.sub(redis.call('GET', owner) or '', 1, #writer) ~= writer then
+-- Included first by the scripts with the rule `owned`: who may write the thread.
+--
+-- Such a script takes one more argument, behind all others: `writer`. If that is '', nothing is looked at. Else the
+-- script also takes one more key, `owner`. The writer is its token, or nothing; a space; `!` if it has no token and the
+-- saver requires one; then, if the parent has to be the newest checkpoint, the checkpoint's member of the index and the
+-- parent's id, escaped. A writer that owns the thread costs one command.
+local writer, owner, checks_parent = ARGV[#ARGV], nil, false
+ARGV[#ARGV] = nil
+if writer ~= '' then owner, KEYS[#KEYS] = KEYS[#KEYS], nil end
+if owner and writer ~= ' ' and string.sub(redis.call('GET', owner) or '', 1, #writer) ~= writer then
 --- @include lib/owner
 local token, is_required, rest = string.match(writer, '^(%S*) (!?)(.*)$')
 local checkpoint, parent = string.match(rest, '^(c[^%z]*%z[^%z]*%z)(.*)$')
 local refused = refused_writer(owner, token, is_required) or checkpoint and refused_parent(KEYS[1], checkpoint, parent)
 if refused then return refused end
---- @waits
+checks_parent = checkpoint ~= nil
 end

@@ -1,4 +1,4 @@
--- Shared by the scripts that write a thread (put in front of them, see redis_saver/_engine/scripts.py): who may write it.
+-- Shared by the scripts (included): who owns a thread, and who may write it.
 
 -- The parts of what the owner's key holds: token, until when the lease lasts (milliseconds), since when it is owned (microseconds), the run, the run of
 -- the one it was taken from, and who the owner says it is. No parts where nobody took the thread, or where it cannot be read.
@@ -38,16 +38,4 @@ local function refused_parent(index, checkpoint, parent)
   local newest = redis.call('ZREVRANGEBYLEX', index, '(' .. string.sub(ns, 1, -2) .. '\1', '[' .. ns, 'LIMIT', 0, 1)[1]
   if not newest or newest == ns .. parent or redis.call('ZSCORE', index, checkpoint) then return nil end
   return redis.error_reply('STALEPARENT ' .. string.gsub(string.sub(newest, #ns + 1, 200), '[^%w%-_.:]', ''))
-end
-
--- Whether another writer is writing the thread to cold.
--- intents: the key of write intents; own: the token of the caller's, as a request that is sent again finds its own; gone: milliseconds after which
--- a writer is gone.
-local function is_being_written(intents, own, gone)
-  local now = now_in_milliseconds()
-  for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
-    local age = now - (tonumber(string.sub(intent, 1, 15)) or 0)
-    if string.sub(intent, 33) ~= own and age >= 0 and age < gone then return true end
-  end
-  return false
 end

@@ -25,9 +25,9 @@
 --   WAIT       5  not what was coalesced, and cannot get that while others write the thread: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: owned.
--- Ends ownership if: ARGV[6] == 'nothing' and reply[1] <= 2.
--- Waits if: checkpoint and is_being_written(KEYS[3], ARGV[1], tonumber(ARGV[7])).
 
+--- @include lib/may_write
+--- @include lib/ends_ownership
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/write_behind
@@ -64,6 +64,15 @@ local function conflict_others(others)
   return state
 end
 
+-- True if another writer is writing the thread to cold. (A request that is sent again finds its own intent.)
+local function is_being_written(others, now)
+  for _, other in ipairs(others) do
+    local age = now - (tonumber(string.sub(other, 1, 15)) or 0)
+    if string.sub(other, 33) ~= token and age >= 0 and age < gone then return true end
+  end
+  return false
+end
+
 -- Keeps the intents longer than the thread would be.
 local function set_deadline()
   local left, kept = redis.call('PTTL', index), redis.call('PTTL', intents)
@@ -74,12 +83,13 @@ local function set_deadline()
   end
 end
 
-if redis.call('EXISTS', dirty) == 1 then return first(BEHIND) end
-local meta, problem, found = open_thread(index, data, '@cold_backed', '@no_task_path', '@cold_gaps')
-if problem then return problem end
 local others = redis.call('ZRANGEBYLEX', intents, '-', '+')
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
+if checks_parent and is_being_written(others, now) then return { WAIT, 0, 0 } end
+if redis.call('EXISTS', dirty) == 1 then return first(BEHIND) end
+local meta, problem, found = open_thread(index, data, '@cold_backed', '@no_task_path', '@cold_gaps')
+if problem then return problem end
 if meta and #others == 0 and need ~= 'nothing' then
   local is_only_here = not found[4] or meta.dirty
   if is_only_here or need == 'all' and found[6] == '1' then
@@ -87,11 +97,8 @@ if meta and #others == 0 and need ~= 'nothing' then
     if found[6] then redis.call('HSET', data, '@cold_gaps', '2') end -- cold is going to get what was coalesced
     return first(is_only_here and UNNOTED or BEHIND)
   end
-elseif meta and need == 'all' and found[6] == '1' then -- what is here is not believed any more where all the others are gone
-  for _, other in ipairs(others) do
-    local age = now - (tonumber(string.sub(other, 1, 15)) or 0)
-    if string.sub(other, 33) ~= token and age >= 0 and age < gone then return { WAIT, 0, 0 } end
-  end
+elseif meta and need == 'all' and found[6] == '1' and is_being_written(others, now) then
+  return { WAIT, 0, 0 } -- if all the others are gone, what is here is not believed any more
 end
 local state, has = conflict_others(others), found[6] and PARTIAL or COMPLETE
 if state == ALL_CHANGES then state, has = '!', PARTIAL end
@@ -109,4 +116,5 @@ if writes ~= '' and found[5] then
     if one == writes then pathless = 1 end
   end
 end
+if need == 'nothing' then end_ownership() end
 return { meta and has or ABSENT, pathless, still and 1 or 0 }

@@ -9,8 +9,9 @@
 -- Returns 1; 0 where the thread is being written to cold: then nothing was done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
--- Ends ownership if: reply == 1.
 
+--- @include lib/may_write
+--- @include lib/ends_ownership
 --- @include lib/thread
 --- @include lib/write_behind
 
@@ -21,4 +22,5 @@ local _, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
 redis.call('UNLINK', index, data, lease)
 put_tombstone(dirty)
+end_ownership()
 return 1

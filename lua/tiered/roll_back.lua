@@ -20,6 +20,7 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
+--- @include lib/may_write
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/chunks

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import uuid4
 
+from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.pruning import ATTEMPTS
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.references import (
@@ -48,12 +49,9 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
             fields = _fields(seen, reachable)
         counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
         if counted is not None:
-            keys = (*context.keyspace.keys(target), *staged)
-            if (
-                yield Call(
-                    scripts.PROMOTE, keys, (token, counted.pages, default_ttl(context), *counted[1:], seen.format)
-                )
-            ):
+            keys, writer = (*context.keyspace.keys(target), *staged), writer_of(context, target, deletes=True)
+            arguments = (token, counted.pages, default_ttl(context), *counted[1:], seen.format)
+            if (yield owned_call(scripts.PROMOTE, keys, writer, arguments)):
                 context.chunk_cache.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))

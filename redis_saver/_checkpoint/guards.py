@@ -1,24 +1,25 @@
-"""Who may write: operations whose scripts look first whether the writer owns the thread, or whether a parent is the newest checkpoint."""
+"""Who may write a thread, and on which parent: what scripts with the rule `owned` are told of the writer."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from redis_saver._common import config, names
 from redis_saver._common.bounded_cache import BoundedCache
+from redis_saver._common.config import Address
 from redis_saver._common.names import Keyspace
-from redis_saver._engine.requests import Batch, Call
-from redis_saver._engine.runner import Pump
+from redis_saver._engine.requests import Argument, Call
 from redis_saver._engine.scripts import Script
 from redis_saver._storage.context import Context
 
-T = TypeVar("T")
+ANYBODY = b""
+"""A writer of which nothing is to be checked."""
 
 
 class Held:
@@ -44,100 +45,55 @@ A loop that starts on an empty namespace has no marker in its configs, so its ne
 id. The next put of a forgotten loop is not checked for a fork."""
 
 
-class Guard(NamedTuple):
-    """What the scripts of an operation are to look at."""
-
-    scripts: Mapping[Script, Script]
-    """The scripts that look, in place of those that the operation names."""
-    token: str
-    """The writer's, of all threads that the operation writes; nothing: what `held` has."""
-    keyspace: Keyspace
-    held: Tokens
-    is_required: bool
-    parentage: bytes = b""
-    """The member of a checkpoint whose parent has to be the newest, and the parent's id as a component; nothing: that is not looked at."""
-
-    def of(self, request: Any) -> Any:
-        """The request that looks."""
-        if isinstance(request, Call):
-            return self._of_call(request)
-        if isinstance(request, Batch):
-            return Batch([self.of(one) for one in request.requests])
-        return request
-
-    def _of_call(self, call: Call) -> Call:
-        if (script := self.scripts.get(call.script)) is None:
-            return call
-        owner = names.owner_beside(call.keys[0])
-        token = self.token or self.held.get((self.keyspace, owner), _NOT_HELD).token
-        required = b"!" if self.is_required and not token else b""
-        writer = b"%b %b%b" % (token.encode(), required, self.parentage)
-        return Call(script, (*call.keys, owner), (*call.arguments, writer))
+def owned_call(script: Script, keys: Sequence[bytes], writer: bytes, arguments: Sequence[Argument]) -> Call:
+    """Return the call of a script with the rule `owned`. It takes the owner's key only if something is to be checked."""
+    return Call(script, (*keys, names.owner_beside(keys[0])) if writer else keys, (*arguments, writer))
 
 
-def guarded(operation: Generator[Any, Any, T], guard: Guard) -> Generator[Any, Any, T]:
-    """Run an operation whose scripts look first."""
-    pump = Pump(operation)
-    for request in pump:
-        with pump:
-            pump.reply = yield guard.of(request)
-    return pump.result
+def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool = False) -> bytes:
+    """Return the writer of a thread as scripts take it (`lua/lib/may_write.lua`).
+
+    Args:
+        context: The saver on the server that knows who owns threads.
+        thread: The thread.
+        token: The writer's token. Without one, the token that the code holds by a block around it counts.
+        deletes: True if the writer deletes or replaces the thread, which ends the ownership of somebody else.
+    """
+    if not token and (held := _held.get()):
+        token = held.get((context.keyspace, context.keyspace.owner_key(thread)), _NOT_HELD).token
+    if token:
+        return token.encode() + b" "
+    if context.requires_owner:
+        return b" !"
+    return b" " if deletes else ANYBODY
 
 
-def of_put(
-    context: Context,
-    by: Mapping[Script, Script],
-    operation: Generator[Any, Any, T],
-    given: RunnableConfig,
-    checkpoint: Checkpoint,
-    metadata: CheckpointMetadata,
-) -> Generator[Any, Any, T]:
-    """`put`, guarded where something is to be looked at."""
-    if context.refuses_forks and metadata.get("source") not in _ON_PURPOSE:
-        where, found = config.address(given), config.configurable(given)
-        place = (context.keyspace, where.thread_id, where.checkpoint_ns)
-        begins = not where.checkpoint_id and metadata.get("source") == "input"
-        goes_on = metadata.get("source") == "loop" and _begun.get(place) == where.checkpoint_id is not None
-        if begins or goes_on or found.get(config.NEWEST_KEY):
-            member = names.checkpoint(where.checkpoint_ns, config.name(checkpoint["id"], "checkpoint id"))
-            parent = names.component(where.checkpoint_id) if where.checkpoint_id else b""
-            guard = guard_of(context, by, config.thread_owner(given))
-            put = guarded(operation, guard._replace(parentage=member + parent))
-            return _remembered(put, place, checkpoint["id"]) if begins or goes_on else put
-    return of_write(context, by, operation, given)
+def writer_of_put(
+    context: Context, address: Address, given: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+) -> bytes:
+    """Return the writer of a checkpoint, with its parent if that has to be the newest (`on_fork="raise"`)."""
+    writer = writer_of(context, address.thread_id, config.thread_owner(given))
+    if not context.refuses_forks or metadata.get("source") in _ON_PURPOSE:
+        return writer
+    if not config.configurable(given).get(config.NEWEST_KEY) and not _is_loop(context, address, metadata):
+        return writer
+    member = names.checkpoint(address.checkpoint_ns, config.name(checkpoint["id"], "checkpoint id"))
+    return (writer or b" ") + member + (names.component(address.checkpoint_id) if address.checkpoint_id else b"")
 
 
-def _remembered(
-    operation: Generator[Any, Any, T], place: tuple[Keyspace, str, str], made: str
-) -> Generator[Any, Any, T]:
-    """A put of a loop that began a namespace."""
-    stored = yield from operation
-    _begun.store(place, made, len(place[1]) + len(place[2]))
-    return stored
+def remember_loop(context: Context, address: Address, checkpoint: Checkpoint, metadata: CheckpointMetadata) -> None:
+    """Remember a checkpoint of a loop that began on an empty namespace, once it is stored."""
+    if context.refuses_forks and _is_loop(context, address, metadata):
+        key = context.keyspace, address.thread_id, address.checkpoint_ns
+        _begun.store(key, checkpoint["id"], len(address.thread_id) + len(address.checkpoint_ns))
 
 
-def of_write(
-    context: Context, by: Mapping[Script, Script], operation: Generator[Any, Any, T], given: RunnableConfig
-) -> Generator[Any, Any, T]:
-    """An operation that writes the thread of a config, guarded where something is to be looked at."""
-    token = config.thread_owner(given)
-    if not token and not context.requires_owner and not _held.get():
-        return operation
-    return guarded(operation, guard_of(context, by, token))
-
-
-def of_change(
-    context: Context, by: Mapping[Script, Script], operation: Generator[Any, Any, T], *, deletes: bool = False
-) -> Generator[Any, Any, T]:
-    """An operation that changes whole threads, guarded where something is to be looked at. One that deletes or replaces them removes their owners, too."""
-    if not deletes and not context.requires_owner and not _held.get():
-        return operation
-    return guarded(operation, guard_of(context, by))
-
-
-def guard_of(context: Context, by: Mapping[Script, Script], token: str = "") -> Guard:
-    """The guard of a writer with that token; without one, with those that it holds."""
-    return Guard(by, token, context.keyspace, _held.get(), context.requires_owner)
+def _is_loop(context: Context, address: Address, metadata: CheckpointMetadata) -> bool:
+    """True if a checkpoint is of a loop that began on an empty namespace, and that this process remembers."""
+    if metadata.get("source") == "input":
+        return not address.checkpoint_id
+    begun = _begun.get((context.keyspace, address.thread_id, address.checkpoint_ns))
+    return metadata.get("source") == "loop" and begun == address.checkpoint_id is not None
 
 
 def hold(keyspace: Keyspace, owner: bytes, held: Held) -> None:

@@ -58,40 +58,9 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]:
         return self._driver.astream(self._counting.stream(operation, name))
 
-    # -- operations, guarded where ownership or forks are looked at
-
     def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
         found = self._get_tuple_gen(config)
         return guards.marked(found, config) if self._rules.refuses_forks else found
-
-    def _put(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> Generator[Any, Any, RunnableConfig]:
-        put = self._put_gen(config, checkpoint, metadata, new_versions)
-        return guards.of_put(self._rules, self._guarded, put, config, checkpoint, metadata)
-
-    def _put_writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Generator[Any, Any, None]:
-        put = self._put_writes_gen(config, writes, task_id, task_path)
-        return guards.of_write(self._rules, self._guarded, put, config)
-
-    def _delete_thread(self, thread_id: str) -> Generator[Any, Any, None]:
-        delete = self._delete_thread_gen(configs.name(thread_id, "thread_id"))
-        return guards.of_change(self._rules, self._guarded, delete, deletes=True)
-
-    def _delete_for_runs(self, run_ids: Sequence[str]) -> Generator[Any, Any, None]:
-        delete = self._delete_for_runs_gen(configs.names(run_ids, "run_id"))
-        return guards.of_change(self._rules, self._guarded, delete)
-
-    def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Generator[Any, Any, None]:
-        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        copy = self._copy_thread_gen(source, target)
-        return guards.of_change(self._rules, self._guarded, copy, deletes=True)
 
     # -- checkpoints
 
@@ -186,7 +155,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
                 Nothing was written.
             StaleParent: The parent is not the newest checkpoint any more, and `on_fork="raise"`. Nothing was written.
         """
-        return self._run(self._put(config, checkpoint, metadata, new_versions), "put")
+        return self._run(self._put_gen(config, checkpoint, metadata, new_versions), "put")
 
     async def aput(
         self,
@@ -196,7 +165,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """`put` for asyncio."""
-        return await self._arun(self._put(config, checkpoint, metadata, new_versions), "put")
+        return await self._arun(self._put_gen(config, checkpoint, metadata, new_versions), "put")
 
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
@@ -211,13 +180,13 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
             ValueError: The config has no `checkpoint_id`.
             NotOwner: As in `put`.
         """
-        return self._run(self._put_writes(config, writes, task_id, task_path), "put_writes")
+        return self._run(self._put_writes_gen(config, writes, task_id, task_path), "put_writes")
 
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
         """`put_writes` for asyncio."""
-        return await self._arun(self._put_writes(config, writes, task_id, task_path), "put_writes")
+        return await self._arun(self._put_writes_gen(config, writes, task_id, task_path), "put_writes")
 
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
@@ -257,11 +226,11 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens. If somebody else owns it
         (`own`), its next write raises `NotOwner`; with `ownership="required"`, the deletion does.
         """
-        return self._run(self._delete_thread(thread_id), "delete_thread")
+        return self._run(self._delete_thread_gen(configs.name(thread_id, "thread_id")), "delete_thread")
 
     async def adelete_thread(self, thread_id: str) -> None:
         """`delete_thread` for asyncio."""
-        return await self._arun(self._delete_thread(thread_id), "delete_thread")
+        return await self._arun(self._delete_thread_gen(configs.name(thread_id, "thread_id")), "delete_thread")
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
@@ -278,11 +247,11 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
             ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done; over two tiers before anything is deleted.
             NotImplementedError: Over two tiers, where the cold saver cannot delete by run. Nothing was deleted.
         """
-        return self._run(self._delete_for_runs(run_ids), "delete_for_runs")
+        return self._run(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """`delete_for_runs` for asyncio."""
-        return await self._arun(self._delete_for_runs(run_ids), "delete_for_runs")
+        return await self._arun(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
@@ -302,8 +271,10 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         Raises:
             ThreadBusy: Checkpoints of the source were removed during each of many attempts.
         """
-        return self._run(self._copy_thread(source_thread_id, target_thread_id), "copy_thread")
+        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
+        return self._run(self._copy_thread_gen(source, target), "copy_thread")
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """`copy_thread` for asyncio."""
-        return await self._arun(self._copy_thread(source_thread_id, target_thread_id), "copy_thread")
+        source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
+        return await self._arun(self._copy_thread_gen(source, target), "copy_thread")

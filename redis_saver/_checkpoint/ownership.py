@@ -16,7 +16,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from redis_saver._checkpoint import guards
+from redis_saver._checkpoint.guards import writer_of
 from redis_saver._checkpoint.pruning import remove_runs
 from redis_saver._common import config, limits, names, times, ttl
 from redis_saver._common.display import printable, shown
@@ -166,8 +166,8 @@ def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     """
     record = yield from taken(context, terms, nonce)
     if run := to_roll_back(terms, record):
-        guard = guards.guard_of(context, scripts.GUARDED, record.token)
-        yield from guards.guarded(remove_runs(context, terms.thread, {names.run(run)}), guard)
+        writer = writer_of(context, terms.thread, record.token)
+        yield from remove_runs(context, terms.thread, {names.run(run)}, writer)
     return record
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from langgraph.checkpoint.base.id import UUID
 
 from redis_saver._checkpoint.delta import walk
+from redis_saver._checkpoint.guards import ANYBODY, owned_call, writer_of
 from redis_saver._checkpoint.listing import THREADS_PER_BATCH, collect, scan_threads
 from redis_saver._checkpoint.references import (
     STRAY,
@@ -78,11 +79,13 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
         if kept is None:
             keys = context.keyspace.keys(thread)
             context.chunk_cache.forget(keys.data_key)
-            counted = yield Call(scripts.DELETE_THREAD, keys, (b"count" if dry_run else b"sound",))
+            mode = b"count" if dry_run else b"sound"
+            counted = yield owned_call(scripts.DELETE_THREAD, keys, writer_of(context, thread, deletes=True), (mode,))
             with decoding("the counters of thread {!r}", thread):
                 total = added(total, counted)
         else:
-            total = added(total, (yield from _prune_thread(context, thread, kept, dry_run=dry_run)))
+            writer = writer_of(context, thread)
+            total = added(total, (yield from _prune_thread(context, thread, kept, writer, dry_run=dry_run)))
     return total
 
 
@@ -94,6 +97,8 @@ class Limit(NamedTuple):
     """The checkpoint that was put, and its parent, to which tasks may still write."""
     dirty: bytes = b""
     """Over two tiers: the key that names the records that cold lacks."""
+    writer: bytes = ANYBODY
+    """Who put it."""
 
 
 def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
@@ -114,7 +119,7 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
 
 def _trim(context: Context, thread: str, limit: Limit) -> Operation[Pruned]:
     try:
-        return (yield from _prune_thread(context, thread, Retention(limit.keep_last), limit=limit))
+        return (yield from _prune_thread(context, thread, Retention(limit.keep_last), limit.writer, limit=limit))
     except ThreadBusy:
         # If others write, too, each put tries again. While their writers are busy with that, one of them succeeds.
         data = context.keyspace.keys(thread).data_key
@@ -129,7 +134,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     members = [names.run(run) for run in run_ids]
     found, unread = yield from threads_with_runs(context, members)
     for thread in found:
-        yield from remove_runs(context, thread, set(members))
+        yield from remove_runs(context, thread, set(members), writer_of(context, thread))
     for thread, text in unread.items():
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
@@ -151,7 +156,7 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
 
 
 def _prune_thread(
-    context: Context, thread: str, kept: Retention, *, dry_run: bool = False, limit: Limit | None = None
+    context: Context, thread: str, kept: Retention, writer: bytes, *, dry_run: bool = False, limit: Limit | None = None
 ) -> Operation[Pruned]:
     total, keys = Pruned(), tuple(context.keyspace.keys(thread))
     attempts, written, dirty = (ATTEMPTS_OF_TRIM, limit.written, limit.dirty) if limit else (ATTEMPTS, frozenset(), b"")
@@ -178,7 +183,7 @@ def _prune_thread(
             is_known = limit is not None and not strays and not _is_doubtful(seen, victims, dirty)
         script_keys = (*keys, dirty) if dirty else keys
         removed, done = yield from carry_out(
-            thread, script_keys, seen.revision, plan, dry_run=dry_run, is_known=is_known
+            thread, script_keys, writer, seen.revision, plan, dry_run=dry_run, is_known=is_known
         )
         total = removed if dry_run else added(total, removed)
         if done:
@@ -226,12 +231,12 @@ def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) ->
     )
 
 
-def remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[None]:
+def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) -> Operation[None]:
     """Remove the checkpoints of some runs, by their members of the index, in one thread."""
     for _ in range(ATTEMPTS):
         removal = yield from removal_of_runs(context, thread, runs)
         keys = context.keyspace.keys(thread)
-        if removal is None or (yield from carry_out(thread, keys, removal.revision, removal.plan))[1]:
+        if removal is None or (yield from carry_out(thread, keys, writer, removal.revision, removal.plan))[1]:
             return
     raise busy(thread)
 
@@ -515,6 +520,7 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
 def carry_out(
     thread: str,
     keys: Sequence[bytes],
+    writer: bytes,
     revision: bytes,
     plan: Sequence[list[bytes]],
     *,
@@ -526,7 +532,7 @@ def carry_out(
     is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
     flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
     for step in steps:
-        removed = yield Call(scripts.REMOVE, keys, (revision, *flags, *step))
+        removed = yield owned_call(scripts.REMOVE, keys, writer, (revision, *flags, *step))
         if removed is None:
             return total, False
         with decoding("what was removed of thread {!r}", thread):

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver._checkpoint import guards
 from redis_saver._checkpoint.diff import CheckpointDiff, diff
 from redis_saver._checkpoint.owned_thread import Ownership
 from redis_saver._checkpoint.ownership import OnBusy, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.retention import Retention, retention
+from redis_saver._checkpoint.retention import retention
 from redis_saver._checkpoint.threads import ThreadState, thread_query
 from redis_saver._common import config as configs
 from redis_saver._common import keywords
 from redis_saver._common import ttl as ttls
 from redis_saver._common.ttl import TTL
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
-from redis_saver._engine.scripts import Script
 from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")
@@ -36,8 +33,6 @@ Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
 class ThreadInterface(Generic[InfoT]):
     """Threads as a whole: which there are, how much is kept of them, when they expire."""
 
-    _guarded: ClassVar[Mapping[Script, Script]] = scripts.GUARDED
-    """The scripts that look who may write, in place of those that do not."""
     _driver: Driver[Any]
     """What runs the operations."""
     serde: SerializerProtocol
@@ -117,11 +112,8 @@ class ThreadInterface(Generic[InfoT]):
                 `dry_run` with another saver. Nothing was removed, unless a thread began to use a `DeltaChannel` meanwhile: then those before it
                 were pruned.
         """
-        return self._run(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run), "prune")
-
-    def _prune(self, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Generator[Any, Any, Pruned]:
-        prune = self._prune_gen(configs.names(thread_ids, "thread_id"), kept, dry_run)
-        return guards.of_change(self._rules, self._guarded, prune, deletes=kept is None)
+        threads, kept = configs.names(thread_ids, "thread_id"), retention(strategy, keep_last, older_than)
+        return self._run(self._prune_gen(threads, kept, dry_run), "prune")
 
     @keywords.checked
     async def aprune(
@@ -134,7 +126,8 @@ class ThreadInterface(Generic[InfoT]):
         dry_run: bool = False,
     ) -> Pruned:
         """`prune` for asyncio."""
-        return await self._arun(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run), "prune")
+        threads, kept = configs.names(thread_ids, "thread_id"), retention(strategy, keep_last, older_than)
+        return await self._arun(self._prune_gen(threads, kept, dry_run), "prune")
 
     @keywords.checked
     def own(

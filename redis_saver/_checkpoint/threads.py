@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
+from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.listing import mapped, scan_threads
 from redis_saver._checkpoint.ownership import Owner, Record
 from redis_saver._common import config, names, times
@@ -116,7 +117,7 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
     """Remove a thread, a damaged one too: both of its keys, at once."""
     keys = context.keyspace.keys(thread)
     context.chunk_cache.forget(keys.data_key)
-    yield Call(scripts.DELETE_THREAD, keys, (b"any",))
+    yield owned_call(scripts.DELETE_THREAD, keys, writer_of(context, thread, deletes=True), (b"any",))
 
 
 def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:

@@ -15,6 +15,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import TASKS
 
+from redis_saver._checkpoint.guards import owned_call, remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
@@ -51,15 +52,19 @@ _NEW, _UNCHANGED, _EMPTIED, _EMPTY = NEW[0], UNCHANGED[0], EMPTIED[0], EMPTY[0]
 
 
 class Variant(NamedTuple):
-    """A script to run in place of an operation's own. It does the same, and then more."""
+    """The script that stores something: `put.lua` or `put_writes.lua`, or one that does the same and then more."""
 
     script: Script
     keys: Sequence[bytes]
+    writer: bytes
+    """Who writes, if the script looks at that."""
     more: Sequence[Argument] = ()
     """Its arguments behind those of the operation's own."""
 
     def call(self, arguments: Sequence[Argument]) -> Call:
         """Return the call with the operation's arguments."""
+        if self.script.is_owned:
+            return owned_call(self.script, self.keys, self.writer, (*arguments, *self.more))
         return Call(self.script, self.keys, (*arguments, *self.more))
 
 
@@ -72,18 +77,21 @@ def put(
 ) -> Operation[RunnableConfig]:
     """Store a checkpoint."""
     where = config.address(given)
-    yield from store(context, where, given, checkpoint, metadata, new_versions)
+    writer = writer_of_put(context, where, given, checkpoint, metadata)
+    by = Variant(scripts.PUT, context.keyspace.keys(where.thread_id), writer)
+    yield from store(context, by, where, given, checkpoint, metadata, new_versions)
+    remember_loop(context, where, checkpoint, metadata)
     return config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
 
 
 def store(
     context: Context,
+    by: Variant,
     where: Address,
     given: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
-    variant: Variant | None = None,
 ) -> Operation[bool]:
     """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
@@ -91,20 +99,19 @@ def store(
 
     Args:
         context: The saver.
+        by: The script that stores it.
         where: The parent, as the config says.
         given: The config.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
-        variant: The script to run in place of `lua/checkpoint/put.lua`.
 
     Returns:
-        False if the variant refused the checkpoint.
+        False if the script refused the checkpoint.
     """
     check_names(context, where)
     limits.check_name(context.limits, str(checkpoint["id"]), "a checkpoint")
     keys, cache = context.keyspace.keys(where.thread_id), context.chunk_cache
-    by = variant or Variant(scripts.PUT, keys)
     stored = encoded(context, where, given, checkpoint, metadata, new_versions, cache.of(keys.data_key))
     reply = yield by.call(stored.arguments)
     if isinstance(reply, list) and len(reply) > 2:
@@ -127,8 +134,8 @@ def store(
     if keep_last:
         ns = where.checkpoint_ns
         written = frozenset(((ns, str(checkpoint["id"])), (ns, where.checkpoint_id or "")))
-        dirty = context.keyspace.tier_keys(where.thread_id).dirty if variant else b""
-        yield from trim(context, where.thread_id, Limit(keep_last, written, dirty))
+        dirty = b"" if by.script is scripts.PUT else context.keyspace.tier_keys(where.thread_id).dirty
+        yield from trim(context, where.thread_id, Limit(keep_last, written, dirty, by.writer))
     return True
 
 
@@ -332,7 +339,9 @@ def put_writes(
     """Store the pending writes of a task."""
     where = address_of_writes(given)
     if writes:
-        yield from store_writes(context, where, given, writes, task_id, task_path)
+        writer = writer_of(context, where.thread_id, config.thread_owner(given))
+        by = Variant(scripts.PUT_WRITES, context.keyspace.keys(where.thread_id), writer)
+        yield from store_writes(context, by, where, given, writes, task_id, task_path)
 
 
 def address_of_writes(given: RunnableConfig) -> Address:
@@ -352,14 +361,14 @@ def address_of_writes(given: RunnableConfig) -> Address:
 
 def store_writes(
     context: Context,
+    by: Variant,
     where: Address,
     given: RunnableConfig,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
     task_path: str,
-    variant: Variant | None = None,
 ) -> Operation[bool]:
-    """Store a list of pending writes that is not empty. The variant and the result are those of `store`."""
+    """Store a list of pending writes that is not empty. The result is that of `store`."""
     check_names(context, where)
     limits.check_name(context.limits, task_id, "a task")
     chunks: dict[bytes, bytes] = {}
@@ -370,7 +379,6 @@ def store_writes(
     for index, record in special.items():
         arguments += (index, record)
     keys = context.keyspace.keys(where.thread_id)
-    by = variant or Variant(scripts.PUT_WRITES, keys)
     if not chunks:
         return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
     stored = fields_in(context.chunk_cache.of(keys.data_key).versions)

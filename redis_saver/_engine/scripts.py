@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 _INCLUDE = re.compile(r"^--- @include (lib/\w+)\n", re.MULTILINE)
 _RULES = re.compile(r"^-- Rules: (.*)\.$", re.MULTILINE)
-_CONDITION = re.compile(r"^-- (Ends ownership if|Waits if): (.*)\.$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", re.MULTILINE | re.DOTALL)
 
@@ -33,7 +32,7 @@ class Script(NamedTuple):
     is_confirmed: bool = False
     """`confirmed`: callers rely on what it wrote, so it waits for replicas, with `min_replicas`."""
     is_owned: bool = False
-    """`owned`: it has a form that first looks who may write."""
+    """`owned`: it looks who may write, so it takes one more key and argument (`lua/lib/may_write.lua`)."""
 
 
 def _used(text: str) -> str:
@@ -51,7 +50,7 @@ def load(path: str) -> Script:
     """Read a script, with its includes, and without comments and unused functions. Its name is that of its file."""
     source = _read(path)
     rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
-    text = _used(_COMMENT.sub("", _INCLUDE.sub(_included, source)))
+    text = _used(_COMMENT.sub("", _included(source)))
     return _made(path.rpartition("/")[2], text, rules)
 
 
@@ -59,8 +58,9 @@ def _read(path: str) -> str:
     return (_folder() / f"{path}.lua").read_text("utf-8")
 
 
-def _included(include: re.Match[str]) -> str:
-    return _read(include[1])
+def _included(source: str) -> str:
+    """Return a source with the files that it includes, and those that they include."""
+    return _INCLUDE.sub(lambda include: _included(_read(include[1])), source)
 
 
 def _made(name: str, text: str, rules: Collection[str]) -> Script:
@@ -138,34 +138,3 @@ BEGIN_WRITES = load("store/begin_writes")
 END_WRITES = load("store/end_writes")
 MARK_COMPLETE = load("store/mark_complete")
 CHECK_COMPLETE = load("store/check_complete")
-
-
-def _guarded(package: str) -> dict[Script, Script]:
-    """Return the owned scripts of a package, each with its form that first looks who may write.
-
-    The form takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if
-    it has no token and the saver requires one; and, to have the parent looked at, the checkpoint's member of the index,
-    and its parent's id as a component.
-
-    A header may have two conditions: `Ends ownership if`, to remove the owner's key, and `Waits if`, to answer
-    `IntentReply.WAIT` because the parent has to be the newest, and others still write to cold.
-    """
-    front, ending = (_INCLUDE.sub(_included, _read(f"lib/{name}")) for name in ("may_write", "ends_ownership"))
-    made = {}
-    for script in [each for each in globals().values() if isinstance(each, Script) and each.is_owned]:
-        if not (_folder() / package / f"{script.name}.lua").exists():
-            continue
-        header = dict(_CONDITION.findall(_read(f"{package}/{script.name}")))
-        refusal = f"if {header['Waits if']} then return {{ 5, 0, 0 }} end" if "Waits if" in header else ""
-        text = script.text
-        if "Ends ownership if" in header:
-            text = ending.replace("ENDED", header["Ends ownership if"]).replace("--- @script\n", text + "\n")
-        text = _used(_COMMENT.sub("", front.replace("--- @waits\n", refusal + "\n"))) + _COMMENT.sub("", text)
-        made[script] = _made(script.name, text, {"confirmed"} if script.is_confirmed else ())
-    return made
-
-
-GUARDED = _guarded("checkpoint")
-"""Owned scripts on one server, in the form that looks who may write."""
-GUARDED_TIERED = _guarded("tiered")
-"""The same over two tiers. Scripts that end a write are not among them, as cold has it by then."""

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import threads
+from redis_saver._checkpoint.guards import owned_call
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine import scripts
@@ -48,7 +49,14 @@ class Intent(NamedTuple):
 
 
 def begin_intent(
-    tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", fill: Fill | None = None, *, need: Need = ""
+    tiers: Tiers,
+    thread: str,
+    record: bytes,
+    writer: bytes,
+    writes: bytes = b"",
+    fill: Fill | None = None,
+    *,
+    need: Need = "",
 ) -> Tiered[Intent]:
     """Begin a write intent. If hot has something that cold lacks, it is flushed first; until then hot is believed.
 
@@ -56,6 +64,7 @@ def begin_intent(
         tiers: The saver.
         thread: The thread.
         record: What is written.
+        writer: Who writes. Hot refuses who does not own the thread.
         writes: For pending writes: the beginning of the members of the checkpoint's writes.
         fill: The last fill that the writer knows, if the write may rely on it.
         need: "all": cold first gets what was coalesced, too. "nothing": the thread is deleted next, so what only hot has is not flushed, and a
@@ -71,7 +80,7 @@ def begin_intent(
     deadline = flushing.until_busy()
     while True:
         try:
-            in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, need)
+            in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, writer, need)
         except Exception:
             yield release(keys, token)  # the write does not happen, and cold was not told of it
             raise
@@ -79,7 +88,7 @@ def begin_intent(
             raise busy(thread)
         if in_cold == IntentReply.BEHIND:
             if need == "nothing":
-                yield from flushing.put_tombstone(tiers, thread)
+                yield from flushing.put_tombstone(tiers, thread, writer)
             yield from flush_now(tiers, thread)
         elif in_cold == IntentReply.UNNOTED:
             yield from bring_enrolled(tiers, thread)
@@ -92,12 +101,12 @@ def begin_intent(
 
 
 def _marked(
-    tiers: Tiers, thread: str, arguments: Sequence[Argument], need: Need, repairs: int = REPAIRS
+    tiers: Tiers, thread: str, arguments: Sequence[Argument], writer: bytes, need: Need, repairs: int = REPAIRS
 ) -> Tiered[tuple[int, int, int]]:
     """The script's answer. If the thread is damaged it is repaired first, a few times at the most."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     try:
-        answer = yield Call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), arguments)
+        answer = yield owned_call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), writer, arguments)
         with decoding("what is being written of thread {!r}", thread):
             in_cold, is_pathless, nothing_since = answer
     except ThreadDamaged as damage:
@@ -107,7 +116,7 @@ def _marked(
             yield from threads.delete_thread(tiers.hot, thread)
         else:
             yield from repair(tiers, thread, damage)
-        return (yield from _marked(tiers, thread, arguments, need, repairs - 1))
+        return (yield from _marked(tiers, thread, arguments, writer, need, repairs - 1))
     return in_cold, is_pathless, nothing_since
 
 
@@ -158,13 +167,13 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> T
     yield from best_effort(tiers, or_forget())
 
 
-def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
+def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None) -> Tiered[Any]:
     """Change a thread in cold, and give it up in hot. Returns what cold returned.
 
     Raises:
         NotImplementedError: Cold cannot do that, and has done nothing.
     """
-    intent = yield from begin_intent(tiers, thread, ALL)
+    intent = yield from begin_intent(tiers, thread, ALL, writer)
     answer = (yield from change_cold(tiers, {thread: intent}, cold)) if cold else None
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
     return answer

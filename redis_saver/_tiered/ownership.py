@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 
-from redis_saver._checkpoint import guards, ownership, pruning
+from redis_saver._checkpoint import ownership, pruning
+from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import RollBackReply
-from redis_saver._engine.requests import Call, Command, Operation, Sleep
+from redis_saver._engine.requests import Command, Operation, Sleep
 from redis_saver._tiered import context, reading
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flush.run import busy, flush_now, until_busy
@@ -31,8 +32,7 @@ def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
     record = yield from ownership.taken(tiers.hot, terms, nonce)
     yield from _wait_for_writers(tiers, terms, record)
     if run := ownership.to_roll_back(terms, record):
-        guard = guards.guard_of(tiers.hot, scripts.GUARDED_TIERED, record.token)
-        yield from guards.guarded(_roll_back(tiers, terms.thread, run), guard)
+        yield from _roll_back(tiers, terms.thread, writer_of(tiers.hot, terms.thread, record.token), run)
         yield from _renew(tiers, terms, record)  # cold may have taken longer than the lease
     return record
 
@@ -66,7 +66,7 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
         yield Sleep(_PAUSE)
 
 
-def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
+def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove the checkpoints that a run wrote to a thread. Other threads that the run wrote, and copies, stay.
 
     One script removes them in hot, and notes the ids for the flusher, which removes them in cold. So the thread's new owner never waits for that,
@@ -78,7 +78,7 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
         NotImplementedError: Cold is not Postgres, and cannot delete by run; or only in all threads, and the run is in others, too. Nothing was removed.
     """
     if not tiers.cold_is_postgres:
-        yield from _roll_back_by_run(tiers, thread, run_id)
+        yield from _roll_back_by_run(tiers, thread, writer, run_id)
         return
     keys, deadline, repairs = tiers.hot.keyspace.tier_keys(thread), until_busy(), 0
     asked = False
@@ -100,7 +100,7 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
             *(names.checkpoint(*place) for place in in_cold),
             *first,
         )
-        answer = yield Call(scripts.ROLL_BACK, (*keys.writing, keys.flush), arguments)
+        answer = yield owned_call(scripts.ROLL_BACK, (*keys.writing, keys.flush), writer, arguments)
         if answer == RollBackReply.UNKNOWN:
             asked = True
         elif answer not in (RollBackReply.CHANGED, RollBackReply.WRITING):
@@ -114,14 +114,14 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
         with decoding("what was removed of thread {!r}", thread):
             *_, revision = answer
         # Remove the chunks that nothing refers to any more.
-        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), revision, rest)
+        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), writer, revision, rest)
     if tiers.flush_queue:
         tiers.flush_queue.note(thread)
     else:
         yield from flush_now(tiers, thread)
 
 
-def _roll_back_by_run(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
+def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove a run in a cold saver that can only delete by run; hot gives the thread up."""
     found = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
     if others := sorted({config.thread_id(one.config) for one in found} - {thread}):
@@ -129,6 +129,6 @@ def _roll_back_by_run(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
             f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a copy), and this cold saver can only "
             "remove a run from all threads at once. Nothing was removed. Write on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
         )
-    intent = yield from begin_intent(tiers, thread, ALL, need="all")
+    intent = yield from begin_intent(tiers, thread, ALL, writer, need="all")
     yield from change_cold(tiers, {thread: intent}, ColdCall("delete_for_runs", ([run_id],)))
     yield from end(tiers, thread, intent, given_up(tiers, thread, intent))

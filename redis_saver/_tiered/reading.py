@@ -10,6 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import reading
+from redis_saver._checkpoint.guards import ANYBODY
 from redis_saver._checkpoint.writing import whole
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
@@ -104,7 +105,7 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | Non
     ours, its = found and found.checkpoint["id"], newest and newest.checkpoint["id"]
     if ours == its or (tiers.flush_queue and (its is None or (ours is not None and its < ours))):  # cold may lag behind
         return True
-    yield from change(tiers, where.thread_id, None)
+    yield from change(tiers, where.thread_id, ANYBODY, None)
     return False
 
 

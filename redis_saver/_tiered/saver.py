@@ -33,7 +33,6 @@ from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import Log, log_text
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation, R, T
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured
@@ -228,8 +227,6 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Tiered[None]:
         return threads.expire(self._context, thread_id, verb, ttl)
-
-    _guarded = scripts.GUARDED_TIERED
 
     @property
     def _rules(self) -> Context:

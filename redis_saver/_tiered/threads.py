@@ -10,6 +10,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint import threads as hot_threads
+from redis_saver._checkpoint.guards import writer_of
 from redis_saver._checkpoint.pruning import Pruned, added, threads_with_runs
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._common import config, names
@@ -41,9 +42,10 @@ _ATTEMPTS = 5
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
-    if tiers.flush_queue and (yield from write_behind.delete_thread(tiers, tiers.flush_queue, thread)):
+    writer = writer_of(tiers.hot, thread, deletes=True)
+    if tiers.flush_queue and (yield from write_behind.delete_thread(tiers, tiers.flush_queue, thread, writer)):
         return
-    intent = yield from begin_intent(tiers, thread, ALL, need="nothing")
+    intent = yield from begin_intent(tiers, thread, ALL, writer, need="nothing")
     yield from change_cold(tiers, {thread: intent}, ColdCall("delete_thread", (thread,)))
     yield from end(tiers, thread, intent, erased(tiers, thread, intent))
 
@@ -59,7 +61,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     paths = yield from paths_in_hot(tiers.hot, source, found)
     if tiers.cold_is_postgres:
         paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
-    intent = yield from begin_intent(tiers, target, ALL, need="nothing")
+    intent = yield from begin_intent(tiers, target, ALL, writer_of(tiers.hot, target, deletes=True), need="nothing")
     yield from change_cold(tiers, {target: intent}, ColdCall("delete_thread", (target,)))
     for one in reversed(found):
         yield from calls_for(one, target, paths)
@@ -83,7 +85,8 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     try:
         for thread in sorted(concerned):
             # What is left may be what was coalesced.
-            intents[thread] = yield from begin_intent(tiers, thread, ALL, need="all")
+            writer = writer_of(tiers.hot, thread)
+            intents[thread] = yield from begin_intent(tiers, thread, ALL, writer, need="all")
     except Exception:
         yield from release_all(tiers, intents)
         raise
@@ -116,7 +119,10 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
         elif dry_run:
             total = added(total, (yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
         else:
-            total = added(total, (yield from change(tiers, thread, ColdCall("prune_thread", (thread, kept)))))
+            pruned = yield from change(
+                tiers, thread, writer_of(tiers.hot, thread), ColdCall("prune_thread", (thread, kept))
+            )
+            total = added(total, pruned)
     return total
 
 
@@ -134,7 +140,7 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
     latest = {"strategy": "keep_latest"}
     yield ColdCall("prune", ([],), latest)  # if cold cannot prune, this raises before anything is done
     for thread in thread_ids:
-        yield from change(tiers, thread, ColdCall("prune", ([thread],), latest))
+        yield from change(tiers, thread, writer_of(tiers.hot, thread), ColdCall("prune", ([thread],), latest))
 
 
 def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:

@@ -30,6 +30,7 @@ from redis_saver.errors import ThreadDamaged
 def put(
     tiers: Tiers,
     queue: Queue,
+    writer: bytes,
     given: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
@@ -40,8 +41,8 @@ def put(
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else b""
 
     def store() -> Tiered[bool]:
-        variant = _variant(tiers, where, scripts.PUT_BEHIND, parent, checkpoint["id"])
-        return writing.store(tiers.hot, where, given, checkpoint, metadata, new_versions, variant)
+        variant = _variant(tiers, writer, where, scripts.PUT_BEHIND, parent, checkpoint["id"])
+        return writing.store(tiers.hot, variant, where, given, checkpoint, metadata, new_versions)
 
     # A fill tells nothing of this checkpoint's writes, as its id is older. So only the parent may be missing.
     is_helped = where.checkpoint_id and known_fill(tiers, where, checkpoint["id"])
@@ -51,6 +52,7 @@ def put(
 def put_writes(
     tiers: Tiers,
     queue: Queue,
+    writer: bytes,
     given: RunnableConfig,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
@@ -60,20 +62,20 @@ def put_writes(
     where = config.address(given)
 
     def store() -> Tiered[bool]:
-        variant = _variant(tiers, where, scripts.PUT_WRITES_BEHIND, writes_of(where))
-        return writing.store_writes(tiers.hot, where, given, writes, task_id, task_path, variant)
+        variant = _variant(tiers, writer, where, scripts.PUT_WRITES_BEHIND, writes_of(where))
+        return writing.store_writes(tiers.hot, variant, where, given, writes, task_id, task_path)
 
     # The checkpoint may not be there yet: then hot takes them if it has the newest.
     return (yield from _store(tiers, queue, where, store, [where._replace(checkpoint_id=None), where]))
 
 
 def _variant(
-    tiers: Tiers, where: config.Address, script: Script, last: bytes, checkpoint_id: str | None = None
+    tiers: Tiers, writer: bytes, where: config.Address, script: Script, last: bytes, checkpoint_id: str | None = None
 ) -> Variant:
     """The script that also notes that cold lacks a record, with what this process knows of the thread."""
     fill = known_fill(tiers, where, checkpoint_id)
     more = (fill.token, fill.field, last) if fill else ("", "", last)
-    return Variant(script, tiers.hot.keyspace.tier_keys(where.thread_id).writing, more)
+    return Variant(script, tiers.hot.keyspace.tier_keys(where.thread_id).writing, writer, more)
 
 
 def _store(
@@ -118,10 +120,10 @@ def _attempt(store: Callable[[], Tiered[bool]]) -> Tiered[bool]:
         return False
 
 
-def delete_thread(tiers: Tiers, queue: Queue, thread: str) -> Tiered[bool]:
+def delete_thread(tiers: Tiers, queue: Queue, thread: str, writer: bytes) -> Tiered[bool]:
     """Delete a thread in hot. Returns False if it has to be deleted in cold first."""
     try:
-        if not (yield from flushing.put_tombstone(tiers, thread)):
+        if not (yield from flushing.put_tombstone(tiers, thread, writer)):
             return False
     except BaseException:
         queue.note(thread)  # hot may have done it in spite of the error

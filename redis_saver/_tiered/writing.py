@@ -9,6 +9,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver._checkpoint import writing
+from redis_saver._checkpoint.guards import ANYBODY, remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.writing import Variant
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
@@ -34,10 +35,12 @@ def put(
     """Store a checkpoint."""
     where = config.address(given)
     config.check_ours(given)  # before cold is written
+    writer = writer_of_put(tiers.hot, where, given, checkpoint, metadata)
     stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
     if tiers.flush_queue and (
-        yield from write_behind.put(tiers, tiers.flush_queue, given, checkpoint, metadata, new_versions)
+        yield from write_behind.put(tiers, tiers.flush_queue, writer, given, checkpoint, metadata, new_versions)
     ):
+        remember_loop(tiers.hot, where, checkpoint, metadata)
         return stored
     in_it = versions_of_values(checkpoint)
 
@@ -48,12 +51,13 @@ def put(
         )
 
     def hot(variant: Variant) -> Operation[bool]:
-        return writing.store(tiers.hot, where, given, checkpoint, metadata, new_versions, variant)
+        return writing.store(tiers.hot, variant, where, given, checkpoint, metadata, new_versions)
 
     field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
     fill = known_fill(tiers, where, checkpoint["id"])
-    is_in_hot = yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, fill, needed=parent)
+    is_in_hot = yield from _write(tiers, writer, where, cold, hot, scripts.PUT_THROUGH, field, fill, needed=parent)
+    remember_loop(tiers.hot, where, checkpoint, metadata)
     if tiers.flush_queue and not is_in_hot:
         # Hot can acknowledge the next put then. If the fill fails, the next reader raises the error.
         yield Attempt(fetching(tiers, where._replace(checkpoint_id=None)))
@@ -67,24 +71,26 @@ def put_writes(
     where = writing.address_of_writes(given)
     if not writes:
         return
+    writer = writer_of(tiers.hot, where.thread_id, config.thread_owner(given))
     if tiers.flush_queue and (
-        yield from write_behind.put_writes(tiers, tiers.flush_queue, given, writes, task_id, task_path)
+        yield from write_behind.put_writes(tiers, tiers.flush_queue, writer, given, writes, task_id, task_path)
     ):
         return
     cold = ColdCall("put_writes", (for_cold(given), writes, task_id, task_path))
 
     def hot(variant: Variant) -> Operation[bool]:
-        return writing.store_writes(tiers.hot, where, given, writes, task_id, task_path, variant)
+        return writing.store_writes(tiers.hot, variant, where, given, writes, task_id, task_path)
 
     record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
     fill = known_fill(tiers, where)
     yield from _write(
-        tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, fill, writes=writes_of(where)
+        tiers, writer, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, fill, writes=writes_of(where)
     )
 
 
 def _write(
     tiers: Tiers,
+    writer: bytes,
     where: config.Address,
     cold: Callable[..., ColdCall],
     hot: Callable[[Variant], Operation[bool]],
@@ -99,6 +105,7 @@ def _write(
 
     Args:
         tiers: The saver.
+        writer: Who writes.
         where: The checkpoint that is written, or its parent.
         cold: Makes the call of cold; it is told whether cold `has_all` of the thread.
         hot: Makes the operation over hot, by a variant of its script.
@@ -112,7 +119,7 @@ def _write(
         True if hot stored it.
     """
     thread, is_in_hot = where.thread_id, False
-    intent = yield from begin_intent(tiers, thread, digest(record), writes, fill)
+    intent = yield from begin_intent(tiers, thread, digest(record), writer, writes, fill)
     yield cold(has_all=intent.has_all)
 
     def then() -> Operation[None]:
@@ -122,7 +129,7 @@ def _write(
             keys = tiers.hot.keyspace.tier_keys(thread)
             more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
             try:
-                is_in_hot = yield from hot(Variant(script, (*keys.writing, keys.flush), more))
+                is_in_hot = yield from hot(Variant(script, (*keys.writing, keys.flush), ANYBODY, more))
             except (ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
                 pass
             else:

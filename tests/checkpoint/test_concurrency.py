@@ -294,8 +294,7 @@ BESIDE_COPY: dict[str, Step] = {
 @pytest.mark.by_turns
 async def test_what_comes_between_the_steps_of_a_copy(target: Target, proxy: Proxy, step: str, script: str) -> None:
     await plant(target.uniform(), "source")
-    plain = getattr(scripts, script)
-    proxy.before(scripts.GUARDED.get(plain, plain).sha.encode(), beside(target, BESIDE_COPY[step]))
+    proxy.before(getattr(scripts, script).sha.encode(), beside(target, BESIDE_COPY[step]))
     await through(proxy, target).copy_thread("source", "thread")
     assert proxy.waiting == 0
     copied, source = await check_values(target, "thread"), await check_values(target, "source")

@@ -21,7 +21,8 @@ from redis_saver import AsyncRedisSaver, RedisSaver
 from redis_saver._checkpoint import ownership
 from redis_saver._checkpoint.ownership import Terms
 from redis_saver._client.clients import connect
-from redis_saver._engine import scripts
+from redis_saver._checkpoint.guards import ANYBODY
+from redis_saver._engine.requests import Call
 from redis_saver.errors import NotOwner
 
 LEASE = 60_000
@@ -115,12 +116,12 @@ class Client:
 
 def unguarded(uniform: Uniform) -> None:
     """Let a saver write as if nobody owned anything."""
-    plain = {after: before for before, after in scripts.GUARDED.items()}
 
     def around(request: Any) -> Any:
-        script = getattr(request, "script", None)
-        if script in plain:
-            request = type(request)(plain[script], request.keys[:-1], request.arguments[:-1])
+        if isinstance(request, Call) and request.script.is_owned:
+            *arguments, writer = request.arguments
+            keys = request.keys[:-1] if writer else request.keys
+            request = Call(request.script, keys, (*arguments, ANYBODY))
         return (yield request)
 
     Around(uniform.saver, around)

@@ -7,17 +7,12 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from redis_saver._engine import scripts
 from redis_saver._engine.runner import DriverWrapper
 
 
-_PLAIN = {guarded: plain for by in (scripts.GUARDED, scripts.GUARDED_TIERED) for plain, guarded in by.items()}
-
-
 def script_of(request: Any) -> Any:
-    """The script that a request runs, whether it looks who writes or not; None if it runs none."""
-    script = getattr(request, "script", None)
-    return _PLAIN.get(script, script)
+    """The script that a request runs; None if it runs none."""
+    return getattr(request, "script", None)
 
 
 class Around(DriverWrapper[Any]):

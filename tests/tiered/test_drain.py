@@ -159,8 +159,6 @@ USED = {
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
     put_tombstone erase claim ack backlog_stats publish report_backlog publish_backlog fill_lease fill has_runs""".split()
 }  # fmt: skip
-# Who deletes a thread removes the key of its owner, too.
-USED["PUT_TOMBSTONE"] = scripts.GUARDED_TIERED[scripts.PUT_TOMBSTONE]
 
 
 REPLY, REQUEST = "reply lost", "request lost"

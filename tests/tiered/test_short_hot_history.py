@@ -14,6 +14,7 @@ from seeds import seeds_and_slow, targets
 from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain
 from wrappers import Around
 
+from redis_saver._checkpoint.guards import ANYBODY, owned_call
 from redis_saver._common import names
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
@@ -167,7 +168,8 @@ async def test_writes_that_come_during_a_trim_keep_their_checkpoint(tiers: Tiers
             member = names.task("", ids_of(configs)[4], "late")
             (record,), _ = codec.encode_writes(uniform.saver.hot._context, [("n", "late")], "path")
             of_checkpoint = b"w" + names.checkpoint("", ids_of(configs)[4])[1:]
-            yield Call(scripts.PUT_WRITES_BEHIND, keys.writing, (member, record, 1, "", "", "", "", of_checkpoint))
+            arguments = (member, record, 1, "", "", "", "", of_checkpoint)
+            yield owned_call(scripts.PUT_WRITES_BEHIND, keys.writing, ANYBODY, arguments)
         return (yield request)
 
     Around(uniform.saver.hot, around)

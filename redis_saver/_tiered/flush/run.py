@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing, reading
+from redis_saver._checkpoint.guards import owned_call
 from redis_saver._common import config, names
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
@@ -63,11 +64,11 @@ class Flushed(NamedTuple):
     """True if cold answered and refused a record, or hot could not read one."""
 
 
-def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
+def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
     """Delete a thread in hot, and note a tombstone for cold. Returns False if somebody is writing the thread to cold."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
-    return bool((yield Call(scripts.PUT_TOMBSTONE, keys.writing, ())))
+    return bool((yield owned_call(scripts.PUT_TOMBSTONE, keys.writing, writer, ())))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
