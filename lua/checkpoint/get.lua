@@ -25,14 +25,28 @@
 -- Rules: reads.
 
 --- @include lib/thread
+--- @include lib/newest
 --- @include lib/tiers
---- @include lib/common_case
 
 local INTENTS, NOWHERE = 1, 2
 local ALL = 2 -- the extent of a thread that is all here
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local roots, told, tag, known = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+
+-- Returns the pending writes of a checkpoint, a flat list of (task and kind, record). Returns nil if some are in chunks,
+-- or if there are many.
+local function plain_writes(index, data, ns, id)
+  local from, writes = 'w' .. ns .. id, {}
+  local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
+  if #members > 100 then return nil end
+  local records = members[1] and redis.call('HMGET', data, unpack(members))
+  for i = 1, #members do
+    if not records[i] or string.find(records[i], '\255chunks', 1, true) then return nil end
+    writes[2 * i - 1], writes[2 * i] = string.sub(members[i], #from + 1), records[i]
+  end
+  return writes
+end
 
 if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
 local meta, problem, found
@@ -56,8 +70,6 @@ if writes then
   return { id, ns, '', {}, writes, {}, tag, fill or '' }
 end
 
---- @include lib/framing
---- @include lib/chunks
 --- @include lib/checkpoint
 
 local answer

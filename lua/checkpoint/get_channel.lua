@@ -13,6 +13,7 @@
 -- Rules: reads.
 
 --- @include lib/thread
+--- @include lib/newest
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint

@@ -11,7 +11,6 @@
 -- Rules: reads.
 
 --- @include lib/thread
---- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
 

@@ -16,7 +16,6 @@
 -- Rules: reads.
 
 --- @include lib/thread
---- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
 

@@ -20,6 +20,7 @@
 --- @include lib/may_write
 --- @include lib/ends_ownership
 --- @include lib/thread
+--- @include lib/revise
 
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, pages, default = ARGV[1], ARGV[2], ARGV[3]

@@ -30,17 +30,13 @@
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write
---- @include lib/thread
---- @include lib/common_case
+--- @include lib/put_known
 
 local index, data = KEYS[1], KEYS[2]
 local meta, problem, found = look_up(index, data, ARGV)
 if problem then return problem end
 if put_known(index, data, ARGV, meta, found) then return { ARGV[9], over_limit(index, data, ARGV, found, false) } end
 
---- @include lib/framing
---- @include lib/chunks
---- @include lib/checkpoint
 --- @include lib/put
 
 return put_any(index, data, ARGV, meta, found, false, false)

@@ -18,15 +18,21 @@
 
 --- @include lib/may_write
 --- @include lib/thread
---- @include lib/common_case
+--- @include lib/revise
 
 local index, data = KEYS[1], KEYS[2]
-local meta, problem, found = open_thread(index, data, ARGV[1])
-if problem then return problem end
-if put_first_writes(index, data, ARGV, #ARGV, meta, found) then return tonumber(ARGV[3]) end
+local member, regular, count, default, own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
---- @include lib/framing
---- @include lib/chunks
+local meta, problem, found = open_thread(index, data, member)
+if problem then return problem end
+if meta and not found[4] and regular ~= '' and #ARGV == 5 then -- the task has no writes yet, and all these are regular
+  meta.bytes, meta.writes = meta.bytes + #regular, meta.writes + count
+  redis.call('HSET', data, '@state', state_of(meta, meta.tag), member, regular)
+  redis.call('ZADD', index, 0, member)
+  touch(index, data, meta, default, own)
+  return count
+end
+
 --- @include lib/put_writes
 
 return put_any_writes(index, data, ARGV, #ARGV, meta, found)

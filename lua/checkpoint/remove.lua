@@ -19,8 +19,6 @@
 
 --- @include lib/may_write
 --- @include lib/thread
---- @include lib/framing
---- @include lib/chunks
 --- @include lib/remove
 
 local index, data, dirty = KEYS[1], KEYS[2], KEYS[3]

@@ -19,11 +19,12 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
+--- @include lib/owner
 --- @include lib/thread
+--- @include lib/newest
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/owner
 
 local index, data, owner = KEYS[1], KEYS[2], KEYS[3]
 local root, interrupt, failure = ARGV[1], ARGV[2], ARGV[3]

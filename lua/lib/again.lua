@@ -1,4 +1,7 @@
--- Shared by the scripts (included, after lib/thread, lib/framing and lib/write_behind): bringing to cold once more what is here.
+-- Shared by the scripts (included): bringing to cold once more what is here.
+
+--- @include lib/framing
+--- @include lib/write_behind
 
 -- Tasks whose writes were brought back, some of them special: how the others were numbered is not known, and cold would have them twice. By the
 -- members of those others.

@@ -1,5 +1,8 @@
--- Shared by the scripts (included, after lib/framing): reading one checkpoint. Names are those of docs/storage-format.md: ns, id
+-- Shared by the scripts (included): reading one checkpoint. Names are those of docs/storage-format.md: ns, id
 -- and the like are escaped and end with their terminator, so that names are made by concatenation alone.
+
+--- @include lib/framing
+--- @include lib/chunks
 
 -- Whether a sorts above b, by bytes. (Lua's own comparison asks the server's locale.)
 local function above(a, b)

@@ -1,8 +1,10 @@
--- Shared by the scripts (included, after lib/framing): the chunks that long values are made of, see docs/storage-format.md.
+-- Shared by the scripts (included): the chunks that long values are made of, see docs/storage-format.md.
 --
 -- A chunk is a field: a kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of chunks
 -- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head
 -- stand between the two. A pending write in chunks has such a root in place of its bytes.
+
+--- @include lib/framing
 
 local MAX_ROOT = 4096 -- bytes; no list of chunks is longer
 local IN_CHUNKS = '\255chunks' -- the type of a pending write whose bytes are the root of its chunks

@@ -1,4 +1,4 @@
--- Shared by the store's scripts (included, after lib/partition and lib/refresh): copies of what a cold store has, and the write intents that keep them
+-- Shared by the store's scripts (included): copies of what a cold store has, and the write intents that keep them
 -- true. docs/storage-format.md has the data.
 
 local INTENT = 300000 -- milliseconds after which a writer is gone; a fill comes half as late at the most

@@ -1,4 +1,4 @@
--- Shared by the store's scripts (included, after lib/partition): documents, hashes by which the server's own index finds vectors. An item has one if it has
+-- Shared by the store's scripts (included): documents, hashes by which the server's own index finds vectors. An item has one if it has
 -- vectors and its partition has `@documents`: how many dimensions the vectors have, a blank, and how many of them an item has at the most; or '0' while some
 -- documents may be missing. docs/storage-format.md has the data.
 

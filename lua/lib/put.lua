@@ -1,5 +1,12 @@
--- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint):
+-- Shared by the scripts (included):
 -- storing a checkpoint.
+
+--- @include lib/thread
+--- @include lib/revise
+--- @include lib/framing
+--- @include lib/chunks
+--- @include lib/checkpoint
+--- @include lib/put_known
 
 -- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of
 -- those.

@@ -1,4 +1,9 @@
--- Shared by the scripts (included, after lib/thread, lib/framing and lib/chunks): storing the pending writes of a task.
+-- Shared by the scripts (included): storing the pending writes of a task.
+
+--- @include lib/thread
+--- @include lib/revise
+--- @include lib/framing
+--- @include lib/chunks
 
 -- True for the index of a special write, which is negative; false for the field of a chunk.
 local function is_special(name)

@@ -1,4 +1,4 @@
--- Shared by the store's scripts (included, after lib/partition): reads that move the deadlines of what they answer.
+-- Shared by the store's scripts (included): reads that move the deadlines of what they answer.
 
 -- Takes an announcement over: the directory's token, and how long it keeps the partition ('0': for ever).
 local function take_announcement(state, token, announced)

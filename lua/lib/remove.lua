@@ -1,4 +1,8 @@
--- Shared by the scripts (included, after lib/thread, lib/framing and lib/chunks): removing fields of a thread.
+-- Shared by the scripts (included): removing fields of a thread.
+
+--- @include lib/revise
+--- @include lib/framing
+--- @include lib/chunks
 
 -- Notes that hot no longer has all of the thread, but has the newest checkpoint of each namespace.
 -- Returns true if it had all until now.

@@ -1,11 +1,8 @@
--- Shared by the scripts (included, see redis_saver/_engine/scripts.py): opening a thread, its deadline, its counters.
+-- Shared by the scripts (included): opening a thread, its deadline, its counters.
 
 -- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says
 -- when it is raised.
 local FORMAT = 3
--- A thread begins with format 1. It gets format 2 with the first pending write that is stored in chunks, and format 3
--- with its first tag.
-local HAS_CHUNKED_WRITES, HAS_TAG = 2, 3
 
 -- Whether that is the field of a TTL: milliseconds, nothing, or no such field.
 local function is_ttl(field)
@@ -51,42 +48,6 @@ local function open_thread(index, data, ...)
   end
   local meta = { format = format, rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), tag = tag, ttl = fields[2], dirty = fields[3] }
   return meta, nil, fields
-end
-
--- The id of the newest checkpoint of a namespace, or nil.
-local function newest_id(index, ns)
-  local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
-  local member = redis.call('ZREVRANGEBYLEX', index, upper, '[c' .. ns, 'LIMIT', 0, 1)[1]
-  return member and string.sub(member, #ns + 2)
-end
-
--- A thread that begins. Its revision is another one than a thread of this name had before (by the clock).
-local function new_thread(now)
-  return { format = 1, rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
-end
-
--- Returns the value for @state. No count is below 0: if somebody changed one, the thread is not lost for that.
--- tag: the tag that a put sets (put.lua); '' if something that others rely on may have changed.
-local function state_of(meta, tag)
-  local bytes, blobs, writes, format = meta.bytes, meta.blobs, meta.writes, meta.format
-  if tag ~= '' and format < HAS_TAG then format = HAS_TAG end
-  bytes, blobs, writes = math.max(bytes, 0), math.max(blobs, 0), math.max(writes, 0)
-  local state = string.format('%d %d %d %d %d', format, meta.rev, bytes, blobs, writes)
-  return tag == '' and state or state .. ' ' .. tag
-end
-
--- What @rewritten is to hold where something that was stored becomes something else, or goes: what a process remembers
--- of a history is not believed any more. By the clock, so that it is another value than in a thread of this name, or in
--- a part of its past, that is gone.
-local function next_rewrite(data)
-  local now, last = redis.call('TIME'), redis.call('HGET', data, '@rewritten')
-  local above = last and #last <= 16 and string.find(last, '^%d+$') and last + 1 or 0
-  return string.format('%.0f', math.max(now[1] * 1000000 + now[2], above))
-end
-
--- Moves a thread on to its next revision, which becomes a number.
-local function revise(meta)
-  meta.rev = meta.rev + 1
 end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, else the saver's default.

@@ -1,4 +1,6 @@
--- Shared by the scripts (included, after lib/tiers): acknowledging a write before cold has it.
+-- Shared by the scripts (included): acknowledging a write before cold has it.
+
+--- @include lib/tiers
 
 -- Checks that this server may acknowledge a write: nobody writes the thread to cold at this moment, cold has all else
 -- of it, and this server lacks nothing that belongs to the write.

@@ -23,7 +23,6 @@
 
 --- @include lib/thread
 --- @include lib/framing
---- @include lib/write_behind
 --- @include lib/again
 
 local FENCED = -1

@@ -30,9 +30,8 @@
 --- @include lib/ends_ownership
 --- @include lib/thread
 --- @include lib/framing
---- @include lib/write_behind
---- @include lib/again
 --- @include lib/intents
+--- @include lib/again
 
 local ABSENT, COMPLETE, PARTIAL, BEHIND, UNNOTED, WAIT = 0, 1, 2, 3, 4, 5
 local BARRIER, ALL_CHANGES = 5000, 'all' -- milliseconds; a state

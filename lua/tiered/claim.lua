@@ -18,7 +18,6 @@
 --            noted, too, before anything is taken
 -- Errors: none of ours.
 
---- @include lib/framing
 --- @include lib/chunks
 
 local BUSY = 1

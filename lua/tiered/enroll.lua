@@ -10,8 +10,6 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
---- @include lib/framing
---- @include lib/write_behind
 --- @include lib/again
 
 local index, data, intents, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

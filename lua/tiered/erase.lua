@@ -15,8 +15,8 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
---- @include lib/write_behind
 --- @include lib/intents
+--- @include lib/write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local token, kept = ARGV[1], ARGV[2]

@@ -17,10 +17,9 @@
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
---- @include lib/common_case
+--- @include lib/revise
 --- @include lib/framing
 --- @include lib/chunks
---- @include lib/checkpoint
 --- @include lib/put
 
 local index, data, lease = KEYS[1], KEYS[2], KEYS[3]

@@ -19,10 +19,6 @@
 --   BEHIND   3  cold is behind with what was asked for: it lacks records of the namespace, or has not removed what was rolled back
 -- Errors: none of ours.
 
---- @include lib/thread
---- @include lib/framing
---- @include lib/chunks
---- @include lib/checkpoint
 --- @include lib/tiers
 
 local WRITING, GRANTED, HERE, BEHIND = 0, 1, 2, 3

@@ -20,13 +20,7 @@
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write
---- @include lib/thread
---- @include lib/common_case
---- @include lib/framing
---- @include lib/chunks
---- @include lib/checkpoint
 --- @include lib/put
---- @include lib/tiers
 --- @include lib/write_behind
 
 local REFUSED = -1

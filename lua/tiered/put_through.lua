@@ -21,11 +21,6 @@
 --   REFUSED  -1  this server may lack something of the checkpoint: it did not store it, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
---- @include lib/thread
---- @include lib/common_case
---- @include lib/framing
---- @include lib/chunks
---- @include lib/checkpoint
 --- @include lib/put
 --- @include lib/tiers
 --- @include lib/intents

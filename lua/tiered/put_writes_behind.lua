@@ -18,11 +18,8 @@
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write
---- @include lib/thread
 --- @include lib/framing
---- @include lib/chunks
 --- @include lib/put_writes
---- @include lib/tiers
 --- @include lib/write_behind
 
 local REFUSED = -1

@@ -16,9 +16,6 @@
 -- Returns what put_writes.lua does.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
---- @include lib/thread
---- @include lib/framing
---- @include lib/chunks
 --- @include lib/put_writes
 --- @include lib/intents
 --- @include lib/write_behind

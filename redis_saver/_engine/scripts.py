@@ -11,7 +11,6 @@ from typing import NamedTuple
 _INCLUDE = re.compile(r"^--- @include (lib/\w+)\n", re.MULTILINE)
 _RULES = re.compile(r"^-- Rules: (.*)\.$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
-_FUNCTION = re.compile(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", re.MULTILINE | re.DOTALL)
 
 
 def _folder() -> Path:
@@ -35,22 +34,11 @@ class Script(NamedTuple):
     """`owned`: it looks who may write, so it takes one more key and argument (`lua/lib/may_write.lua`)."""
 
 
-def _used(text: str) -> str:
-    """Return a script without unused functions, as the server makes all functions anew at each call."""
-    for function in reversed(list(_FUNCTION.finditer(text))):
-        # From the last one backwards, because each calls only those before it.
-        name, behind = function[1], text[function.end() :]
-        at = behind.find(name)  # much faster than the expression, which then has little to look at
-        if at < 0 or not re.compile(rf"\b{name}\b").search(behind, at):
-            text = text[: function.start()] + behind
-    return text
-
-
 def load(path: str) -> Script:
-    """Read a script, with its includes, and without comments and unused functions. Its name is that of its file."""
+    """Read a script, with its includes and without comments. Its name is that of its file."""
     source = _read(path)
     rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
-    text = _used(_COMMENT.sub("", _included(source)))
+    text = _COMMENT.sub("", _included(source, set()))
     return _made(path.rpartition("/")[2], text, rules)
 
 
@@ -58,9 +46,16 @@ def _read(path: str) -> str:
     return (_folder() / f"{path}.lua").read_text("utf-8")
 
 
-def _included(source: str) -> str:
-    """Return a source with the files that it includes, and those that they include."""
-    return _INCLUDE.sub(lambda include: _included(_read(include[1])), source)
+def _included(source: str, files: set[str]) -> str:
+    """Return a source with the files that it includes, and those that they include, each once."""
+
+    def content(include: re.Match[str]) -> str:
+        if include[1] in files:
+            return ""
+        files.add(include[1])
+        return _included(_read(include[1]), files)
+
+    return _INCLUDE.sub(content, source)
 
 
 def _made(name: str, text: str, rules: Collection[str]) -> Script:

@@ -1,5 +1,9 @@
--- Shared by the scripts (included, after lib/thread): the common case of a call, and no more. A script includes what
--- all other cases take behind it, as the server makes the functions of a script anew at each call.
+-- Shared by the scripts (included): storing a checkpoint in the common case, and no
+-- more. A script includes what all other cases take behind it, as the server makes the functions of a script anew at
+-- each call.
+
+--- @include lib/thread
+--- @include lib/revise
 
 local FIELDS, SEEN = 13, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
 
@@ -102,32 +106,4 @@ local function put_known(index, data, argv, meta, found, is_home)
   end
   touch(index, data, meta, argv[6], argv[7])
   return true
-end
-
--- Stores the pending writes of a task that has none yet, all of them regular, if the thread is there. Returns true if
--- it did.
--- argv, last: what put_writes.lua takes, up to argv[last]; meta, found: what open_thread answered, with the task's
--- record.
-local function put_first_writes(index, data, argv, last, meta, found)
-  local member, regular = argv[1], argv[2]
-  if not meta or found[4] or regular == '' or last > 5 then return false end
-  meta.bytes, meta.writes = meta.bytes + #regular, meta.writes + argv[3]
-  redis.call('HSET', data, '@state', state_of(meta, meta.tag), member, regular)
-  redis.call('ZADD', index, 0, member)
-  touch(index, data, meta, argv[4], argv[5])
-  return true
-end
-
--- Returns the pending writes of a checkpoint, a flat list of (task and kind, record). Returns nil if some are in chunks,
--- or if there are many.
-local function plain_writes(index, data, ns, id)
-  local from, writes = 'w' .. ns .. id, {}
-  local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
-  if #members > 100 then return nil end
-  local records = members[1] and redis.call('HMGET', data, unpack(members))
-  for i = 1, #members do
-    if not records[i] or string.find(records[i], '\255chunks', 1, true) then return nil end
-    writes[2 * i - 1], writes[2 * i] = string.sub(members[i], #from + 1), records[i]
-  end
-  return writes
 end
