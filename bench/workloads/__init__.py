@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from bench.measuring import Run
 from bench.workloads import (
+    calls,
     capacity,
     chat,
     cost,
@@ -32,6 +33,7 @@ WORKLOADS: dict[str, Callable[[Run], None]] = {
         throughput,
         capacity,
         operations,
+        calls,
         fan_out,
         files,
         sends,

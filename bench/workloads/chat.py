@@ -8,7 +8,7 @@ from bench.history import following
 from bench.measuring import Run
 from bench.prepared import Prepared, chat_recording, check_chat
 
-REPETITIONS = {10: 40, 100: 40, 400: 20, 1000: 10}
+REPETITIONS = {1: 40, 10: 40, 100: 40, 400: 20, 1000: 10}
 PROCESSOR = "turn, processor time of this process"
 MODES = [(flavour, durability) for flavour in ("sync", "async") for durability in ("sync", "async")]
 
