@@ -79,7 +79,6 @@ _ANSWERS: Mapping[Script, tuple[Answer, ...]] = {
         _NOT_ANNOUNCED,
         Answer((StoreReply.CONFLICT, _NUMBER, _BYTES)),
         _EMPTIED,
-        Answer((StoreReply.STALE_BASE,)),
         _DOCUMENTED,
     ),
     scripts.IMPORT_ITEMS: (_DONE, _MORE, _NOT_ANNOUNCED, Answer((StoreReply.CONFLICT,), _NUMBER), _DOCUMENTED),

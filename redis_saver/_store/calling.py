@@ -121,7 +121,7 @@ def _with_documents(
 def refresh(context: StoreContext, fields: Mapping[Partition, Sequence[bytes]]) -> Operation[None]:
     """Begin the TTLs of items anew, by their fields. One round trip, if there is one."""
     asked = [
-        ask(context, partition, scripts.GET_ITEMS, (2, b"", *names[start : start + 1000]), names[start : start + 1000])
+        ask(context, partition, scripts.GET_ITEMS, (2, *names[start : start + 1000]), names[start : start + 1000])
         for partition, names in fields.items()
         for start in range(0, len(names), 1000)
     ]

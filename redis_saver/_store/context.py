@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._storage.context import Context
-from redis_saver._store.long_values import LongValues
 from redis_saver._store.places import Places
 from redis_saver._store.remembered import Remembered
 
@@ -22,8 +21,7 @@ class StoreContext(NamedTuple):
     keyspace: StoreKeyspace
     places: Places
     remembered: Remembered
-    """Pages and mirrors, and long values."""
-    long_values: LongValues
+    """Pages and mirrors."""
     reads_plain: bool
     """Whether a read may be a command, where that is exact. Not with `require_primary`, which scripts guard; nor in a cluster, whose client may send it to a replica."""
     is_replicated: bool

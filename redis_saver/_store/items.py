@@ -49,7 +49,7 @@ class VersionedSearchItem(SearchItem):
 class Entry:
     """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
 
-    __slots__ = ("__weakref__", "created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
+    __slots__ = ("created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
         """Take a record apart.
@@ -66,17 +66,6 @@ class Entry:
         """Its value, once a filter has looked at it."""
         self.size = 400 + len(field) + 3 * len(record)
         """Bytes of memory, about, with its value."""
-
-    @property
-    def head(self) -> bytes:
-        """What stands in front of the record's value, if it has no TTL."""
-        return b"%d %d 0 %b " % (self.created, self.version, self.made_by)
-
-    def fill(self, data: bytes | None) -> None:
-        """Take a value that is known already, where the server left it out."""
-        if data is not None and not self.data:
-            self.data = data
-            self.size += 3 * len(data)
 
     def value(self, context: Context, partition: Partition) -> dict[str, Any]:
         """Its value, for filters: no caller gets this one."""

@@ -24,7 +24,7 @@ class Versions(NamedTuple):
 
 def list_versions(context: StoreContext, partition: Partition, above: int = 0) -> Operation[Versions]:
     """The items of a partition above a version. One round trip."""
-    reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions", b""))
+    reply = yield from ask(context, partition, scripts.LIST_ITEMS, (above, "versions"))
     if not reply:
         return Versions({}, 0)
     with reading_store(partition.keys[1]):

@@ -10,7 +10,6 @@ search needed them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -22,7 +21,6 @@ from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import CHECKSUM, Entry
 from redis_saver._store.listing import checked_progress, list_versions
-from redis_saver._store.long_values import names_of
 from redis_saver._store.places import namespace_and_key
 from redis_saver.errors import StoreBusy, decoding_item, reading_store
 
@@ -99,10 +97,8 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
     """
     found, is_last, is_exact, restarts = before, 0, False, 0
     what = "records" if before.vectors is None else "vectors"
-    put_here = context.long_values.put_here(partition)
-    names = names_of(put_here)
     while not is_last:
-        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (found.newest, what, names))
+        reply = yield from ask(context, partition, scripts.LIST_ITEMS, (found.newest, what))
         if not reply:
             return NOTHING, True
         token, count, checksum, is_last, *flat = reply
@@ -117,7 +113,7 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
             continue
         with reading_store(partition.keys[0]):
             if flat:
-                found = _added(context, partition, found, flat, put_here)
+                found = _added(context, partition, found, flat)
             if not is_last:
                 checked_progress(above, found.newest)
             is_exact = len(found.entries) == count and found.checksum == int(checksum)
@@ -126,20 +122,16 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
     return found, is_exact
 
 
-def _added(
-    context: StoreContext, partition: Partition, before: Mirror, flat: list[bytes], put_here: Mapping[bytes, bytes]
-) -> Mirror:
+def _added(context: StoreContext, partition: Partition, before: Mirror, flat: list[bytes]) -> Mirror:
     """A mirror with newer items, which come oldest first."""
     entries, checksum, size, vectors = dict(before.entries), before.checksum, before.entry_bytes, before.vectors
     width = 2 if vectors is None else 3
     for position in range(0, len(flat), width):
         entry = Entry(flat[position], flat[position + 1])
-        entry.fill(put_here.get(entry.made_by))
         if (old := entries.pop(entry.field, None)) is not None:
             checksum, size = checksum - old.version, size - old.size
         entries[entry.field] = entry
         checksum, size = checksum + entry.version, size + entry.size
-        context.long_values.note(partition, entry)
     if vectors is not None and (embedder := context.embedder) is not None:
         given = {}
         for position in range(0, len(flat), width):

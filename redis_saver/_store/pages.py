@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from redis_saver._common.display import shown
@@ -15,7 +15,6 @@ from redis_saver._store.calling import ask
 from redis_saver._store.calling import refresh as refreshing
 from redis_saver._store.context import StoreContext
 from redis_saver._store.items import CHECKSUM, Entry
-from redis_saver._store.long_values import names_of
 from redis_saver._store.places import Place
 from redis_saver.errors import reading_store
 
@@ -73,8 +72,6 @@ def read(context: StoreContext, place: Place, offset: int, limit: int, refresh: 
     page = Page(tokens[-1], tuple(entries))
     if entries and page != known and len(set(tokens)) == 1:
         context.remembered.put(name, page, sum([entry.size for entry in entries]))
-        for entry in entries:
-            context.long_values.note(place.partition, entry)
     if refresh and not moves and (fields := [entry.field for entry in entries if entry.has_ttl]):
         yield from refreshing(context, {place.partition: fields})
     return page
@@ -85,11 +82,9 @@ def _read(
 ) -> Operation[_Reply | None]:
     """A part of a page. None: the items have documents, so it cannot begin their TTLs anew."""
     had = _part(known, below, limit)
-    put_here = context.long_values.put_here(place.partition)
-    names = names_of(put_here)
     while True:
         about = (known.token, *_about(had)) if had else (b"", 0, 0, 0, 0)
-        asked = (int(refresh), place.prefix, below, offset, limit, *about, names)
+        asked = (int(refresh), place.prefix, below, offset, limit, *about)
         reply = yield from ask(context, place.partition, scripts.SEARCH_ITEMS, asked)
         if reply == StoreReply.SAME and had:
             return _Reply(known.token, b"", offset, had)
@@ -99,7 +94,7 @@ def _read(
             if isinstance(reply, int):
                 raise ValueError(f"its page is answered by the code {reply}, which makes no sense here")  # noqa: TRY004 - it becomes a StoreDamaged
             token, next_below, passed, *flat = reply
-            entries = _entries(flat, had, put_here)
+            entries = _entries(flat, had)
             if not had and None in entries:
                 raise ValueError("the record of an item is empty")
             if next_below and int(next_below) >= (int(below) if below else math.inf):
@@ -121,14 +116,11 @@ def _about(entries: Sequence[Entry]) -> tuple[int, int, int, int]:
     return len(versions), versions[0], versions[-1], sum(versions) % CHECKSUM
 
 
-def _entries(flat: list[bytes], had: Sequence[Entry], put_here: Mapping[bytes, bytes]) -> list[Entry | None]:
+def _entries(flat: list[bytes], had: Sequence[Entry]) -> list[Entry | None]:
     """The items of a reply: fields, versions, and records of those that are not known. None for one that is not known either."""
     known = {(entry.field, entry.version): entry for entry in had}
     entries: list[Entry | None] = []
     for each in range(0, len(flat), 3):
         field, version, record = flat[each : each + 3]
-        if record:
-            entry = Entry(field, record)
-            entry.fill(put_here.get(entry.made_by))
-        entries.append(entry if record else known.get((field, int(float(version)))))
+        entries.append(Entry(field, record) if record else known.get((field, int(float(version)))))
     return entries

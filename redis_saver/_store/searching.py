@@ -27,10 +27,6 @@ from redis_saver.errors import reading_store
 
 _MANY = 10**15
 """More than any store has items; Redis takes no larger numbers than some thousand times that."""
-SAMPLED = 32
-"""A filter is asked about so many items first, to see how often it is passed."""
-OFTEN = 16
-"""It is passed often if one in so many items should be enough to find those that are wanted."""
 
 
 class Found(NamedTuple):
@@ -204,19 +200,16 @@ def _nearest(context: StoreContext, place: Place, mirror: Mirror, wanted: Search
     partition, vectors, query, entries = place.partition, mirror.vectors, wanted.query, mirror.entries
     if vectors is None or context.embedder is None or query is None:  # there is no such partition
         return []
-    test = _test(context, partition, wanted)
-    newest = _below(place, reversed(entries.values()))
-    asks_all = test is not None and not _is_passed_often(test, newest, len(entries), wanted.most)
-    some, among = _below(place, iter(entries.values())), None
-    if asks_all or place.prefix:
-        among = [entry.field for entry in (filter(test, some) if asks_all else some)]
+    test, among = _test(context, partition, wanted), None
+    if test is not None or place.prefix:
+        some = _below(place, iter(entries.values()))
+        among = [entry.field for entry in (filter(test, some) if test else some)]
     scored = vectors.search(
         wanted.texts.vector(query),
         wanted.most,
         context.embedder.distance,
         partial(namespace_and_key, partition),
         among,
-        None if test is None or asks_all else lambda field: test(entries[field]),
     )
     found = [Found(partition, entries[one.field], one.score) for one in scored]
     if len(found) < wanted.most and len(vectors) < len(entries):
@@ -224,12 +217,6 @@ def _nearest(context: StoreContext, place: Place, mirror: Mirror, wanted: Search
         unscored = filter(test, _below(place, others))
         found += [Found(partition, entry) for entry in islice(unscored, wanted.most - len(found))]
     return found
-
-
-def _is_passed_often(test: Callable[[Entry], bool], newest: Iterator[Entry], count: int, most: int) -> bool:
-    """Whether a filter seems to be passed so often that it need not be asked about all items, by the newest of so many. What is found does not depend on it."""
-    asked = [test(entry) for entry in islice(newest, SAMPLED)]
-    return sum(asked) * count >= OFTEN * most * len(asked) > 0
 
 
 def _refresh(context: StoreContext, found: Sequence[Found]) -> Operation[None]:

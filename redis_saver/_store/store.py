@@ -34,7 +34,6 @@ from redis_saver._store import directory, index_config, namespaces, server_index
 from redis_saver._store.context import StoreContext
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.interface import Interface
-from redis_saver._store.long_values import LongValues
 from redis_saver._store.places import Places
 from redis_saver._store.remembered import Remembered
 from redis_saver._store.ttl_config import to_config
@@ -99,7 +98,7 @@ class Store(Interface, Generic[ClientT]):
             index: What of each item is embedded, and by what, for `search(..., query=)`: LangGraph's `IndexConfig`, or `RedisIndexConfig`. None: nothing.
                 Needs numpy (extra `vectors`).
             compression: `"zstd"` compresses values of a kilobyte and more (extra `zstd`). Every store reads them.
-            cache_bytes: Memory for the pages, partitions and long values that were read or put last, in bytes. 0: remember nothing. None: 64 MB; 512 MB with `index`.
+            cache_bytes: Memory for the pages and partitions that were read last, in bytes. 0: remember nothing. None: 64 MB; 512 MB with `index`.
             limits: The longest names and values (`name_bytes`, `value_bytes`). More raises `LimitExceeded`.
             require_encryption: As a saver takes it.
             strict: As a saver takes it.
@@ -140,13 +139,11 @@ class Store(Interface, Generic[ClientT]):
         )
         if cache_bytes is None:
             cache_bytes = CACHE_BYTES if index is None else INDEXED_CACHE_BYTES
-        remembered = Remembered(cache_bytes)
         self._context = StoreContext(
             values,
             keyspace,
             Places(keyspace, limits),
-            remembered,
-            LongValues(remembered),
+            Remembered(cache_bytes),
             not require_primary and not clients.is_cluster(client),
             min_replicas > 0,
             embedder,

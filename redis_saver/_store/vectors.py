@@ -29,10 +29,6 @@ SPARSE = 4
 """Where not even one row in so many may be found, those are copied together and the others are not read."""
 WASTE = 3
 """Where more than one row in so many is of no item any more, the others are copied into new blocks."""
-NEAREST = 8
-"""A filter is asked about the nearest one in so many items, and then about all: that is faster, as it goes through memory in order."""
-GROUP = 16
-"""So many scores are a group."""
 _ROUNDING = 2.0**-24
 """The relative rounding error of a float32."""
 
@@ -182,7 +178,6 @@ class VectorIndex:
         distance: Distance,
         order: Callable[[bytes], Any],
         among: Iterable[bytes] | None = None,
-        passes: Callable[[bytes], bool] | None = None,
     ) -> list[Scored]:
         """The items that are nearest to a query, best first.
 
@@ -192,8 +187,6 @@ class VectorIndex:
             distance: What the score is.
             order: Makes what items with the same score are ordered by, of their fields.
             among: The fields of those that may be found, each once; None: all. Those without vectors are passed over.
-            passes: Whether an item may be found, by its field; None: each may. It is asked about the nearest items first, and where enough of these pass, about
-                no others.
         """
         length = float(np.sqrt((query * query).sum()))
         if distance == "cosine" and length > 0:
@@ -201,7 +194,7 @@ class VectorIndex:
         items = self._items(among)
         if most <= 0 or not len(items):
             return []
-        candidates = self._candidates(query, length, items, most, distance, passes)
+        candidates = self._candidates(query, length, items, most, distance)
         if not len(candidates):
             return []
         scores = self._exact(query, candidates, distance)
@@ -216,32 +209,13 @@ class VectorIndex:
         number = self._number
         return np.array(sorted([number[field] for field in among if field in number]), np.intp)
 
-    def _candidates(
-        self,
-        query: Floats,
-        length: float,
-        items: Integers,
-        most: int,
-        distance: Distance,
-        passes: Callable[[bytes], bool] | None,
-    ) -> Integers:
-        """Those of some items that may be among the best: whose scores, at the most, reach what so many have at the least. In ascending order.
-
-        Args:
-            query: As in `search`.
-            length: That of the query.
-            items: Those that may be found, in ascending order.
-            most: As in `search`.
-            distance: As in `search`.
-            passes: As in `search`.
-        """
+    def _candidates(self, query: Floats, length: float, items: Integers, most: int, distance: Distance) -> Integers:
+        """Return the items that may be among the `most` best: their upper bounds reach the `most`-th lower bound."""
         if most >= len(items):
-            return items if passes is None else items[self._all_passing(items, passes)]
+            return items
         low, high = self._bounds(query, length, items, distance)
-        if passes is not None:
-            places = self._nearest_passing(items, low, high, most, passes)
-            items, low, high = items[places], low[places], high[places]
-        return items[high >= _least_of_best(low, most)] if most < len(items) else items
+        best: Integers = items[high >= np.partition(low, len(low) - most)[len(low) - most]]
+        return best
 
     def _bounds(self, query: Floats, length: float, items: Integers, distance: Distance) -> tuple[Floats, Floats]:
         """What the score of each of some items is at the least and at the most, by products of float32."""
@@ -254,30 +228,6 @@ class VectorIndex:
         products = np.concatenate([block @ narrow for block in self._used()])
         low, high = _of_items(*self._rough(products, self._lengths, length, distance), self._starts[:-1])
         return (low, high) if len(items) == len(self._fields) else (low[items], high[items])
-
-    def _all_passing(self, items: Integers, passes: Callable[[bytes], bool]) -> Integers:
-        """The places in `items` of those that pass. In ascending order."""
-        fields = self._fields
-        return np.array([place for place, item in enumerate(items.tolist()) if passes(fields[item])], np.intp)
-
-    def _nearest_passing(
-        self, items: Integers, low: Floats, high: Floats, most: int, passes: Callable[[bytes], bool]
-    ) -> Integers:
-        """As `_all_passing`, without such as score less than so many others that pass; if these are not found soon, with them."""
-        if (count := len(items) // NEAREST) <= most:
-            return self._all_passing(items, passes)
-        nearest = np.argpartition(high, len(items) - count)[len(items) - count :]
-        nearest = nearest[np.argsort(-high[nearest])]
-        found: list[int] = []
-        least = -np.inf
-        for place, item, at_most in zip(nearest.tolist(), items[nearest].tolist(), high[nearest].tolist(), strict=True):
-            if at_most < least:
-                return np.array(sorted(found), np.intp)
-            if passes(self._fields[item]):
-                found.append(place)
-                if len(found) == most:
-                    least = low[found].min()
-        return self._all_passing(items, passes)
 
     def _rough(self, products: Rows, long: Floats, length: float, distance: Distance) -> tuple[Floats, Floats | float]:
         """Scores from the products of float32, and how wrong they are at the most. Those of l2 are others, in the same order."""
@@ -330,10 +280,3 @@ def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple
     if len(begins) == len(scores):
         return low, high
     return np.maximum.reduceat(low, begins), np.maximum.reduceat(high, begins)
-
-
-def _least_of_best(scores: Floats, most: int) -> float:
-    """What so many of the scores reach. Of many scores it is not the greatest such number, but that of the best ones of some groups, which is found in less time."""
-    if len(scores) >= 4 * GROUP * most:
-        scores = scores[: len(scores) // GROUP * GROUP].reshape(GROUP, -1).max(axis=0)
-    return float(np.partition(scores, len(scores) - most)[len(scores) - most])

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
 """So many items, and about so many bytes, are stored in one step."""
 ANY_VERSION = b""
-_ARGUMENTS, _VALUE = 6, 4
-"""An item has so many arguments of the script, and its value is this one."""
 
 
 class Write(NamedTuple):
@@ -64,34 +62,20 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
             write = writes[field]
             vectors = _vectors(context, partition, field, texts.rows(write.texts)) if write.texts else b""
             arguments += (field, write.expected, write.ttl, made_by, write.value, vectors)
-        values = [writes[field].value for field in fields]
-        splices = context.long_values.splices(partition, fields, values)
-        sent = _with_splices(arguments, splices) if splices else arguments
-        reply = yield from ask(context, partition, scripts.PUT_ITEMS, sent, fields)
+        reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
         code, *said = reply or (0,)
-        if code == StoreReply.STALE_BASE:
-            code, *said = (yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)) or (0,)
         if code == StoreReply.CONFLICT:
             with reading_store(partition.keys[0]):
                 field, version = fields[item_at(said[0], len(fields))], int(said[1])
             raise _conflict(partition, field, version, writes)
-        context.long_values.keep_put(partition, fields, names, values)
         if code == StoreReply.EMPTIED:
             yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, said[0]))
 
 
 def _new_names(count: int) -> list[str]:
-    """A name for the put of each item: by it the script knows a request that is sent twice, and processes know the value."""
+    """A name for the put of each item: the script recognizes a request that is sent twice by it."""
     digits = os.urandom(8 * count).hex()
     return [digits[at : at + 16] for at in range(0, len(digits), 16)]
-
-
-def _with_splices(arguments: Sequence[Argument], splices: Mapping[int, bytes]) -> list[Argument]:
-    """The arguments with splices in place of the values of items at these positions."""
-    sent = list(arguments)
-    for position, splice in splices.items():
-        sent[position * _ARGUMENTS + _VALUE] = splice
-    return sent
 
 
 def _vectors(context: StoreContext, partition: Partition, field: bytes, rows: Rows) -> bytes:
