@@ -15,7 +15,7 @@ from redis_saver._client import urls
 from redis_saver._common import times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import printable
-from redis_saver._store.places import check_labels
+from redis_saver._store.context import check_labels
 from redis_saver.errors import EndpointError
 
 

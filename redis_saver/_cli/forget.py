@@ -20,7 +20,7 @@ from redis_saver._migrate.item_opening import opened_cold, opened_store
 from redis_saver._migrate.opening import opened
 from redis_saver._store import store as stores
 from redis_saver._tiered.sync import TieredSaver
-from redis_saver._tiered_store import erasing
+from redis_saver._tiered_store import copies
 from redis_saver.errors import EndpointError, RedisSaverError, StoreDamaged, ThreadDamaged
 
 _SHOWN = 5
@@ -194,7 +194,7 @@ def _of_namespaces(given: Options, stack: ExitStack, namespaces: Sequence[tuple[
     hot = stack.enter_context(opened_store(given.url, target=False, prefix=prefix))
     parts: list[_Part] = []
     for labels in namespaces:
-        if not cold and stores.driver_of(hot.store).run(erasing.holds_copies(stores.context_of(hot.store), labels)):
+        if not cold and stores.driver_of(hot.store).run(copies.holds_copies(stores.context_of(hot.store), labels)):
             raise EndpointError(
                 f"namespace {shown(labels)} in {hot.name}: its items are copies of what a cold store has, and what is deleted in Redis alone comes back from "
                 "there. Nothing was deleted. Name it with --postgres URL. If it is another store, delete the items in Python, through the TieredStore; if "
@@ -207,7 +207,7 @@ def _of_namespaces(given: Options, stack: ExitStack, namespaces: Sequence[tuple[
 
 def _delete_copies(hot: OurItems, labels: tuple[str, ...]) -> int:
     """Delete in hot what cold has deleted. A reader who asked cold before stores no copy of it any more."""
-    stores.driver_of(hot.store).run(erasing.forget_misses(stores.context_of(hot.store), labels))
+    stores.driver_of(hot.store).run(copies.forget_misses(stores.context_of(hot.store), labels))
     return hot.delete_namespace(labels)
 
 

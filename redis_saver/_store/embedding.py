@@ -14,8 +14,7 @@ from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._storage import encryption
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first
-from redis_saver._store.index_config import Distance, check_paths, server_index
-from redis_saver._store.texts import Texts
+from redis_saver._store.index_config import Distance, Texts, check_paths, server_index
 from redis_saver._store.vectors import MAX_LENGTH, MIN_LENGTH, Floats, Rows, VectorIndex, lengths
 from redis_saver.errors import encoding
 

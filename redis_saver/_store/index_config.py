@@ -1,8 +1,8 @@
-"""The configuration of a store's index, in LangGraph's form."""
+"""Configuration of a store's index in LangGraph's form, and the texts to embed. Needs no numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -14,6 +14,7 @@ from redis_saver._common.display import shown
 
 if TYPE_CHECKING:
     from redis_saver._store.embedding import Embedder
+    from redis_saver._store.vectors import Floats, Rows
 
 Distance: TypeAlias = Literal["cosine", "inner_product", "l2"]
 """What makes two vectors near, named as LangGraph names it."""
@@ -124,3 +125,41 @@ def check_paths(name: str, paths: Any) -> None:
         isinstance(paths, (list, tuple)) and all(isinstance(path, str) and path for path in paths)
     ):
         raise TypeError(f"{name}={shown(paths)}: write a list of paths, such as ['text', 'messages[*].content']")
+
+
+class Texts:
+    """Texts of some operations, each once, and their vectors.
+
+    Operations do no I/O, and embedding is I/O. So making an operation notes its texts here and checks its arguments.
+    Then the store has them embedded (`embedding.Embedder`). Then the operation runs and takes the vectors from here.
+    """
+
+    __slots__ = ("documents", "queries", "vectors")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.documents: dict[str, int] = {}
+        """Texts of items, each with its row in `vectors`."""
+        self.vectors: Rows | None = None
+        self.queries: dict[str, Floats | None] = {}
+        """Queries with their vectors."""
+
+    def __bool__(self) -> bool:
+        """True if there is anything to embed."""
+        return bool(self.documents or self.queries)
+
+    def note(self, documents: Iterable[str]) -> None:
+        """Note the texts of an item."""
+        for text in documents:
+            self.documents.setdefault(text, len(self.documents))
+
+    def rows(self, documents: Iterable[str]) -> Rows:
+        """Return the vectors of an item's texts."""
+        assert self.vectors is not None  # noqa: S101 - they are embedded before an operation runs
+        return self.vectors[[self.documents[text] for text in documents]]
+
+    def vector(self, query: str) -> Floats:
+        """Return the vector of a query."""
+        vector = self.queries[query]
+        assert vector is not None  # noqa: S101
+        return vector

@@ -20,7 +20,7 @@ from redis_saver._common.store_names import Partition
 from redis_saver._storage import compression, encryption
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first
-from redis_saver._store.places import namespace_and_key
+from redis_saver._store.context import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
 _HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) ([0-9a-f]+) ")

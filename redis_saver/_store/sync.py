@@ -14,7 +14,7 @@ from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._store import server_index
+from redis_saver._store import server_search
 from redis_saver._store.store import Store, StoreSettings
 
 
@@ -33,7 +33,7 @@ class RedisStore(Store[SyncClient], Block):
         """Check the server's version, and make its own index of vectors, as `asetup` says."""
         self._driver.check_version()
         if self._context.has_documents:
-            self._run(server_index.setup(self._context))
+            self._run(server_search.setup(self._context))
 
     @classmethod
     @keywords.checked

@@ -9,12 +9,10 @@ from typing import Any, NamedTuple
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Operation
-from redis_saver._store.answers import item_at
-from redis_saver._store.calling import ask
-from redis_saver._store.context import StoreContext
+from redis_saver._store.calling import ask, item_at
+from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, dump_value
-from redis_saver._store.listing import list_versions
-from redis_saver._store.places import namespace_and_key
+from redis_saver._store.reading import all_versions
 from redis_saver.errors import DecodeError, decoding_item, reading_store
 
 FIELDS_PER_CALL = 500
@@ -42,24 +40,20 @@ class StoredItem(NamedTuple):
 
 
 def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, ...]) -> Operation[list[bytes]]:
-    """The fields of the items whose namespaces begin with these labels, in order. One round trip for four thousand items of the partition."""
+    """List the fields of the items whose namespaces begin with these labels. One round trip per 4,000 items."""
     prefix = member(labels[PARTITION_LABELS:])
-    page = yield from list_versions(context, partition)
-    found = set(page.found)
-    while page.above:
-        page = yield from list_versions(context, partition, page.above)
-        found.update(page.found)
-    return sorted(field for field in found if field.startswith(prefix))
+    versions = yield from all_versions(context, partition)
+    return sorted(field for field in versions if field.startswith(prefix))
 
 
 def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
-    """Some items by their fields: as many of the first ones as one reply holds, at least one. None: it is gone. An error: it cannot be decoded."""
-    reply = yield from ask(context, partition, scripts.EXPORT_ITEMS, fields[:FIELDS_PER_CALL])
-    if not reply:
+    """Read the first of these items, as many as one reply holds: None if one is gone, an error if it cannot be decoded."""
+    values = (yield from ask(context, partition, scripts.EXPORT_ITEMS, fields[:FIELDS_PER_CALL])).values
+    if not values:
         return [None] * len(fields)
-    answered = zip(fields, reply[::2], reply[1::2], strict=False)
+    answered = zip(fields, values[::2], values[1::2], strict=False)
     return [_stored(context, partition, field, record, deadline) for field, record, deadline in answered]
 
 
@@ -81,14 +75,14 @@ def _stored(
 
 
 class ItemPlace(NamedTuple):
-    """Where an item is, or would be."""
+    """Partition and field of an item."""
 
     partition: Partition
     field: bytes
 
 
 def find_place(context: StoreContext, item: StoredItem) -> ItemPlace:
-    """Where an item belongs.
+    """Return the place of an item.
 
     Raises:
         InvalidNamespaceError, LimitExceeded: It cannot be stored.
@@ -119,7 +113,7 @@ def as_import(context: StoreContext, item: StoredItem, expected: int) -> Import:
 
 
 def new_put() -> str:
-    """A name for a put, by which scripts know one that is sent twice."""
+    """Return a random name for a put, by which scripts recognize one that is sent twice."""
     return os.urandom(8).hex()
 
 
@@ -137,4 +131,4 @@ def import_items(
         arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
     reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [one.field for one in some])
     with reading_store(partition.keys[0]):
-        return [some[item_at(position, len(some))] for position in reply[1:]] if reply else []
+        return [some[item_at(position, len(some))] for position in reply.values]

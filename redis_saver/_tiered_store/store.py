@@ -5,24 +5,38 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from langgraph.store.base import NOT_PROVIDED, BaseStore, NotProvided, Op, Result, TTLConfig
+from langgraph.store.base import (
+    NOT_PROVIDED,
+    BaseStore,
+    GetOp,
+    ListNamespacesOp,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    SearchOp,
+    TTLConfig,
+)
 
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords
-from redis_saver._common.display import kind_of
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import kind_of, shown
+from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, name_of
 from redis_saver._store.aio import AsyncRedisStore
-from redis_saver._store.store import context_of
+from redis_saver._store.namespaces import check as check_listing
+from redis_saver._store.searching import check as check_search
+from redis_saver._store.store import context_of, method_of
 from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import TieredDriver
 from redis_saver._tiered.requests import Tiered, TieredRequest, setup
 from redis_saver._tiered.saver import with_own_errors
-from redis_saver._tiered_store import operations, searching
-from redis_saver._tiered_store.context import StoreTiers
-from redis_saver._tiered_store.stats import TieredStoreStats
+from redis_saver._tiered_store import reading, writing
+from redis_saver._tiered_store.context import StoreTiers, TieredStoreStats
 
 Hot = TypeVar("Hot", RedisStore, AsyncRedisStore)
 _ONLY_REDIS = "only a RedisStore has it, because hot holds copies of a part of what cold has. Over two tiers "
@@ -50,9 +64,7 @@ class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
     ttl_config: TTLConfig | None
 
     @keywords.checked
-    def __init__(
-        self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise", fill_on_write: bool = True
-    ) -> None:
+    def __init__(self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise") -> None:
         """Put a store in front of another. Both stay yours.
 
         Args:
@@ -62,8 +74,6 @@ class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
                 (as JSON). A blocking one is called in worker threads by `AsyncTieredStore`.
             on_hot_error: Where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone, and so do writes that are under way. A new
                 write raises in any case, and cold does not get it: other processes may still see hot, and would believe it.
-            fill_on_write: Whether a put reads back what cold has then, and leaves copies in hot: one more call of cold. False: the next read does that, and after
-                each put searches of the partition go to cold.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
@@ -83,9 +93,7 @@ class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
         """The store behind it."""
         self.supports_ttl: bool = cold.supports_ttl
         self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
-        self._tiers = StoreTiers(
-            context_of(hot), _ttl_of_copies(hot, self.ttl_config), fills_on_write=bool(fill_on_write)
-        )
+        self._tiers = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
         self._driver = self._driver_class(hot, cold, cold, bypasses=on_hot_error == "bypass")
         forks.watch(self._tiers.counts)
 
@@ -155,13 +163,13 @@ class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
             InvalidNamespaceError: A namespace is not valid. Nothing was sent.
             Exception: Whatever cold raises. It may have stored the puts all the same; until their write intents expire (5 minutes), reads of these items go to cold.
         """
-        given = list(ops)
-        return self._run(operations.batch(self._tiers, given), operations.method_of(given))
+        ops = list(ops)
+        return self._run(batch(self._tiers, ops), method_of(ops))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
-        given = list(ops)
-        return await self._arun(operations.batch(self._tiers, given), operations.method_of(given))
+        ops = list(ops)
+        return await self._arun(batch(self._tiers, ops), method_of(ops))
 
     def warm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """Bring copies of all items under a prefix of two labels to hot, so that it answers searches, too.
@@ -174,11 +182,11 @@ class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
         Returns:
             Whether hot has all of them. If not, somebody wrote one of them meanwhile, or there are more than 2,000, or hot could not take one.
         """
-        return self._run(searching.warm(self._tiers, namespace_prefix))
+        return self._run(reading.warm(self._tiers, namespace_prefix))
 
     async def awarm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """`warm` for asyncio."""
-        return await self._arun(searching.warm(self._tiers, namespace_prefix))
+        return await self._arun(reading.warm(self._tiers, namespace_prefix))
 
     async def asetup(self) -> None:
         """Set up both: check hot's server, and call `setup` of cold, which creates its tables. Some have none.
@@ -198,6 +206,60 @@ class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
     def _measured(self) -> Measured:
         of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
         return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
+
+
+def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
+    """Check the arguments; return the operation, whose reads see what was there before the puts.
+
+    Raises:
+        TypeError, ValueError: An operation makes no sense.
+    """
+    places, reads = tiers.hot.places, reading.Reads(ops)
+    puts: list[PutOp] = []
+    writes: dict[Partition, dict[bytes, PutOp]] = {}
+    for position, op in enumerate(ops):
+        if isinstance(op, GetOp):
+            place = places.of(op.namespace)
+            fields = reads.gets.setdefault(place.partition, {})
+            fields.setdefault(place.field(places.key(op.key)), []).append(position)
+        elif isinstance(op, PutOp):
+            place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
+            _check_ttl(tiers, op)
+            puts.append(op)
+            writes.setdefault(place.partition, {})[place.field(places.key(op.key))] = op
+        elif isinstance(op, SearchOp):
+            labels, _ = check_search(op)
+            if reading.may_be_hot(op):
+                reads.searches[position] = places.of(labels)
+            else:
+                reads.others.append(position)
+        elif isinstance(op, ListNamespacesOp):
+            check_listing(op)
+            reads.others.append(position)
+        else:
+            raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
+    return _batch(tiers, reads, puts, writes)
+
+
+def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: writing.Writes) -> Tiered[list[Result]]:
+    results: list[Result] = [None] * len(reads.ops)
+    yield from reading.run(tiers, reads, results)
+    if puts:
+        yield from writing.write(tiers, puts, writes)
+    return results
+
+
+def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:
+    if op.ttl is None:
+        return
+    if isinstance(op.ttl, bool) or not isinstance(op.ttl, (int, float)) or not 0 < op.ttl < float("inf"):
+        raise ValueError(f"ttl={shown(op.ttl)}: the TTL of an item is a positive number of minutes, or None for none")
+    ttls.parse({"default_ttl": op.ttl})
+    if not tiers.ttl:
+        raise ValueError(
+            f"ttl={shown(op.ttl)}: hot has no TTL, so it might answer the item when cold has let it expire. Give the "
+            "RedisStore a ttl=, of at most half of the shortest TTL in cold"
+        )
 
 
 def _ttl_of_copies(hot: RedisStore | AsyncRedisStore, of_cold: TTLConfig | None) -> int:

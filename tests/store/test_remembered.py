@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_saver._store.remembered import Remembered
+from redis_saver._store.context import Remembered
 
 
 def test_those_not_used_for_longest_go_first() -> None:

@@ -825,20 +825,6 @@ async def test_killed_processes_leave_nothing_in_hot_that_postgres_has_not(store
     check_sound_but_notes(target)
 
 
-async def test_without_a_fill_on_write_the_next_read_fills(target: Target) -> None:
-    store = over(target, fill_on_write=False)
-    await store.put(NS, "k", {"n": 1})
-    assert calls(store) == [["PutOp"]]
-    assert [(await store.get(NS, "k")).value["n"] for _ in range(2)] == [1, 1] and calls(store) == [["GetOp"]]
-    assert len(await store.search(NS)) == 1
-    await store.put(NS, "l", {"n": 1})
-    calls(store)
-    assert [len(await store.search(NS)) for _ in range(2)] == [2, 2] and calls(store) == [["SearchOp"]]
-    await store.delete(NS, "l")
-    assert len(await store.search(NS)) == 1 and calls(store) == [["PutOp"]], "a deletion leaves nothing to fill"
-    check(target, store)
-
-
 async def test_a_directory_that_does_not_take_a_partition_keeps_nobody_from_answers(target: Target) -> None:
     store = over(target)
     await ask_cold(store, PutOp(NS, "l", {"n": 0}))
