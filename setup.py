@@ -1,8 +1,8 @@
-"""What `pyproject.toml` cannot say: whether the wheel has the compiled part.
+"""The compiled part of the wheel, which `pyproject.toml` cannot describe.
 
-A C compiler builds it, for CPython 3.10 and all later ones (`cp310-abi3`); where there is none, all works as well, only slower. It is left out
-(`py3-none-any`) by `REDIS_SAVER_PURE=1`, for machines that none of the compiled wheels fits, and by Pythons it is not made for: PyPy, and CPython
-without its lock.
+It is built for CPython 3.10 and all later versions (`cp310-abi3`). Without a C compiler everything works, only slower.
+Two cases leave it out (`py3-none-any`): `REDIS_SAVER_PURE=1`, for machines that no compiled wheel fits, and Pythons
+that it does not support, which are PyPy and CPython without the interpreter's lock.
 """
 
 import os
@@ -16,10 +16,7 @@ PURE = (
     or sys.implementation.name != "cpython"
     or bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 )
-NATIVE = [
-    Extension(f"redis_saver.{room}.native", [f"redis_saver/{room}/native.c"], py_limited_api=True, optional=True)
-    for room in ("_serde", "_storage")
-]
+NATIVE = [Extension("redis_saver._serde.native", ["redis_saver/_serde/native.c"], py_limited_api=True, optional=True)]
 
 setup(
     ext_modules=[] if PURE else NATIVE,

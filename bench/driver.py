@@ -19,7 +19,7 @@ import redis.asyncio
 
 from redis_saver import AsyncRedisSaver, RedisSaver
 from redis_saver._checkpoint import reading, writing
-from redis_saver._engine import wire
+from redis_saver._client import link
 
 THREAD: Any = {"configurable": {"thread_id": "bench", "checkpoint_ns": ""}}
 CALLERS = (1, 10, 50, 100, 500)
@@ -41,8 +41,8 @@ def prepared(url: str) -> tuple[Any, Any, Any, bytes]:
     saver.put_writes(where, WRITES, "task")
     found: Any = saver.get_tuple(where)
     assert found.checkpoint["channel_values"] == values
-    read = wire.as_command(next(reading.get_tuple(saver._context, where)))
-    write = wire.as_command(next(writing.put_writes(saver._context, where, WRITES, "task", "")))
+    read = link.as_command(next(reading.get_tuple(saver._context, where)))
+    write = link.as_command(next(writing.put_writes(saver._context, where, WRITES, "task", "")))
     size = len(b"".join(client.connection_pool.make_connection().pack_command(*write)))
     client.set("bench-driver", b"x" * size, px=3_600_000)
     client.close()

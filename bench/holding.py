@@ -16,9 +16,11 @@ from langgraph.checkpoint.base.id import uuid6
 
 from bench.servers import redis_server
 from redis_saver import Limits, RedisSaver
+from redis_saver._common import limits
 
 REPEATS = 3
-WIDE = Limits(channels=65_535, writes=10**6, chunks=10**7, value_bytes=2**30)
+WIDE = Limits(value_bytes=2**30)
+limits.FIXED.update(channels=65_535, writes=10**6, chunks=10**7)
 
 
 def config(thread: str, parent: str | None = None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from redis_saver import RedisSaver, telemetry
-from redis_saver._engine.stats import Counting, Traffic
+from redis_saver._engine.stats import Counting
 
 Make = Callable[[Any], RedisSaver]
 """Makes a saver over a client."""
@@ -32,20 +32,9 @@ class NoCounting(Counting):
     stream = call
 
 
-class NoTraffic(Traffic):
-    """Counts nothing that is sent."""
-
-    def sending(self, arguments: Any) -> None: ...
-
-    sending_together = sending
-
-    def receive(self, reply: Any) -> Any:
-        return reply
-
-
 def uncounted(client: Any) -> RedisSaver:
     saver: Any = RedisSaver(client)
-    saver._counting, saver._driver.traffic = NoCounting(), NoTraffic()
+    saver._counting = NoCounting()
     return saver  # type: ignore[no-any-return]
 
 

@@ -3,10 +3,9 @@
 import logging as _logging
 from importlib.metadata import version as _version
 
-from redis_saver._cache.aio import AsyncRedisCache
 from redis_saver._cache.health import CacheStats
 from redis_saver._cache.llm import RedisLLMCache
-from redis_saver._cache.sync import RedisCache
+from redis_saver._cache.redis_cache import AsyncRedisCache, RedisCache
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.audit_records import VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
@@ -18,7 +17,7 @@ from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._common.history import History
+from redis_saver._common.config import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.stats import OperationStats, RedisStats

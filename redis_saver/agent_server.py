@@ -33,7 +33,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -46,8 +45,8 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.ownership import Terms, taken
 from redis_saver._common import config as configs
-from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import T
 from redis_saver._store.aio import AsyncRedisStore
@@ -98,8 +97,8 @@ class SaverOfRuns(AsyncRedisSaver):
         """As `AsyncRedisSaver`."""
         super().__init__(*arguments, **settings)
         self._nonce = os.urandom(8)
-        self._tokens: OrderedDict[tuple[str, str, str], str] = OrderedDict()
-        """By thread, run and attempt."""
+        self._tokens: BoundedCache[tuple[str, str, str], str] = BoundedCache(_MAX_RUNS)
+        """Owner tokens by thread, run and attempt. A run whose token was forgotten takes its thread again."""
 
     def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
         found, run = super()._get_tuple(config), _run_of(config)
@@ -112,9 +111,7 @@ class SaverOfRuns(AsyncRedisSaver):
         nonce = sha256(self._nonce + named).hexdigest()[:16]  # two reads at once take the thread once
         terms = Terms.of(thread, "1s", "take", None, f"run {run}", run)
         record = yield from taken(self._rules, terms, nonce)
-        self._tokens[thread, run, attempt] = record.token
-        while len(self._tokens) > _MAX_RUNS:
-            self._tokens.popitem(last=False)
+        self._tokens.store((thread, run, attempt), record.token)
         return (yield from found)
 
     def _put(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, RunnableConfig]:
@@ -234,10 +231,10 @@ def _index() -> RedisIndexConfig | None:
     return index
 
 
-def _history() -> histories.History:
+def _history() -> configs.History:
     if (text := os.environ.get("REDIS_SAVER_KEEP_LAST")) is None:
-        return histories.ALL
+        return "all"
     said = f"REDIS_SAVER_KEEP_LAST={shown(text)}"
     if not text.isascii() or not text.isdigit():
         raise ValueError(f"{said}: a number of checkpoints, such as 100; leave it out to keep all")
-    return {"keep_last": histories.keep_last(int(text), said)}
+    return {"keep_last": configs.keep_last(int(text), said)}

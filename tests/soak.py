@@ -60,7 +60,7 @@ SUITES = {
     "queries": "checkpoint/test_queries.py",
     "names": "checkpoint/test_names_in_texts.py",
     "urls": "client/test_urls.py",
-    "version_table": "storage/test_version_table.py",
+    "header": "storage/test_header.py",
     "rivals": "model/test_rivals.py",
     "ownership": "model/test_ownership_histories.py",
 }
@@ -82,7 +82,7 @@ ON_THEIR_OWN = (
     "tier_replies",
     "names",
     "urls",
-    "version_table",
+    "header",
     "rivals",
 )
 """These name their servers themselves, and run once a round, not once for each server."""

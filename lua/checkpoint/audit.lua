@@ -16,6 +16,7 @@
 -- bytes), measured one of (place of a channel in the header, place of its value in values), both from 0. nil where there is
 -- no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -12,6 +12,7 @@
 -- those expires (-2: there is none); milliseconds since the oldest writer that is between cold and here began (-1: there is none); @cold_backed, @complete,
 -- @cold_gaps and @deferred_ttl, '' for each that is not there; a flat list of members and what is noted of cold not taking them. nil where there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 

@@ -9,6 +9,7 @@
 -- record frames of the roots in it; @gc_roots as it is stored; chunks is a flat list of (field, bytes) of the lists of chunks below them. A list shorter than what was asked
 -- for: ask again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

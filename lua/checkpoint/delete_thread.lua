@@ -6,6 +6,8 @@
 --
 -- Returns {checkpoints, writes, values, bytes}, nil where it removed a damaged thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
+-- Ends ownership if: ARGV[1] ~= 'count'.
 
 --- @include lib/thread
 

@@ -10,15 +10,19 @@
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 -- ARGV[5] roots      digests of 16 bytes, in the roots of values all of whose chunks the caller has
 -- ARGV[6] told       fields of chunks, of 17 bytes, that the caller has, with all that is below them
--- ARGV[7] known      the field of the checkpoint that the caller expects, or ''
--- ARGV[8..]          the fields of its values, in the order of the entries
+-- ARGV[7] tag        the tag under which the caller knows a checkpoint, or ''
+-- ARGV[8] known      the field of that checkpoint, or ''
 --
--- Returns {id, namespace, header, values, writes, chunks}, with values in the order of the entries, and chunks a flat list of (field, bytes) of what
--- the names, the values and the writes are made of. Behind these stands 1 where the checkpoint is the expected one, the values are those of the fields given,
--- and nobody looked whether the header says the same. nil where there is no such checkpoint here; or, where there are tiers,
+-- Returns {id, namespace, header, values, writes, chunks, tag, fill}, with values in the order of the entries, and chunks a
+-- flat list of (field, bytes) of what the names, the values and the writes are made of. tag is the thread's, or ''. If it is
+-- the caller's, and the checkpoint is the known one, header is '' and there are no values. fill is the token of the fill by
+-- which hot learned what is newest, or ''.
+-- nil where there is no such checkpoint here; or, where there are tiers,
 --   INTENTS  1  there are intents about the thread
+-- or {NOWHERE}, maybe with the token of the fill by which hot learned that:
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/tiers
@@ -27,7 +31,7 @@
 local INTENTS, NOWHERE = 1, 2
 local ALL = 2 -- the extent of a thread that is all here
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ns, id, refresh, default, roots, told, known = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7]
+local ns, id, refresh, default, roots, told, tag, known = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
 local meta, problem, found
@@ -37,38 +41,36 @@ else
   meta, problem = open_thread(index, data)
 end
 if problem then return problem end
-if not meta then return dirty and has_tombstone(dirty) and NOWHERE or false end
+if not meta then return dirty and has_tombstone(dirty) and { NOWHERE } or false end
 local has = found and extent_of(found[4], found[5], found[6])
+local fill = found and (found[5] or found[6]) or nil
+if fill == '1' then fill = nil end
 if id == '' and has == 0 then return false end
 if id == '' then id = newest_id(index, ns) end
-if not id then return has == ALL and NOWHERE or false end
-local answer, unknown
-if known == 'c' .. ns .. id then answer, unknown = read_known(index, data, ns, id, roots, ARGV, 7) end
-if answer and not unknown[1] and (meta.format < HAS_CHUNKED_WRITES or not answer[5][1]) then
+if not id then return has and { NOWHERE, fill } or false end
+local is_known = tag ~= '' and tag == meta.tag and known == 'c' .. ns .. id
+local writes = is_known and plain_writes(index, data, ns, id)
+if writes then
   if refresh == '1' then touch(index, data, meta, default, '') end
-  return answer
+  return { id, ns, '', {}, writes, {}, tag, fill or '' }
 end
 
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
 
+local answer
 local chunks = new_chunks(true, roots)
 for at = 1, #told, 17 do chunks.seen[string.sub(told, at, at + 16)] = true end
-if answer then
-  for i = 1, #unknown do
-    problem = read_chunks(data, unknown[i], chunks)
-    if problem then return problem end
-  end
-  for i = 2, #answer[5], 2 do
-    problem = read_chunks_of_writes(data, answer[5][i], chunks)
-    if problem then return problem end
-  end
+if is_known then
+  writes, problem = pending_writes(index, data, ns, id)
+  for i = 2, writes and #writes or 0, 2 do problem = problem or read_chunks_of_writes(data, writes[i], chunks) end
+  answer = { id, ns, '', {}, writes }
 else
   answer, problem = read_checkpoint(index, data, ns, id, chunks)
-  if problem then return problem end
 end
-if not answer then return has == ALL and NOWHERE or false end
-answer[6] = chunks.flat
+if problem then return problem end
+if not answer then return has == ALL and { NOWHERE, fill } or false end
+answer[6], answer[7], answer[8] = chunks.flat, meta.tag, fill or ''
 if refresh == '1' then touch(index, data, meta, default, '') end
 return answer

@@ -10,6 +10,7 @@
 -- flat list of (field, bytes). Where the channel has a version and no value: all of the header, '' and {}. nil where there is no
 -- such thread, checkpoint or channel.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -8,6 +8,7 @@
 -- Returns {chunks, checkpoint...}, in the order asked for: as get answers them (all their chunks in one list, each once), nil
 -- where one is gone. A list shorter than what was asked for: ask again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -7,6 +7,7 @@
 -- Returns 1 where it has, 0 where it has none of them, the text of the error where the thread cannot be read: one such
 -- thread does not keep the others from being asked.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 

@@ -28,6 +28,7 @@
 --   INTENTS  1  there are intents about the thread
 --   PARTIAL  2  not all of the ancestors it takes are here. Where the target is, {PARTIAL, basis}
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -13,6 +13,7 @@
 -- Returns {next, chunks, checkpoint...}: next is where to go on below ('' at the end); a checkpoint is as get answers
 -- it, or as much of that as was asked for; the chunks of all are in one list, each once.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

@@ -6,10 +6,12 @@
 -- ARGV[1] lower      lower bound of the range, as ZRANGEBYLEX takes it
 -- ARGV[2] limit      how many checkpoints at the most
 --
--- Returns {revision, format, chunks, member, links, member, links...}: format is the thread's, an int; links is the header up to and with its links, chunks a flat
--- list of (field, bytes) of the names in them. The revision changes with every put and removal. nil where there is no such
--- thread.
+-- Returns {revision, format, bytes, strays, writes, chunks, member, links, member, links...}: links is the header up to
+-- and with its links, chunks a flat list of (field, bytes) of the names in them, format and bytes those of the thread,
+-- strays the bytes of @gc_roots, writes the first 500 members of pending writes, on the first page. The revision changes
+-- with every put and removal. nil if there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing
@@ -25,15 +27,17 @@ if not meta then return false end
 
 local members = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, limit)
 local chunks = new_chunks(false)
-local page = { meta.rev, meta.format, chunks.flat }
+local writes = lower == '[c' and redis.call('ZRANGEBYLEX', index, '[w', '(x', 'LIMIT', 0, 500) or {}
+local page = { meta.rev, meta.format, meta.bytes, redis.call('HSTRLEN', data, '@gc_roots'), writes, chunks.flat }
+local found = fetch(data, members)
 for i = 1, #members do
-  local header = redis.call('HGET', data, members[i])
+  local header = found[i]
   if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
   reading = 'the header of a checkpoint'
-  local of = links(header)
-  problem = select(2, names_in(data, of.names, chunks))
+  local first, last, pos = frame(header, skip(header, 1, 3))
+  problem = select(2, names_in(data, string.sub(header, first, last), chunks))
   if problem then return problem end
   page[#page + 1] = members[i]
-  page[#page + 1] = string.sub(header, 1, of.behind - 1)
+  page[#page + 1] = string.sub(header, 1, skip(header, pos, 4) - 1)
 end
 return page

@@ -15,6 +15,8 @@
 -- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
 -- then nothing was changed. Asked again after it was done, it answers 1.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
+-- Ends ownership if: reply == 1.
 
 --- @include lib/thread
 
@@ -34,7 +36,7 @@ redis.call('RENAME', made_data, data)
 redis.call('HDEL', data, '@copy_pages')
 local meta = new_thread(redis.call('TIME'))
 meta.format, meta.bytes, meta.blobs, meta.writes = format, bytes, blobs, writes
-redis.call('HSET', data, '@copy', token, '@state', state_of(meta), '@rewritten', meta.rev)
+redis.call('HSET', data, '@copy', token, '@state', state_of(meta, ''), '@rewritten', meta.rev)
 redis.call('PERSIST', index)
 redis.call('PERSIST', data)
 touch(index, data, nil, default, '')

@@ -7,44 +7,38 @@
 -- ARGV[3] run        its run's member, or ''
 -- ARGV[4] header     as it is to be stored, if nothing but the values sent speaks against it: flag 1 for entries flagged v
 --                    and u here, else 0; retained: values to store that are not of this checkpoint
--- ARGV[5] named      field of the chunk with its names
--- ARGV[6] names      bytes of that chunk, or '' where the caller believes it is stored
--- ARGV[7] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the caller
+-- ARGV[5] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the caller
 --                    holds its value; x, unchanged, the caller has none
--- ARGV[8] default    the saver's TTL in milliseconds, or ''
--- ARGV[9] own        the thread's own TTL from now on in milliseconds, or ''
--- ARGV[10] n         how many values follow
--- ARGV[11] m         how many of them are in chunks
+-- ARGV[6] default    the saver's TTL in milliseconds, or ''
+-- ARGV[7] own        the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[8] history    the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all',
+--                    or nothing; '' if the saver has no limit and the thread gets none now; '-' to ignore the thread's
+--                    own limit, too
+-- ARGV[9] tag        the tag under which all is stored that the caller does not send; '' if the script has to look
+-- ARGV[10] new_tag   the thread's tag from now on: random hexadecimal digits
+-- ARGV[11] n         how many values follow
 -- ARGV[12] p         how many chunks follow
--- ARGV[13] q         how many entries are flagged e or x
--- ARGV[14] r         how many are flagged u
--- ARGV[15] history   how much of the thread's history is kept: the saver's number, '/', the thread's own number from now on or 'all', '/', and of a
---                    subgraph's call the id of the root checkpoint it started from, escaped; any of them may be missing. '' for nothing of
---                    it; '-' where nothing is to be removed now, whatever the thread says
--- ARGV[16..]         fields: of the values (of the entries flagged v, then those that are retained); of the m stored versions that
---                    have all the chunks which are not sent of them, '' where none is known; of the chunks; of the entries
---                    flagged e and x; of those flagged u. Then what belongs to the first of these: n values, m digests (those in
---                    the roots of the versions), p chunks
+-- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one of which may hold the names.
+--                    Then what belongs to these: n values, p chunks
 --
--- Returns what is not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks; then nothing
--- was written, and the caller sends again with those. An empty list: done.
+-- Returns {tag, keep}: done. tag is the one that was there, or ''. keep is 0, or if the namespace is over its history limit
+-- the number of checkpoints of each namespace to which the caller is to prune the thread. Or {tag, 0, missing...}: what is
+-- not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks. Then nothing was written, and
+-- the caller sends all it has.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/common_case
 
 local index, data = KEYS[1], KEYS[2]
-local meta, problem, found = look_up(index, data, ARGV, ARGV[10] + ARGV[11] + ARGV[12] + ARGV[13])
+local meta, problem, found = look_up(index, data, ARGV)
 if problem then return problem end
-local is_put = put_new(index, data, ARGV, meta, found)
-if is_put and not is_limited(ARGV, found) then return {} end
+if put_known(index, data, ARGV, meta, found) then return { ARGV[9], over_limit(index, data, ARGV, found, false) } end
 
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 
-if not is_put then return put_any(index, data, ARGV, meta, found) end
-trim(index, data, meta, ARGV[1], ARGV[4], ARGV[15], found[6])
-return {}
+return put_any(index, data, ARGV, meta, found, false, false)

@@ -14,6 +14,7 @@
 -- Returns how many writes are new. If chunks are neither stored nor sent, it writes nothing and returns a list of their
 -- fields, and the caller sends again with those.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/common_case

@@ -7,6 +7,7 @@
 -- Returns the values in the order asked for, nil where a field is gone; a list shorter than what was asked for: ask
 -- again for the rest.
 -- Errors: none of ours.
+-- Rules: reads.
 
 local data = KEYS[1]
 local budget = tonumber(ARGV[1])

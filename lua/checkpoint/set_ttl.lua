@@ -7,6 +7,7 @@
 --
 -- Returns the milliseconds left, -1 where the thread does not expire, nil where there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads, confirmed.
 
 --- @include lib/thread
 

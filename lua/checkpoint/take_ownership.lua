@@ -24,6 +24,7 @@
 --   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others have it, or come first
 --   TAKEN  1  (record) the caller has it
 -- Errors: none of ours.
+-- Rules: confirmed.
 
 --- @include lib/owner
 

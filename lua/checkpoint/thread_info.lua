@@ -17,6 +17,7 @@
 -- left (-1: no deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned, 1 where that
 -- checkpoint has a pending error, what the owner's key holds or '', milliseconds that the lease lasts}; nil where there is no thread, or another one than is looked for.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/framing

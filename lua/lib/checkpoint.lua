@@ -71,6 +71,13 @@ local function links(header)
   return found
 end
 
+-- The names in the bytes of a chunk, as a list.
+local function split_names(packed)
+  local list = {}
+  for name in string.gmatch(packed, '[^%z]*%z') do list[#list + 1] = name end
+  return list
+end
+
 -- The names that a chunk holds, as a list; more than the channels, in front, may be there. Returns (names, problem).
 local names_read = {}
 local function names_in(data, field, chunks)
@@ -78,10 +85,8 @@ local function names_in(data, field, chunks)
   local packed = redis.call('HGET', data, field)
   if not packed then return nil, gone(data, field) end
   if chunks and not chunks.seen[field] then add_chunk(chunks, field, packed) end
-  local list = {}
-  for name in string.gmatch(packed, '[^%z]*%z') do list[#list + 1] = name end
-  names_read[field] = list
-  return list, nil
+  names_read[field] = split_names(packed)
+  return names_read[field], nil
 end
 
 -- The field of the value of entry i (from 1) of a checkpoint, and its version.

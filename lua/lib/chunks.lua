@@ -75,16 +75,16 @@ end
 -- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where chunks is lenient, it takes
 -- what is there. Returns a problem or nil.
 local function read_chunks(data, value, chunks)
-  if not in_chunks(value) or string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return nil end
+  local function is_wanted(list) return chunks.leaves or string.byte(list, 1) == 110 end -- 'n'
+  if not in_chunks(value) or not is_wanted(value) then return nil end
+  if string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return nil end
   local lists = { children(value, skip(value, 18, 2)) }
   while #lists > 0 do
     local list, wanted = table.remove(lists), {}
-    if chunks.leaves or string.byte(list[1], 1) == 110 then -- 'n'
-      for i = 1, #list do
-        if not chunks.seen[list[i]] then
-          chunks.seen[list[i]] = true
-          wanted[#wanted + 1] = list[i]
-        end
+    for i = 1, #list do
+      if not chunks.seen[list[i]] then
+        chunks.seen[list[i]] = true
+        wanted[#wanted + 1] = list[i]
       end
     end
     local found = fetch(data, wanted)
@@ -92,7 +92,7 @@ local function read_chunks(data, value, chunks)
       if not found[i] and not chunks.lenient then return gone(data, wanted[i]) end
       if found[i] then
         add_chunk(chunks, wanted[i], found[i])
-        if string.byte(wanted[i], 1) == 110 then lists[#lists + 1] = children(found[i], 2) end
+        if string.byte(wanted[i], 1) == 110 and is_wanted(found[i]) then lists[#lists + 1] = children(found[i], 2) end
       end
     end
   end

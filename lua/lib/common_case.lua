@@ -1,12 +1,13 @@
 -- Shared by the scripts (included, after lib/thread): the common case of a call, and no more. A script includes what all other cases take behind
 -- it, as the server makes the functions of a script anew at each call.
 
-local FIELDS, SEEN = 15, 6 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
+local FIELDS, SEEN = 12, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
 
--- Opens a thread with all that a put looks at, in one call (in more where there are thousands). Returns what open_thread does.
--- argv: what put.lua takes; count: how many fields to read.
-local function look_up(index, data, argv, count)
-  local meta, problem, found = open_thread(index, data, argv[1], argv[5], '@history', unpack(argv, FIELDS + 1, FIELDS + math.min(count, 1000)))
+-- Opens a thread with all that a put writes, in one call (in more where there are thousands). Returns what open_thread does.
+-- argv: what put.lua takes.
+local function look_up(index, data, argv)
+  local count = argv[11] + argv[12]
+  local meta, problem, found = open_thread(index, data, argv[1], '@history', unpack(argv, FIELDS + 1, FIELDS + math.min(count, 1000)))
   for from = 1001, meta and count or 0, 1000 do
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + 999, count)))
     for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
@@ -14,39 +15,64 @@ local function look_up(index, data, argv, count)
   return meta, problem, found
 end
 
--- Whether a put is to look at the length of the thread's history: the saver asks for that, or the thread's own @history.
-local function is_limited(argv, found)
-  return (found[6] or argv[15] ~= '') and argv[15] ~= '-'
+-- Counts the checkpoints of the namespace that was just put to. Returns the number to keep if there are many more and
+-- the caller is to prune, else 0.
+-- A prune that fails, or has to keep more, is asked for again once the namespace has grown by a quarter of what is too
+-- much, or by `slack`.
+-- argv: what put.lua takes; found: what look_up answered; is_tiered: true if a cold saver gets what is put.
+local function over_limit(index, data, argv, found, is_tiered)
+  local MIN_SLACK = 32 -- checkpoints
+  local asked, stored = argv[8], found[5]
+  if asked == '-' or asked == '' and not stored then return 0 end
+  local default, own = string.match(asked, '^(%d*)/(%w*)$')
+  if own and own ~= '' and own ~= stored then
+    redis.call('HSET', data, '@history', own)
+    stored = own
+  end
+  local keep = stored or default or ''
+  keep = string.find(keep, '^%d%d?%d?%d?$') and tonumber(keep) or 0
+  if keep == 0 then return 0 end
+
+  local checkpoint = argv[1]
+  local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
+  local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
+  -- A late checkpoint could make up for a removed one in the counts that remembered histories depend on.
+  if redis.call('ZLEXCOUNT', index, '(' .. checkpoint, upper) > 0 then
+    redis.call('HSET', data, '@rewritten', next_rewrite(data))
+  end
+  local count, slack = redis.call('ZLEXCOUNT', index, '[c' .. ns, upper), math.max(MIN_SLACK, math.floor(keep / 2))
+  if count <= keep + slack then return 0 end
+  local asked_at, has_cold = unpack(redis.call('HMGET', data, '@over_at' .. ns, '@cold_backed'), 1, 2)
+  -- A saver that writes past the tiers does not see what cold lacks.
+  if is_tiered ~= (has_cold and true or false) then return 0 end
+  local last = count > keep + slack + 1 and tonumber(asked_at or '')
+  if last and last >= count then -- what the prune had to keep is still more than `slack`
+    redis.call('HSET', data, '@over_at' .. ns, count - 1)
+    return 0
+  end
+  if last and count < last + math.max(slack, math.floor((last - keep) / 4)) then return 0 end
+  redis.call('HSET', data, '@over_at' .. ns, count)
+  return keep
 end
 
--- Stores a checkpoint that is new, with values that are new, on a thread that has all that the caller believes it has. Returns whether it did; else
--- nothing was done.
+-- Stores a new checkpoint with new values, if the thread is as its tag says. Returns whether it did; else nothing was done.
+--
+-- The caller relies on what it put or read, up to the put that set this tag. Since then nothing was removed or replaced: what
+-- does that removes the tag, or sets another one. And the tag is set in the same HSET as what it stands for. So a server that
+-- lost its newest writes (a failover, a truncated file) has all of it, or an earlier tag.
 -- argv: what put.lua takes; meta, found: what look_up answered; is_home: whether cold has all else of the thread.
-local function put_new(index, data, argv, meta, found, is_home)
-  local n, m, p, others, unchanged = tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), tonumber(argv[14])
-  local chunks = n + m -- behind these are the fields of chunks, and so on
-  local looked = chunks + p + others
-  local values = FIELDS + looked + unchanged -- behind these is what belongs to the fields
-  if not meta or found[4] or not found[5] or n + p > 400 then return false end
+local function put_known(index, data, argv, meta, found, is_home)
+  local n, p, tag = tonumber(argv[11]), tonumber(argv[12]), argv[9]
+  if not meta or tag == '' or meta.tag ~= tag or found[4] or n + p > 400 then return false end
   for i = 1, n do
     if found[SEEN + i] then return false end
-  end
-  for i = n + 1, chunks do
-    local root = found[SEEN + i]
-    if not root or string.sub(root, 2, 17) ~= argv[values + i] then return false end
-  end
-  for i = chunks + p + 1, looked do
-    if found[SEEN + i] then return false end
-  end
-  for i = FIELDS + looked + 1, values do
-    if redis.call('HEXISTS', data, argv[i]) == 0 then return false end
   end
 
   local checkpoint, by_age, run, header = argv[1], argv[2], argv[3], argv[4]
   local fields = { '@state', '', checkpoint, header, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- so it need not grow
-  local last, bytes = 4, #header
-  for i = 1, chunks + p do
-    if i <= n or i > chunks and not found[SEEN + i] then
+  local last, bytes, values = 4, #header, FIELDS + n + p
+  for i = 1, n + p do
+    if not found[SEEN + i] then
       local value = argv[values + i]
       fields[last + 1], fields[last + 2] = argv[FIELDS + i], value
       last, bytes = last + 2, bytes + #value
@@ -58,7 +84,7 @@ local function put_new(index, data, argv, meta, found, is_home)
   end
   revise(meta)
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + n
-  fields[2] = state_of(meta)
+  fields[2] = state_of(meta, argv[10])
   redis.call('HSET', data, unpack(fields, 1, last))
   if by_age ~= '' then
     redis.call('ZADD', index, 0, checkpoint, 0, by_age, 0, run ~= '' and run or by_age)
@@ -67,7 +93,7 @@ local function put_new(index, data, argv, meta, found, is_home)
   else
     redis.call('ZADD', index, 0, checkpoint)
   end
-  touch(index, data, meta, argv[8], argv[9])
+  touch(index, data, meta, argv[6], argv[7])
   return true
 end
 
@@ -77,31 +103,21 @@ local function put_first_writes(index, data, argv, last, meta, found)
   local member, regular = argv[1], argv[2]
   if not meta or found[4] or regular == '' or last > 5 then return false end
   meta.bytes, meta.writes = meta.bytes + #regular, meta.writes + argv[3]
-  redis.call('HSET', data, '@state', state_of(meta), member, regular)
+  redis.call('HSET', data, '@state', state_of(meta, meta.tag), member, regular)
   redis.call('ZADD', index, 0, member)
   touch(index, data, meta, argv[4], argv[5])
   return true
 end
 
--- Reads a checkpoint of which the caller knows the version table, by the fields of its values. Returns (answer, unknown): what get.lua answers, but
--- for chunks; and those of the values whose chunks the caller lacks. nil where that is not all there is to it.
--- argv: what get.lua takes, from `known` on; roots: the digests in the roots of values whose chunks the caller has.
-local function read_known(index, data, ns, id, roots, argv, known)
-  local values = redis.call('HMGET', data, unpack(argv, known))
-  local header, unknown = table.remove(values, 1), {}
-  if not header then return nil end
-  for i = 1, #values do
-    local kind = values[i] and string.byte(values[i], 1)
-    local is_in_chunks = kind == 112 or kind == 110 or kind == 122 -- p, n, z
-    if is_in_chunks and not string.find(roots, string.sub(values[i], 2, 17), 1, true) then unknown[#unknown + 1] = values[i] end
-  end
+-- The pending writes of a checkpoint: a flat list of (task and kind, record); nil where that is not all there is to it.
+local function plain_writes(index, data, ns, id)
   local from, writes = 'w' .. ns .. id, {}
   local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
   if #members > 100 then return nil end
   local records = members[1] and redis.call('HMGET', data, unpack(members))
   for i = 1, #members do
-    if not records[i] then return nil end
+    if not records[i] or string.find(records[i], '\255chunks', 1, true) then return nil end
     writes[2 * i - 1], writes[2 * i] = string.sub(members[i], #from + 1), records[i]
   end
-  return { id, ns, header, values, writes, {}, 1 }, unknown
+  return writes
 end

@@ -6,8 +6,10 @@ local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kep
 -- It is given up where the intent was conflicted, or is gone: then others may have believed what was here. The others who are writing it
 -- are to give it up, too: what they know of it is no more. What cold does not have is not given up: then an intent stays as if its writer
 -- were gone, and who reads next brings it to cold before (fill_lease.lua).
--- Takes what end_intent.lua does; returns 1 where the thread is believed again, if there are no other intents, else 0.
-local function end_intent(index, data, intents, lease, dirty, token, newest, needed)
+-- newest: the field to set if this server is known to have what it says, or ''; fill: its value; the rest as
+-- end_intent.lua takes it.
+-- Returns 1 if the thread is believed again, unless there are other intents, else 0.
+local function end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
   local own
   local others = redis.call('ZRANGEBYLEX', intents, '-', '+')
   for i = #others, 1, -1 do
@@ -25,7 +27,7 @@ local function end_intent(index, data, intents, lease, dirty, token, newest, nee
     end
   elseif sound and redis.call('EXISTS', data) == 1 then
     redis.call('HSET', data, '@cold_backed', '1')
-    if newest ~= '' then redis.call('HSET', data, newest, '1') end
+    if newest ~= '' then redis.call('HSET', data, newest, fill) end
   end
   redis.call('UNLINK', lease)
   if own then redis.call('ZREM', intents, own) end

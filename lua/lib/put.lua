@@ -1,4 +1,5 @@
--- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks, lib/checkpoint and lib/trim): storing a checkpoint.
+-- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint):
+-- storing a checkpoint.
 
 -- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of those.
 -- Returns (held, order, problem, its names chunk where that is another than names_chunk).
@@ -43,7 +44,7 @@ end
 
 -- Writes fields, the first of which is @state, and members of the index. The state comes first: where a part of this is lost
 -- (docs/storage-format.md, Crashes), it counts too much, and never too little.
-local function commit(index, data, meta, fields, members, bytes, added)
+local function commit(index, data, meta, fields, members, bytes, added, tag)
   if meta then
     revise(meta)
   else
@@ -52,7 +53,8 @@ local function commit(index, data, meta, fields, members, bytes, added)
     fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
   end
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
-  fields[2] = state_of(meta)
+  if #fields > BATCH then tag = '' end -- it is not written in one call with all it stands for
+  fields[2] = state_of(meta, tag)
   for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
   local scored = {}
   for i = 1, #members do scored[2 * i - 1], scored[2 * i] = 0, members[i] end
@@ -60,25 +62,13 @@ local function commit(index, data, meta, fields, members, bytes, added)
   return meta
 end
 
--- Stores a checkpoint in any case. Returns what put.lua does, or a problem.
--- argv: what put.lua takes; meta, found: what look_up answered; is_home: whether cold has all else of the thread; dirty: that key, where there are
--- tiers.
-local function put_any(index, data, argv, meta, found, is_home, dirty)
-  local checkpoint, by_age, run, header, names_chunk, names, flags = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6], argv[7]
-  local default, own, n, m, p = argv[8], argv[9], tonumber(argv[10]), tonumber(argv[11]), tonumber(argv[12])
-
-  local others, unchanged = {}, {} -- positions of entries flagged e or x, and u
-  for i = 1, #flags do
-    local flag = string.byte(flags, i)
-    if flag == 117 then unchanged[#unchanged + 1] = i -- u
-    elseif flag ~= 118 then others[#others + 1] = i end -- v
-  end
-  local of_bases, of_chunks = n, n + m
-  local of_others = of_chunks + p
-  local of_unchanged = of_others + #others
-  local VALUES = FIELDS + of_unchanged + #unchanged
-  local before, known, problem = found[4], found[5], nil
-  if not known and names == '' then return { names_chunk } end
+-- Stores a checkpoint in any case: looks at all that it relies on. Returns what put.lua does, or a problem.
+-- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread;
+-- is_tiered: true if cold gets this.
+local function put_any(index, data, argv, meta, found, is_home, is_tiered)
+  local checkpoint, by_age, run, header, flags = argv[1], argv[2], argv[3], argv[4], argv[5]
+  local n, p, new_tag = tonumber(argv[11]), tonumber(argv[12]), argv[10]
+  local before, values, of, tag = found[4], FIELDS + n + p, links(header), meta and meta.tag or ''
 
   local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
   if is_home then fields[3], fields[4] = '@cold_backed', '1' end
@@ -87,77 +77,68 @@ local function put_any(index, data, argv, meta, found, is_home, dirty)
     fields[#fields + 1] = value
     bytes = bytes + #value - size_before
   end
-  if not known then store(names_chunk, names, 0) end
 
-  -- Chunks. Those that are stored stay as they are. Those that are only named must be: where a version is stored that has
-  -- them, all are, else each is looked at.
-  local sure, sent = true, { [names_chunk] = true }
-  for i = 1, m do
-    local root = found[SEEN + of_bases + i]
-    if not root or string.sub(root, 2, 17) ~= argv[VALUES + of_bases + i] then sure = false end
-  end
-  local function check_children(list, pos)
+  -- Chunks. Those that are stored stay as they are, and all below them is stored. Those that are only named are looked for.
+  local seen = {}
+  local function look_for(list, pos)
     local below = children(list, pos)
     for i = 1, #below do
-      if not sent[below[i]] then
-        sent[below[i]] = true
+      if not seen[below[i]] then
+        seen[below[i]] = true
         if not meta or redis.call('HEXISTS', data, below[i]) == 0 then missing[#missing + 1] = below[i] end
       end
     end
   end
-  if not sure then
-    for i = 1, p do sent[argv[FIELDS + of_chunks + i]] = true end
-  end
-  for i = of_chunks + 1, of_others do
+  for i = n + 1, n + p do seen[argv[FIELDS + i]] = true end
+  for i = n + 1, n + p do
+    local field, chunk = argv[FIELDS + i], argv[values + i]
+    if field == of.names then names_read[field] = split_names(chunk) end
     if not found[SEEN + i] then
-      local field, chunk = argv[FIELDS + i], argv[VALUES + i]
-      if not sure and string.byte(field, 1) == 110 then check_children(chunk, 2) end -- 'n'
+      if string.byte(field, 1) == 110 then look_for(chunk, 2) end -- 'n'
       store(field, chunk, 0)
     end
   end
+  if not seen[of.names] and (not meta or redis.call('HEXISTS', data, of.names) == 0) then return { tag, 0, of.names } end
+  local names, problem = names_in(data, of.names)
+  if problem then return problem end
 
   -- Values. One that takes the place of another that is in chunks leaves those for prune to look after.
   local stray, is_rewritten = '', false
   local function store_value(field, value, old)
-    if not sure and in_chunks(value) then check_children(value, skip(value, 18, 2)) end
+    if in_chunks(value) then look_for(value, skip(value, 18, 2)) end
     if not old then added = added + 1 end
     if old and old ~= value and in_chunks(old) then stray = stray .. pack(old) end
     if old and old ~= value then is_rewritten = true end
     if old ~= value then store(field, value, #(old or '')) end
   end
-  for i = 1, n do store_value(argv[FIELDS + i], argv[VALUES + i], found[SEEN + i]) end
+  for i = 1, n do store_value(argv[FIELDS + i], argv[values + i], found[SEEN + i]) end
 
-  local held, order, entries = {}, {}, {}
+  local held, order, entries, names_before = {}, {}, {}, nil
   if before then
-    local names_before
-    held, order, problem, names_before = held_before(data, checkpoint, before, names_chunk)
+    held, order, problem, names_before = held_before(data, checkpoint, before, of.names)
     if problem then return problem end
     if names_before then stray = stray .. as_stray(string.sub(names_before, 1, 1), string.sub(names_before, 2)) end
-    local at, of_values, cut = {}, 0, string.find(checkpoint, '%z')
-    for i = 1, #others do at[others[i]] = of_others + i end
-    for i = 1, #unchanged do at[unchanged[i]] = of_unchanged + i end
-    for i = 1, #flags do
-      if not at[i] then of_values = of_values + 1 end
-      entries[i] = string.sub(argv[FIELDS + (at[i] or of_values)], cut + 1)
-    end
   end
 
-  -- Entries without a value of the caller's: is there one?
+  -- Entries without a value that was sent: is there one?
   local kept, amended = {}, before
-  for i = 1, #others do
-    local entry, old = others[i], found[SEEN + of_others + i]
-    local is_new = string.byte(flags, entry) == 101 -- e
-    if old then
-      if is_new then store_value(argv[FIELDS + of_others + i], '', old) end
-      kept[entry], amended = '1', true
-    elseif not is_new and before and held[entries[entry]] == '1' then
-      return gone(data, argv[FIELDS + of_others + i])
+  local ns, tokens = string.sub(checkpoint, 2, (string.find(checkpoint, '%z'))), unpack_frames(of.tokens)
+  for i = 1, #flags do
+    local flag, field = string.byte(flags, i), value_field(ns, names, tokens, of.slots, i)
+    entries[i] = string.sub(field, #ns + 2)
+    if flag == 117 then -- u
+      if not meta or redis.call('HEXISTS', data, field) == 0 then missing[#missing + 1] = i end
+    elseif flag ~= 118 then -- e or x
+      local old, is_new = meta and redis.call('HGET', data, field), flag == 101
+      if old then
+        if is_new then store_value(field, '', old) end
+        kept[i], amended = '1', true
+      elseif not is_new and before and held[entries[i]] == '1' then
+        return gone(data, field)
+      end
     end
   end
-  for i = 1, #unchanged do
-    if not meta or redis.call('HEXISTS', data, argv[FIELDS + of_unchanged + i]) == 0 then missing[#missing + 1] = unchanged[i] end
-  end
-  if #missing > 0 then return missing end
+  if #missing > 0 then return { tag, 0, unpack(missing, 1, math.min(#missing, BATCH)) } end
 
   if amended then header = merge_header(header, kept, entries, held, order) end
   store(checkpoint, header, #(before or ''))
@@ -171,17 +152,16 @@ local function put_any(index, data, argv, meta, found, is_home, dirty)
   local members = { checkpoint }
   if by_age ~= '' then members[#members + 1] = by_age end
   if run ~= '' then members[#members + 1] = run end
-  meta = commit(index, data, meta, fields, members, bytes, added)
-  touch(index, data, meta, default, own)
-  if is_limited(argv, found) then trim(index, data, meta, checkpoint, header, argv[15], found[6], dirty) end
-  return missing
+  if header ~= argv[4] then new_tag = '' end -- the caller does not know what is stored
+  meta = commit(index, data, meta, fields, members, bytes, added, new_tag)
+  touch(index, data, meta, argv[6], argv[7])
+  return { tag, over_limit(index, data, argv, found, is_tiered) }
 end
 
 -- Stores a checkpoint. Takes and returns what put_any does.
-local function put_checkpoint(index, data, argv, is_home, dirty)
-  local meta, problem, found = look_up(index, data, argv, argv[10] + argv[11] + argv[12] + argv[13])
+local function put_checkpoint(index, data, argv, is_home, is_tiered)
+  local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end
-  if not put_new(index, data, argv, meta, found, is_home) then return put_any(index, data, argv, meta, found, is_home, dirty) end
-  if is_limited(argv, found) then trim(index, data, meta, argv[1], argv[4], argv[15], found[6], dirty) end
-  return {}
+  if not put_known(index, data, argv, meta, found, is_home) then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
+  return { argv[9], over_limit(index, data, argv, found, is_tiered) }
 end

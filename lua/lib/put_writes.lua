@@ -56,7 +56,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     for i = 6, #missing == 0 and last or 0, 2 do
       if not is_special(argv[i]) and redis.call('HEXISTS', data, argv[i]) == 0 then store(argv[i], argv[i + 1], 0) end
     end
-    meta.format = HAS_CHUNKED_WRITES
+    if meta.format < HAS_CHUNKED_WRITES then meta.format = HAS_CHUNKED_WRITES end
     revise(meta) -- a removal that was planned before may take chunks that these rely on
     return missing
   end
@@ -96,7 +96,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     store(special, record, size)
   end
   meta.writes = meta.writes + added
-  fields[2] = state_of(meta)
+  fields[2] = state_of(meta, meta.tag)
   for from = 1, #fields, BATCH do
     redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
   end

@@ -1,10 +1,37 @@
 -- Shared by the scripts (included, after lib/thread, lib/framing and lib/chunks): removing fields of a thread.
 
+-- Notes that hot no longer has all of the thread, but has the newest checkpoint of each namespace.
+-- Returns true if it had all until now.
+local function becomes_partial(index, data)
+  local fill = redis.call('HGET', data, '@complete')
+  if not fill then return false end
+  redis.call('HDEL', data, '@complete')
+  local lower = '[c'
+  while true do
+    local newest = redis.call('ZRANGEBYLEX', index, lower, '(d', 'LIMIT', 0, 1)[1]
+    if not newest then return true end
+    local ns = string.sub(newest, 2, (string.find(newest, '%z')))
+    redis.call('HSET', data, '@has_latest' .. ns, fill)
+    lower = '(c' .. string.sub(ns, 1, -2) .. '\1'
+  end
+end
+
+-- Drops the notes about checkpoints that are gone, whose writes came back from cold without their task paths.
+local function forget_pathless(index, data)
+  local noted, left = redis.call('HGET', data, '@no_task_path'), {}
+  if not noted then return end
+  for _, writes in ipairs(unpack_frames(noted)) do
+    if redis.call('ZSCORE', index, 'c' .. string.sub(writes, 2)) then left[#left + 1] = pack(writes) end
+  end
+  redis.call('HSET', data, '@no_task_path', table.concat(left))
+end
+
 -- Removes fields of a thread, and their members of the index.
--- argv, begin: the names, as remove.lua takes them, and the position of the first; dry: true to count only; keeps_empty: true to leave a
--- thread that has nothing left.
--- Returns what remove.lua does, and the names of all that was removed.
-local function remove_fields(index, data, meta, argv, begin, dry, keeps_empty)
+-- argv, begin: the names, as remove.lua takes them, and the position of the first.
+-- how: a table of options. dry: count only. is_known: what processes remember of other histories stays true.
+--   keeps_empty: leave a thread that has nothing left. dirty: the key of what cold lacks, if hot becomes partial.
+-- Returns what remove.lua does, and the names of all that was removed. false if cold lacks one of them.
+local function remove_fields(index, data, meta, argv, begin, how)
   local listed, doomed = {}, {}
   local function doom(name)
     if not listed[name] then
@@ -28,30 +55,41 @@ local function remove_fields(index, data, meta, argv, begin, dry, keeps_empty)
     end
   end
 
+  for i = 1, how.dirty and #doomed or 0 do
+    if redis.call('ZSCORE', how.dirty, doomed[i]) then return false end
+  end
+
   -- First everything is read, as a record that cannot be read must stop it before anything is removed.
   local removed, bytes, strays = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, {}
+  local sizes, short, stored = {}, {}, {}
+  for i = 1, #doomed do
+    local kind = string.sub(doomed[i], 1, 1)
+    local size = removed[kind] and kind ~= 'w' and redis.call('HSTRLEN', data, doomed[i])
+    sizes[i] = size or 0
+    if kind == 'w' or kind == 'n' or kind == 'b' and size > 0 and size <= MAX_ROOT then short[#short + 1] = doomed[i] end
+  end
+  local found = fetch(data, short)
+  for i = 1, #short do stored[short[i]] = found[i] end
   for i = 1, #doomed do
     local name = doomed[i]
-    local kind = string.sub(name, 1, 1)
-    local size = redis.call('HSTRLEN', data, name)
-    if size > 0 and kind == 'w' then
-      local record, pos = redis.call('HGET', data, name), 1
+    local kind, size, value = string.sub(name, 1, 1), sizes[i], stored[name]
+    if kind == 'w' and value then
+      local pos = 1
+      size = #value
       while pos <= size do
-        pos = skip(record, pos, 5)
+        pos = skip(value, pos, 5)
         removed.w = removed.w + 1
       end
-      for _, root in ipairs(roots_in(record)) do strays[#strays + 1] = pack(root) end
-    elseif removed[kind] and redis.call('HEXISTS', data, name) == 1 then
+      for _, root in ipairs(roots_in(value)) do strays[#strays + 1] = pack(root) end
+    elseif kind ~= 'w' and removed[kind] and (size > 0 or redis.call('HEXISTS', data, name) == 1) then
       removed[kind] = removed[kind] + 1
     end
-    if kind ~= '@' then bytes = bytes + size end
-    -- What was only named by what goes now is noted, until a later step removes it.
-    if kind == 'n' and size > 0 then
-      local list = redis.call('HGET', data, name)
-      strays[#strays + 1] = as_stray(string.sub(list, 1, 1), string.sub(list, 2))
-    elseif kind == 'b' and size > 0 and size <= MAX_ROOT then
-      local root = redis.call('HGET', data, name)
-      if in_chunks(root) then strays[#strays + 1] = pack(root) end
+    bytes = bytes + size
+    -- A later step removes the chunks that only these named.
+    if kind == 'n' and value then
+      strays[#strays + 1] = as_stray(string.sub(value, 1, 1), string.sub(value, 2))
+    elseif kind == 'b' and value and in_chunks(value) then
+      strays[#strays + 1] = pack(value)
     end
   end
   local without_parent = {} -- by the header's name
@@ -63,10 +101,13 @@ local function remove_fields(index, data, meta, argv, begin, dry, keeps_empty)
       bytes = bytes + #header - #without_parent[orphans[i]]
     end
   end
-  if not dry then
+  if not how.dry then
     -- A full server takes a command that may need memory only behind one that cannot: this removes nothing.
     redis.call('HDEL', data, '^')
-    redis.call('HSET', data, '@rewritten', next_rewrite(data))
+    if how.dirty and becomes_partial(index, data) or not how.is_known then
+      redis.call('HSET', data, '@rewritten', next_rewrite(data))
+    end
+    redis.call('HSET', data, '@state', state_of(meta, '')) -- without the tag, before anything goes
     for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
     local members = {}
     for i = 1, #doomed do
@@ -82,11 +123,12 @@ local function remove_fields(index, data, meta, argv, begin, dry, keeps_empty)
       redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. table.concat(strays))
     end
     for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
+    if how.dirty then forget_pathless(index, data) end
     meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w
     revise(meta)
-    redis.call('HSET', data, '@state', state_of(meta))
+    redis.call('HSET', data, '@state', state_of(meta, ''))
     local left = redis.call('ZLEXCOUNT', index, '[c', '(d') + redis.call('ZLEXCOUNT', index, '[w', '(x')
-    if left == 0 and not keeps_empty then redis.call('UNLINK', index, data) end
+    if left == 0 and not how.keeps_empty then redis.call('UNLINK', index, data) end
   end
   return { removed.c, removed.w, removed.b, bytes, string.format('%d', meta.rev) }, doomed
 end

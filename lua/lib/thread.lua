@@ -2,9 +2,10 @@
 
 -- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says when
 -- it is raised.
-local FORMAT = 2
--- A thread begins with format 1. It gets format 2 with the first pending write that is stored in chunks.
-local HAS_CHUNKED_WRITES = 2
+local FORMAT = 3
+-- A thread begins with format 1. It gets format 2 with the first pending write that is stored in chunks, and format 3 with
+-- its first tag.
+local HAS_CHUNKED_WRITES, HAS_TAG = 2, 3
 
 -- Whether that is the field of a TTL: milliseconds, nothing, or no such field.
 local function is_ttl(field)
@@ -14,7 +15,7 @@ end
 -- Opens a thread and finds what is wrong with it before anything is written.
 -- ...: fields of the data to read with it.
 -- Returns (meta, problem, found): meta is nil where there is no such thread, else {format, rev = string, bytes, blobs, writes =
--- numbers, ttl = string or false, dirty = string or false}; problem is nil or an error reply to return at once; found holds the
+-- numbers, tag = string, ttl = string or false, dirty = string or false}; problem is nil or an error reply to return at once; found holds the
 -- fields' values from 4 on.
 local function open_thread(index, data, ...)
   local mark = redis.pcall('ZSCORE', index, '')
@@ -38,7 +39,7 @@ local function open_thread(index, data, ...)
   if not state then
     return nil, redis.error_reply('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there')
   end
-  local _, _, format, rev, bytes, blobs, writes = string.find(state, '^(%d%d?%d?%d?) (%d+) (%d+) (%d+) (%d+)$')
+  local _, _, format, rev, bytes, blobs, writes, tag = string.find(state, '^(%d%d?%d?%d?) (%d+) (%d+) (%d+) (%d+) ?(%x*)$')
   format = tonumber(format or string.match(state, '^(%d%d?%d?%d?) ') or '') or 0
   if format > FORMAT then
     return nil, redis.error_reply('UNSUPPORTED ' .. data .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. FORMAT)
@@ -48,7 +49,7 @@ local function open_thread(index, data, ...)
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
     return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read')
   end
-  local meta = { format = format, rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), ttl = fields[2], dirty = fields[3] }
+  local meta = { format = format, rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), tag = tag, ttl = fields[2], dirty = fields[3] }
   return meta, nil, fields
 end
 
@@ -61,13 +62,16 @@ end
 
 -- A thread that begins. Its revision is another one than a thread of this name had before (by the clock).
 local function new_thread(now)
-  return { format = 1, rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, ttl = false }
+  return { format = 1, rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
 end
 
--- What @state is to hold. No count is below 0: where one was changed from outside, the thread is not to be lost for that.
-local function state_of(meta)
-  local bytes, blobs, writes = meta.bytes, meta.blobs, meta.writes
-  return string.format('%d %d %d %d %d', meta.format, meta.rev, bytes < 0 and 0 or bytes, blobs < 0 and 0 or blobs, writes < 0 and 0 or writes)
+-- Returns what @state is to hold. No count is below 0: if one was changed from outside, the thread is not to be lost for that.
+-- tag: what a put calls the thread as it leaves it (put.lua); '' if something that others rely on may have changed.
+local function state_of(meta, tag)
+  local bytes, blobs, writes, format = meta.bytes, meta.blobs, meta.writes, meta.format
+  if tag ~= '' and format < HAS_TAG then format = HAS_TAG end
+  local state = string.format('%d %d %d %d %d', format, meta.rev, bytes < 0 and 0 or bytes, blobs < 0 and 0 or blobs, writes < 0 and 0 or writes)
+  return tag == '' and state or state .. ' ' .. tag
 end
 
 -- What @rewritten is to hold where something that was stored becomes something else, or goes: what a process remembers of a history is not

@@ -6,6 +6,16 @@ local function extent_of(home, whole, newest)
   return (not home or whole) and 2 or newest and 1 or 0
 end
 
+-- True if this server has all pending writes of a checkpoint that is put now.
+-- Writes may come before their checkpoint, and cold may have some that this server has lost. They were sent before
+-- the fill by which this server learned what cold has; so they are of no checkpoint whose id was made when the writer
+-- knew of that fill.
+-- checkpoint: its field; learned: the value of @complete or @has_latest, '1' if cold had nothing of the thread; fill:
+-- the token of the fill that the writer knew when it made the id, or ''.
+local function has_its_writes(data, checkpoint, learned, fill)
+  return learned == '1' or learned and learned == fill or redis.call('HEXISTS', data, checkpoint) == 1
+end
+
 -- Whether the thread was deleted here and cold does not know yet, so that what cold has is not to be believed.
 local function has_tombstone(dirty)
   return redis.call('ZSCORE', dirty, 'd')

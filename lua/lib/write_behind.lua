@@ -1,23 +1,26 @@
--- Shared by the scripts (included): acknowledging a write before cold has it.
+-- Shared by the scripts (included, after lib/tiers): acknowledging a write before cold has it.
 
--- Whether that is safe: nobody writes the thread to cold at this moment, cold has all else of it, and what is written is complete
--- without a look at cold.
--- fill_token: that the caller was given when there was nothing, or ''; gain: the field that tells what this thread then has.
--- ns: an escaped namespace; needed: a field of the data, or '': without it the write is not complete, unless the thread is whole.
--- is_newest: whether it must also be known that what is newest in the namespace is here.
--- Returns nil where it is not safe, else the field to set.
-local function standing(data, intents, lease, dirty, fill_token, gain, ns, needed, is_newest)
+-- Checks that this server may acknowledge a write: nobody writes the thread to cold at this moment, cold has all else
+-- of it, and this server lacks nothing that belongs to the write.
+-- fill: the token of a fill that the caller knows, or ''; gain: the field that the write sets if nothing happened since
+-- that fill lease was given. ns: an escaped namespace.
+-- needed: a field of the data, or '': without it the write is not complete, unless the thread is whole.
+-- is_newest: true if the newest checkpoint of the namespace must be here, too.
+-- checkpoint: the field of the checkpoint that is put, '' for writes: cold must have no writes of it that this server
+-- lacks (lib/tiers).
+-- Returns the field to set and its value, or nil if the write has to go to cold first.
+local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint)
   if redis.call('EXISTS', intents) == 1 then return nil end
   local found = redis.call('HMGET', data, '@state', '@cold_backed', '@deferred_ttl', '@complete', '@has_latest' .. ns, needed)
   local there, home, is_dirty, whole, newest, has_needed = unpack(found, 1, 6)
   if there and (not home or is_dirty and redis.call('EXISTS', dirty) == 0) then return nil end
   local granted = redis.call('HMGET', lease, 'token', 'barrier')
   if granted[2] then return nil end
-  if whole then return '@cold_backed' end
-  if not there and redis.call('ZSCORE', dirty, 'd') then return '@complete' end
-  if fill_token ~= '' and granted[1] == fill_token then return gain end
-  if there and (newest or not is_newest) and has_needed then return '@cold_backed' end
-  return nil
+  if not there and redis.call('ZSCORE', dirty, 'd') then return '@complete', '1' end
+  if not whole and fill ~= '' and granted[1] == fill then return gain, fill end
+  if not whole and not (there and (newest or not is_newest) and has_needed) then return nil end
+  if checkpoint ~= '' and not has_its_writes(data, checkpoint, whole or newest, fill) then return nil end
+  return '@cold_backed', '1'
 end
 
 -- Notes members of the index that cold does not have yet, in this order and behind all others: by microseconds of the clock.
@@ -34,18 +37,22 @@ local function put_tombstone(dirty)
 end
 
 -- Notes what was written here alone: until cold has it, the thread has no deadline.
--- ttl: the TTL that counts from then on, in milliseconds, or ''; field: what `standing` answered.
-local function mark(index, data, lease, dirty, members, ttl, field)
+-- ttl: the TTL that counts from then on, in milliseconds, or ''; field, value: what `standing` answered.
+local function mark(index, data, lease, dirty, members, ttl, field, value)
   note(dirty, members)
   if ttl == '' then ttl = redis.call('HGET', data, '@deferred_ttl') or math.max(0, redis.call('PTTL', index)) end
-  redis.call('HSET', data, '@cold_backed', '1', '@deferred_ttl', ttl == 0 and '' or ttl, field, '1')
+  redis.call('HSET', data, '@cold_backed', '1', '@deferred_ttl', ttl == 0 and '' or ttl, field, value)
   redis.call('PERSIST', index)
   redis.call('PERSIST', data)
   redis.call('UNLINK', lease)
 end
 
--- Notes what was written through, where cold is to get the thread once more: a fenced flusher may have deleted it there. Takes what
--- `mark` does.
+-- True if cold is to get the thread once more: a fenced flusher may have deleted it there.
+local function is_due_again(dirty, flush)
+  return redis.call('EXISTS', dirty) == 1 or redis.call('HEXISTS', flush, 'fenced') == 1
+end
+
+-- Notes what was written through, if cold is to get the thread once more. Takes what `mark` does.
 local function mark_again(index, data, lease, dirty, flush, members, ttl)
-  if redis.call('EXISTS', dirty) == 1 or redis.call('HEXISTS', flush, 'fenced') == 1 then mark(index, data, lease, dirty, members, ttl, '@cold_backed') end
+  if is_due_again(dirty, flush) then mark(index, data, lease, dirty, members, ttl, '@cold_backed', '1') end
 end

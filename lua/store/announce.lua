@@ -10,6 +10,7 @@
 -- Some entries whose deadline has passed go: their partitions have expired.
 -- Returns {token, deadline}: the deadline in milliseconds, '0' for none.
 -- Errors: DIRECTORY.
+-- Rules: confirmed.
 
 --- @include lib/directory
 

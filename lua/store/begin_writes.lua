@@ -15,6 +15,7 @@
 -- code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
+-- Rules: confirmed.
 
 --- @include lib/partition
 --- @include lib/refresh

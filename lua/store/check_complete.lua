@@ -12,6 +12,7 @@
 -- 2^50, as text. Else {miss}, as get_copies does. Or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/partition
 --- @include lib/refresh

@@ -17,6 +17,7 @@
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/partition
 --- @include lib/refresh

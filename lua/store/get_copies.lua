@@ -12,6 +12,7 @@
 -- Returns {miss, then a record for each field (nil where there is no copy)}; the miss is '' if all are there. Or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/partition
 --- @include lib/refresh

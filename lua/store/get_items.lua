@@ -18,6 +18,7 @@
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local documents = { unpack(KEYS, 7) }

@@ -12,6 +12,7 @@
 -- that is not there, and for no vectors. An empty list where there is no such partition. Or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/partition
 --- @include lib/documents

@@ -23,6 +23,7 @@
 --   CONFLICT       3  (position of each) these items have another version; all others were stored
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: confirmed.
 
 --- @include lib/partition
 --- @include lib/refresh

@@ -14,6 +14,7 @@
 -- code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/partition
 

@@ -9,6 +9,7 @@
 --
 -- Returns a list: a partition, its token, a partition, its token, ...
 -- Errors: DIRECTORY.
+-- Rules: reads.
 
 --- @include lib/directory
 

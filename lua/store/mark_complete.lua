@@ -14,6 +14,7 @@
 -- Returns {'1'} if it is so, else {'0'}; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/partition
 --- @include lib/refresh

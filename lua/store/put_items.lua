@@ -27,6 +27,7 @@
 --   EMPTIED        4  (token) done, and the partition has no item left: give that token back to the directory
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: confirmed.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local documents = { unpack(KEYS, 7) }

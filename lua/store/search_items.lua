@@ -26,6 +26,7 @@
 --   SAME           5  the page is what the caller knows
 --   DOCUMENTED     7  the items have documents: read without a refresh, then refresh with get_items
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads.
 
 --- @include lib/partition
 --- @include lib/refresh

@@ -13,6 +13,7 @@
 -- this one are refused, and may leave the directory. Where more is a code, nothing was done
 --   DOCUMENTED  7  `all` have documents: delete the items by put_items, which removes those, too
 -- Errors: PARTITION, UNSUPPORTED.
+-- Rules: reads, confirmed.
 
 --- @include lib/partition
 --- @include lib/documents

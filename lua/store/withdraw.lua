@@ -8,6 +8,7 @@
 --
 -- Returns 1 if it went, else 0.
 -- Errors: DIRECTORY.
+-- Rules: reads.
 
 --- @include lib/directory
 

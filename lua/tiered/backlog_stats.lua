@@ -5,6 +5,7 @@
 --
 -- Returns {records, age of the oldest in milliseconds, records that were set aside}.
 -- Errors: none of ours.
+-- Rules: reads.
 
 local dirty, flush = KEYS[1], KEYS[2]
 

@@ -24,6 +24,9 @@
 --   UNNOTED    4  nothing, as the thread is from before there were tiers (or what was noted for it is gone): all is noted now; else as BEHIND
 --   WAIT       5  not what was coalesced, and cannot get that while others write the thread: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: owned.
+-- Ends ownership if: ARGV[6] == 'nothing' and reply[1] <= 2.
+-- Waits if: checkpoint and is_being_written(KEYS[3], ARGV[1], tonumber(ARGV[7])).
 
 --- @include lib/thread
 --- @include lib/framing

@@ -28,7 +28,7 @@ for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
   if string.sub(intent, 33) == token then own = intent end
 end
 if not own and redis.call('EXISTS', dirty) == 1 then -- a client repeats what was done, and it was begun anew
-  return end_intent(index, data, intents, lease, dirty, token, '', '?')
+  return end_intent(index, data, intents, lease, dirty, token, '', '?', '')
 end
 local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]
 local base = first and '@flushed_head' .. string.sub(first, 2, (string.find(first, '%z')))
@@ -39,4 +39,4 @@ if was_flushed and own and string.sub(own, 16, 16) == '-' then -- nobody else wr
   redis.call('HSET', flush, 'deleted', '1')
   redis.call('PEXPIRE', flush, kept)
 end
-return end_intent(index, data, intents, lease, dirty, token, '', '?')
+return end_intent(index, data, intents, lease, dirty, token, '', '?', '')

@@ -20,7 +20,6 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
 
 local index, data, lease = KEYS[1], KEYS[2], KEYS[3]
@@ -39,9 +38,9 @@ for i = 1, #members do
 end
 local argv = {}
 for i = 6 + 3 * n, #ARGV do argv[#argv + 1] = ARGV[i] end
-local missing = put_checkpoint(index, data, argv, not meta)
-if missing.err then return missing end
-if #missing > 0 then return redis.error_reply('DAMAGED the checkpoint that was to fill ' .. data .. ' lacks values') end
+local reply = put_checkpoint(index, data, argv, not meta, true)
+if reply.err then return reply end
+if reply[3] then return redis.error_reply('DAMAGED the checkpoint that was to fill ' .. data .. ' lacks values') end
 meta, problem = open_thread(index, data)
 if problem then return problem end
 meta.bytes, meta.writes = meta.bytes - bytes, meta.writes - count
@@ -57,6 +56,6 @@ for i = 1, n do
 end
 if strays ~= '' then redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. strays) end
 if n > 0 then redis.call('HSET', data, '@no_task_path', (redis.call('HGET', data, '@no_task_path') or '') .. pack(writes)) end
-if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, '1') end
-redis.call('HSET', data, '@state', state_of(meta))
+if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, token) end
+redis.call('HSET', data, '@state', state_of(meta, ''))
 return 1

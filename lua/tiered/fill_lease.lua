@@ -43,7 +43,9 @@ end
 if busy then return WRITING end
 if #left > 0 and behind then return BEHIND end
 if has_tombstone(dirty) then return HERE end
-if id == '' and extent_of(unpack(redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns), 1, 3)) > 0 and newest_id(index, ns) or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return HERE end
+local marks = redis.call('HMGET', data, '@cold_backed', '@complete', '@has_latest' .. ns, '@state')
+local has_newest = id == '' and marks[4] and extent_of(marks[1], marks[2], marks[3]) > 0
+if has_newest or id ~= '' and redis.call('ZSCORE', index, 'c' .. ns .. id) then return HERE end
 if id ~= '' and redis.call('ZSCORE', dirty, 'r' .. ns .. id) then return BEHIND end
 local lags = id == '' and redis.call('ZRANGE', dirty, 0, MAX_RECORDS - 1) or {}
 if #lags == MAX_RECORDS then return BEHIND end

@@ -5,38 +5,37 @@
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three: a fill lease that the caller was given when there was
---                    nothing, or ''; @complete, or @has_latest and the namespace, escaped: what is true with that fill lease; the parent's
---                    field, or ''
+-- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three: the token of the last fill that
+--                    the caller knew of when it made the checkpoint's id, or ''; @complete, or @has_latest and the
+--                    namespace, escaped, if that fill found nothing in cold, else ''; the parent's field, or ''
 -- ARGV[2] by_age     these
 -- ARGV[3] run        are
 -- ARGV[4] header     as
--- ARGV[5] named      put.lua
--- ARGV[6] names      takes
--- ARGV[7] flags      them
--- ARGV[8] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5] flags      put.lua takes them
+-- ARGV[6] default    the saver's TTL in milliseconds, or ''
 --
 -- Returns what put.lua does, or
 --   REFUSED  -1  cold has to be written first: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/common_case
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
+--- @include lib/tiers
 --- @include lib/write_behind
 
 local REFUSED = -1
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local checkpoint, default, fill_token, gain, parent = ARGV[1], ARGV[8], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
+local checkpoint, default, fill, gain, parent = ARGV[1], ARGV[6], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
-local field = standing(data, intents, lease, dirty, fill_token, gain, ns, parent, true)
+local field, value = standing(data, intents, lease, dirty, fill, gain, ns, parent, true, checkpoint)
 if not field then return REFUSED end
-local missing = put_checkpoint(index, data, ARGV, true, dirty)
-if missing.err or #missing > 0 then return missing end
-mark(index, data, lease, dirty, { checkpoint }, default, field)
-return missing
+local reply = put_checkpoint(index, data, ARGV, true, true)
+if reply.err or reply[3] then return reply end
+mark(index, data, lease, dirty, { checkpoint }, default, field, value)
+return reply

@@ -6,17 +6,19 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three, which are what end_intent.lua takes
+-- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last four, which are what end_intent.lua takes
 -- ARGV[2] by_age     these
 -- ARGV[3] run        are
 -- ARGV[4] header     as
--- ARGV[5] named      put.lua
--- ARGV[6] names      takes
--- ARGV[7] flags      them
--- ARGV[8] default    the saver's TTL in milliseconds, or ''
+-- ARGV[5] flags      put.lua takes them
+-- ARGV[6] default    the saver's TTL in milliseconds, or ''
 --
 -- Where cold is to get the thread once more, it is to get this, too.
--- Returns what put.lua does; where something is missing, the intent stays.
+-- If this server may lack values or writes of the checkpoint, it does not store it, and no longer says that it has
+-- what is newest in the namespace: the next reader fills it from cold. It gives the thread up if others are writing
+-- it, too, or if it has an older form of the checkpoint.
+-- Returns what put.lua does; where something is missing, the intent stays. Or
+--   REFUSED  -1  this server may lack something of the checkpoint: it did not store it, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -24,16 +26,30 @@
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/checkpoint
---- @include lib/trim
 --- @include lib/put
+--- @include lib/tiers
 --- @include lib/intents
 --- @include lib/write_behind
 
+local REFUSED = -1
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local checkpoint, default, last = ARGV[1], ARGV[8], #ARGV - 3
+local checkpoint, default, last = ARGV[1], ARGV[6], #ARGV - 4
+local token, newest, needed, fill = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3], ARGV[last + 4]
 
-local missing = put_checkpoint(index, data, ARGV, nil, dirty)
-if missing.err or #missing > 0 then return missing end
+local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
+if newest == '' then
+  local found = redis.call('HMGET', data, needed, '@complete', '@has_latest' .. ns)
+  local is_known = found[1] and has_its_writes(data, checkpoint, found[2] or found[3], fill)
+  local is_alone = redis.call('ZCARD', intents) == 1 and not is_due_again(dirty, flush)
+  if not is_known and is_alone and redis.call('HEXISTS', data, checkpoint) == 0 then
+    redis.call('HDEL', data, '@complete', '@has_latest' .. ns)
+    end_intent(index, data, intents, lease, dirty, token, '', '', '')
+    return REFUSED
+  end
+  needed = is_known and '' or '?' -- a field that never exists
+end
+local reply = put_checkpoint(index, data, ARGV, false, true)
+if reply.err or reply[3] then return reply end
 mark_again(index, data, lease, dirty, flush, { checkpoint }, default)
-end_intent(index, data, intents, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
-return missing
+end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
+return reply

@@ -8,6 +8,8 @@
 --
 -- Returns 1; 0 where the thread is being written to cold: then nothing was done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
+-- Ends ownership if: reply == 1.
 
 --- @include lib/thread
 --- @include lib/write_behind

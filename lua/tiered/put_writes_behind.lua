@@ -5,9 +5,9 @@
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last three: a fill lease that the caller was given when
---                    there was nothing, or ''; @complete, or @has_latest and the namespace, escaped: what is true with that fill lease; the
---                    beginning of the members of the checkpoint's writes
+-- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last three: the token of the last fill
+--                    that the caller knows, or ''; @complete, or @has_latest and the namespace, escaped, if that fill
+--                    found nothing in cold, else ''; the beginning of the members of the checkpoint's writes
 -- ARGV[2] regular    as put_writes.lua takes it
 -- ARGV[3] count      as put_writes.lua takes it
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
@@ -15,24 +15,29 @@
 -- Returns what put_writes.lua does, or
 --   REFUSED  -1  cold has to be written first: nothing was done; so it is where writes of the checkpoint were brought back without their paths
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/framing
 --- @include lib/chunks
 --- @include lib/put_writes
+--- @include lib/tiers
 --- @include lib/write_behind
 
 local REFUSED = -1
 local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local member, default, last = ARGV[1], ARGV[4], #ARGV - 3
-local fill_token, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
+local fill, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
 
 local ns = string.sub(member, 2, (string.find(member, '%z')))
 local checkpoint = 'c' .. string.sub(writes, 2)
-local field = standing(data, intents, lease, dirty, fill_token, gain, ns, checkpoint, false)
+local field, value = standing(data, intents, lease, dirty, fill, gain, ns, checkpoint, false, '')
 if not field then -- writes may come before their checkpoint, if that is to be the newest
-  local above = redis.call('ZRANGEBYLEX', index, '(' .. checkpoint, '(c' .. string.sub(ns, 1, -2) .. '\1', 'LIMIT', 0, 1)
-  if #above == 0 then field = standing(data, intents, lease, dirty, fill_token, gain, ns, '@has_latest' .. ns, true) end
+  local last_id = '(c' .. string.sub(ns, 1, -2) .. '\1'
+  local above = redis.call('ZRANGEBYLEX', index, '(' .. checkpoint, last_id, 'LIMIT', 0, 1)
+  if #above == 0 then
+    field, value = standing(data, intents, lease, dirty, fill, gain, ns, '@has_latest' .. ns, true, '')
+  end
 end
 local pathless = field and redis.call('HGET', data, '@no_task_path')
 if pathless then
@@ -43,5 +48,5 @@ end
 if not field then return REFUSED end
 local added = put_task(index, data, ARGV, last, true)
 if type(added) == 'table' then return added end
-mark(index, data, lease, dirty, members_of(ARGV, last), default, field)
+mark(index, data, lease, dirty, members_of(ARGV, last), default, field, value)
 return added

@@ -6,7 +6,8 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last three, which are what end_intent.lua takes
+-- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last four, which are what
+--                    end_intent.lua takes
 -- ARGV[2] regular    as put_writes.lua takes it
 -- ARGV[3] count      as put_writes.lua takes it
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
@@ -23,10 +24,10 @@
 --- @include lib/write_behind
 
 local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local default, last = ARGV[4], #ARGV - 3
+local default, last = ARGV[4], #ARGV - 4
 
 local added = put_task(index, data, ARGV, last)
 if type(added) == 'table' then return added end
 mark_again(index, data, lease, dirty, flush, members_of(ARGV, last), default)
-end_intent(index, data, intents, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3])
+end_intent(index, data, intents, lease, dirty, ARGV[last + 1], ARGV[last + 2], ARGV[last + 3], ARGV[last + 4])
 return added

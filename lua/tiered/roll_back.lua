@@ -18,6 +18,7 @@
 --   UNKNOWN  1  the thread is not all here, so the caller has to ask cold: nothing was done
 --   WRITING  2  somebody has a write intent: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Rules: confirmed, owned.
 
 --- @include lib/thread
 --- @include lib/framing
@@ -42,7 +43,7 @@ if not is_whole and asked ~= '1' then return UNKNOWN end
 
 local answer, doomed = { 0, 0, 0, 0, '' }, {}
 if #ARGV > 3 + n then
-  answer, doomed = remove_fields(index, data, meta, ARGV, 4 + n, false, is_whole)
+  answer, doomed = remove_fields(index, data, meta, ARGV, 4 + n, { keeps_empty = is_whole })
 end
 redis.call('UNLINK', lease) -- also a first write, without which a full server would refuse the notes
 for from = 1, #doomed, BATCH do redis.call('ZREM', dirty, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end

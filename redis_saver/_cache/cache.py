@@ -1,9 +1,10 @@
-"""What `RedisCache` and `AsyncRedisCache` share: the settings, and LangGraph's interface."""
+"""The base class of `RedisCache` and `AsyncRedisCache`: the settings, LangGraph's interface, and its operations."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic
 
@@ -11,33 +12,36 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self, TypedDict, TypeVar
 
-from redis_saver._cache import context as contexts
-from redis_saver._cache import operations
-from redis_saver._cache.context import Context
+from redis_saver._cache import entries
+from redis_saver._cache.entries import Context, Found
 from redis_saver._cache.flights import Flights
 from redis_saver._cache.health import CacheStats, Health, OnError
-from redis_saver._cache.keys import CacheKeyspace, Place
-from redis_saver._cache.operations import Found
+from redis_saver._cache.keys import Address, CacheKeyspace, Range
 from redis_saver._client import clients
-from redis_saver._client.base import RedisDriver
-from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._client.base import AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import config as configs
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._engine.requests import Operation, Request
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Request
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import encryption
+from redis_saver.errors import decoding
 
-ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
+ClientT = TypeVar("ClientT", bound=SyncClient | AsyncClient)
 ValueT = TypeVar("ValueT", default=Any)
-"""As LangGraph's, with a default: who makes a cache need not say what is in it."""
+"""As LangGraph's, with a default: a cache needs no type argument."""
 CLUSTER_TIMEOUT = 1.0
-"""Seconds for which a request to a cluster is repeated by default: a cache does not wait for a failover."""
+"""Default time in seconds for which a request to a cluster is repeated: a cache does not wait for a failover."""
+ENTRIES_PER_REQUEST = 500
+"""Maximum number of entries of one script or MGET, so that other clients get their turn."""
 _MAX_FLIGHT = timedelta(days=1)
+_UNUSED = 24 * 3600 * 1000
+"""Milliseconds after which an unused generation expires once its shard was cleared."""
 
 
 class CacheSettings(TypedDict, total=False):
@@ -54,7 +58,7 @@ class CacheSettings(TypedDict, total=False):
     cluster_timeout: float
 
 
-class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
+class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     """A cache on one Redis or Valkey."""
 
     serde: SerializerProtocol = FastSerializer(pickle_fallback=False)
@@ -137,7 +141,7 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
         await self._driver.acheck_version()
 
     def stats(self) -> CacheStats:
-        """What this cache did in this process so far."""
+        """Counts of this cache in this process so far."""
         return self._health.snapshot(self._driver.traffic, self._counting)
 
     def _measured(self) -> Measured:
@@ -159,17 +163,17 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
             TypeError, LimitExceeded: A name makes no sense.
             DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry is not what a cache stores.
         """
-        asked = contexts.names(self._context, keys)
-        return self._driver.run(self._counting.call(self._get(asked))) if asked else {}
+        names = entries.names(self._context, keys)
+        return self._driver.run(self._counting.call(self._get(names))) if names else {}
 
     async def aget(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """`get` for asyncio."""
-        asked = contexts.names(self._context, keys)
-        if not asked:
+        names = entries.names(self._context, keys)
+        if not names:
             return {}
         # With single flight it waits, and sets a context variable of this task: so not in a worker thread.
         run = self._driver.arun if self._flights is None else self._driver.arun_sleeping
-        return await run(self._counting.call(self._get(asked)))
+        return await run(self._counting.call(self._get(names)))
 
     def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
         """Store entries. All are encoded before the first is sent. The entries of a namespace are stored together, or none (up to 500).
@@ -208,42 +212,100 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
             Exception: The client's own error if the server fails, whatever `on_error` says, as a cache that was not cleared answers with old values.
                 Calling again is safe.
         """
-        if (given := contexts.namespaces(self._context, namespaces)) != []:
-            self._driver.run(self._counting.call(operations.clear(self._context, given)))
+        if (checked := entries.namespaces(self._context, namespaces)) != []:
+            self._driver.run(self._counting.call(self._clear(checked)))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """`clear` for asyncio."""
-        if (given := contexts.namespaces(self._context, namespaces)) != []:
-            await self._driver.arun(self._counting.call(operations.clear(self._context, given)))
+        if (checked := entries.namespaces(self._context, namespaces)) != []:
+            await self._driver.arun(self._counting.call(self._clear(checked)))
 
-    def _get(self, asked: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
+    def _get(self, names: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
         self._driver.check_open()  # while the server fails, nothing may be sent
-        context, counts = self._context, self._health.counts
-        places = [context.keyspace.place(name) for name in asked]
-
-        def read(some: Sequence[Place]) -> Operation[Found | None]:
-            return self._health.guarded("get", operations.get(context, some))
-
-        found = (yield from (read(places) if self._flights is None else self._flights.get(places, read))) or Found()
+        addresses = [self._context.keyspace.address(name) for name in names]
+        flights, counts = self._flights, self._health.counts
+        found = yield from (self._read(addresses) if flights is None else flights.get(addresses, self._read))
+        found = found or Found()
         counts.hits += len(found.values)
-        counts.misses += len(asked) - len(found.values)
+        counts.misses += len(names) - len(found.values)
         counts.waits += found.waits
         for error in found.unreadable.values():
             self._health.unreadable(error)
-        return {name: found.values[name] for name in asked if name in found.values}
+        return {name: found.values[name] for name in names if name in found.values}
+
+    def _read(self, addresses: Sequence[Address]) -> Operation[Found | None]:
+        """Read entries. Returns None if the server fails."""
+        return self._health.guarded("get", self._mget(addresses))
+
+    def _mget(self, addresses: Sequence[Address]) -> Operation[Found]:
+        """Read entries by one MGET per shard, all in one round trip per node."""
+        context, found = self._context, Found()
+        groups = [
+            (shard, list(dict.fromkeys(each.generation for each in some)), some) for shard, some in _by_shard(addresses)
+        ]
+        requests = [
+            Command(("MGET", context.keyspace.generations[shard], *generations, *(each.entry for each in some)))
+            for shard, generations, some in groups
+        ]
+        replies = (yield Batch(requests)) if len(requests) > 1 else [(yield requests[0])]
+        for (_, generations, some), (of_shard, *values) in zip(groups, replies, strict=True):
+            if of_shard is None:
+                continue
+            of_namespace = dict(zip(generations, values, strict=False))
+            for address, raw in zip(some, values[len(generations) :], strict=True):
+                if raw is not None and (generation := of_namespace[address.generation]) is not None:
+                    found.take(context, address.name, raw, generation + of_shard)
+        return found
 
     def _set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> Operation[None]:
         self._driver.check_open()
         context = self._context
-        given = contexts.pairs(context, pairs)
-        places = [context.keyspace.place(name) for name, _, _ in given]
+        checked = entries.pairs(context, pairs)
+        addresses = [context.keyspace.address(name) for name, _, _ in checked]
         try:
-            packed = operations.pack(context, given)
-            if (yield from self._health.guarded("set", operations.put(context, places, packed))):
-                self._health.counts.sets += len(packed)
+            encoded = {name: (ttl, entries.encode(context, name, value)) for name, ttl, value in checked}
+            if (yield from self._health.guarded("set", self._store(addresses, encoded))):
+                self._health.counts.sets += len(encoded)
         finally:
             if self._flights is not None:
-                self._flights.end(places)
+                self._flights.end(addresses)
+
+    def _store(
+        self, addresses: Sequence[Address], encoded: Mapping[FullKey, tuple[int | bytes, bytes]]
+    ) -> Operation[bool]:
+        """Store encoded entries. Returns True."""
+        keyspace, fresh = self._context.keyspace, os.urandom(entries.GENERATION)
+        calls, shards = list[Call](), list[int]()
+        for shard, some in _by_shard(addresses):
+            keys = [keyspace.generations[shard], keyspace.indexes[shard]]
+            arguments: list[bytes | int] = [fresh, entries.FORMAT]
+            for address in some:
+                keys += (address.generation, address.entry)
+                arguments += (address.member, *encoded[address.name])
+            calls.append(Call(scripts.SET_ENTRIES, keys, arguments))
+            shards.append(shard)
+        replies = (yield Batch(calls)) if len(calls) > 1 else [(yield calls[0])]
+        sampled = [(shard, _members(keyspace, shard, reply)) for shard, reply in zip(shards, replies, strict=True)]
+        if sweeps := [_sweep(keyspace, shard, members) for shard, members in sampled if members]:
+            yield Batch(sweeps)
+        return True
+
+    def _clear(self, namespaces: Sequence[Namespace] | None) -> Operation[None]:
+        """Make the entries invalid, then remove those without a TTL, page by page."""
+        keyspace = self._context.keyspace
+        ranges = keyspace.ranges(namespaces)
+        unlinks = [Command(("UNLINK", each.generation)) for each in ranges]
+        replies = yield Batch([*unlinks, *(_page(keyspace, each, each.low) for each in ranges)])
+        pages = list(zip(ranges, replies[len(ranges) :], strict=True))
+        while pages := [(each, members) for each, members in pages if members]:
+            requests: list[Call | Command] = [_sweep(keyspace, each.shard, members) for each, members in pages]
+            if namespaces is None:
+                # The generations of namespaces whose entries had no TTL have no deadline either.
+                unused = {keyspace.listed(each.shard, member)[0] for each, members in pages for member in members}
+                requests += [Command(("PEXPIRE", key, _UNUSED)) for key in unused]
+            following = [_page(keyspace, each, b"(" + members[-1]) for each, members in pages]
+            replies = yield Batch([*requests, *following])
+            pages = [(each, page) for (each, _), page in zip(pages, replies[len(requests) :], strict=True)]
 
     def _in_room(self, room: bytes, serde: SerializerProtocol) -> Self:
         """A cache with keys of its own and another serializer, on the same driver and with the same counts."""
@@ -255,11 +317,6 @@ class Cache(keywords.NamesOurs, BaseCache[ValueT], Generic[ClientT, ValueT]):
         return other
 
 
-def in_room(cache: Cache[Any, Any], room: bytes, serde: SerializerProtocol) -> Cache[Any, Any]:
-    """A cache with keys of its own, for other modules of this room."""
-    return cache._in_room(room, serde)  # noqa: SLF001
-
-
 def _seconds(single_flight: timedelta | str) -> float:
     span = times.of(single_flight, name="single_flight")
     if not timedelta(milliseconds=10) <= span <= _MAX_FLIGHT:
@@ -268,3 +325,36 @@ def _seconds(single_flight: timedelta | str) -> float:
             "day, such as '30s'"
         )
     return span.total_seconds()
+
+
+def _by_shard(addresses: Iterable[Address]) -> Iterator[tuple[int, list[Address]]]:
+    """Groups of entries for one request: of one shard, and not too many. Shards come in ascending order."""
+    shards: dict[int, list[Address]] = {}
+    for address in addresses:
+        shards.setdefault(address.shard, []).append(address)
+    for shard, some in sorted(shards.items()):
+        for start in range(0, len(some), ENTRIES_PER_REQUEST):
+            yield shard, some[start : start + ENTRIES_PER_REQUEST]
+
+
+def _page(keyspace: CacheKeyspace, each: Range, low: bytes) -> Command:
+    return Command(("ZRANGEBYLEX", keyspace.indexes[each.shard], low, each.high, "LIMIT", 0, ENTRIES_PER_REQUEST))
+
+
+def _members(keyspace: CacheKeyspace, shard: int, reply: Any) -> Sequence[bytes]:
+    """Members of a shard's index, as a script answered them.
+
+    Raises:
+        DecodeError: They are none.
+    """
+    if not isinstance(reply, list) or not all(isinstance(member, bytes) for member in reply):
+        with decoding("the index {!r} of a cache", keyspace.indexes[shard], remedy="clear() makes it anew."):
+            raise ValueError(f"the script about it answered {shown(reply)}")
+    return reply
+
+
+def _sweep(keyspace: CacheKeyspace, shard: int, members: Sequence[bytes]) -> Call:
+    keys = [keyspace.generations[shard], keyspace.indexes[shard]]
+    for member in members:
+        keys += keyspace.listed(shard, member)
+    return Call(scripts.SWEEP_ENTRIES, keys, members)

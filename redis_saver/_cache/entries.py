@@ -1,17 +1,19 @@
-"""Entries: values as they are stored, with the stamp in front that says whether they still count."""
+"""Entries: how callers name them, and how their values are stored."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import errors
-from redis_saver._cache.context import Context
-from redis_saver._cache.keys import FullKey
+from redis_saver._cache.keys import Address, CacheKeyspace, FullKey, Namespace
 from redis_saver._common import limits as limiting
 from redis_saver._common.display import shown
-from redis_saver._storage import framing
-from redis_saver._storage.encryption import names_cipher
-from redis_saver.errors import NotEncrypted, UnsupportedFormat
+from redis_saver._common.limits import Limits
+from redis_saver._storage import encryption, framing
+from redis_saver.errors import DecodeError, UnsupportedFormat
 
 FORMAT = b"\1"
 """The first byte of each entry. Then come its namespace's and its shard's generation, a frame with the value's type, and the serializer's bytes."""
@@ -19,10 +21,51 @@ GENERATION = 8
 """Bytes of a generation, which are random."""
 
 _MSGPACK = framing.pack([b"msgpack"])
+_MAX_SECONDS = 100 * 365 * 24 * 3600
+
+
+class Context(NamedTuple):
+    """A cache, as its entries see it."""
+
+    serde: SerializerProtocol
+    keyspace: CacheKeyspace
+    ttl: int | None
+    """TTL in milliseconds of an entry that is set without one. None: no deadline."""
+    require_encryption: bool
+    limits: Limits
+
+
+class Found:
+    """The result of a read."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.values: dict[FullKey, Any] = {}
+        self.unreadable: dict[FullKey, Exception] = {}
+        """Entries that are there, but cannot be decoded."""
+        self.waits = 0
+        """Number of values that were stored while the reader waited."""
+
+    def take(self, context: Context, name: FullKey, raw: bytes, stamp: bytes) -> None:
+        """Take an entry as it is stored. One that is not valid any more is left out."""
+        try:
+            if is_valid(raw, stamp):
+                self.values[name] = decode(context, name, raw, stamp)
+        except (DecodeError, UnsupportedFormat) as error:
+            self.unreadable[name] = error
+
+    def add(self, other: Found) -> None:
+        """Add the result of a later read of missing entries."""
+        self.values |= other.values
+        self.unreadable |= other.unreadable
+
+    def missing(self, addresses: Iterable[Address]) -> list[Address]:
+        """The entries that are not there."""
+        return [each for each in addresses if each.name not in self.values and each.name not in self.unreadable]
 
 
 class _Named:
-    """An entry's name as messages show it, made only if there is a message."""
+    """An entry's name in a message, made only if there is a message."""
 
     __slots__ = ("_name",)
 
@@ -34,7 +77,7 @@ class _Named:
 
 
 def encode(context: Context, name: FullKey, value: Any) -> bytes:
-    """A value as it is stored behind its stamp.
+    """A value as it is stored after its stamp.
 
     Raises:
         EncodeError: The serializer cannot encode it.
@@ -44,16 +87,13 @@ def encode(context: Context, name: FullKey, value: Any) -> bytes:
     with errors.encoding("{}", _Named(name)):
         kind, data = context.serde.dumps_typed(value)
         packed = framing.pack([kind.encode()])
-    if context.require_encryption and not names_cipher(kind):
-        raise ValueError(
-            f"the serializer did not encrypt an entry (its type is {kind!r}), and require_encryption is on. Pass a serde= that encrypts every value"
-        )
+    encryption.check_written(context, kind)
     limiting.check(context.limits, "value_bytes", len(data), "{} has {} bytes", _Named(name))
     return packed + data
 
 
 def is_valid(raw: bytes, stamp: bytes) -> bool:
-    """Whether an entry was written under the generations that the stamp is made of.
+    """True if an entry was written under the generations of the stamp.
 
     Raises:
         UnsupportedFormat: Its format is not known here.
@@ -71,14 +111,90 @@ def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
 
     Raises:
         DecodeError: The serializer cannot decode it.
-        PlainValueRefused: It is not encrypted, and the cache reads only what is.
+        PlainValueRefused: It is not encrypted, and the cache reads only encrypted values.
     """
     with errors.decoding("{}", _Named(name), remedy="It counts as a miss, and a set() replaces it."):
         kind, start = b"msgpack", 1 + len(stamp) + len(_MSGPACK)
-        if not raw.startswith(_MSGPACK, 1 + len(stamp)):  # which all have that the default serializer wrote
+        if not raw.startswith(_MSGPACK, 1 + len(stamp)):  # the type of the default serializer
             (kind,), start = framing.take(raw, 1 + len(stamp), 1)
-        if context.require_encryption and not names_cipher(kind):
-            raise NotEncrypted(
-                f"it is not encrypted (its type is {kind!r}), and this cache reads only what is. It was not decoded. A set() replaces it"
-            )
-        return context.serde.loads_typed((kind.decode(), raw[start:]))
+        return encryption.loads(context, kind, raw[start:])
+
+
+# -- arguments
+
+
+def names(context: Context, keys: Sequence[FullKey]) -> list[FullKey]:
+    """Check the names of entries. Each name is in the result once.
+
+    Raises:
+        TypeError: It is no sequence of pairs of a namespace and a key.
+        LimitExceeded: A label or key is too long.
+    """
+    if isinstance(keys, (str, bytes)):
+        raise TypeError(f"keys={shown(keys)}: pass a list of pairs (namespace, key), such as [(('label',), 'key')]")
+    return list(dict.fromkeys(_name(context, key) for key in keys))
+
+
+def _name(context: Context, name: FullKey) -> FullKey:
+    if isinstance(name, (str, bytes)) or not isinstance(name, Sequence) or len(name) != 2:
+        raise TypeError(f"key={shown(name)}: an entry is named by a pair (namespace, key), such as (('label',), 'key')")
+    labels, key = name
+    if not isinstance(key, str):
+        raise TypeError(f"key={shown(name)}: its key {shown(key)} is a {type(key).__name__}, and has to be a str")
+    limiting.check_name(context.limits, key, "a cache's key")
+    return _namespace(context, labels), key
+
+
+def _namespace(context: Context, namespace: Namespace) -> Namespace:
+    if isinstance(namespace, (str, bytes)) or not isinstance(namespace, Sequence):
+        raise TypeError(f"namespace={shown(namespace)}: a namespace is a tuple of str, such as ('label',)")
+    for label in namespace:
+        if not isinstance(label, str):
+            raise TypeError(f"namespace={shown(namespace)}: its label {shown(label)} is no str")
+        limiting.check_name(context.limits, label, "a cache's namespace")
+    return tuple(namespace)
+
+
+def namespaces(context: Context, namespaces: Sequence[Namespace] | None) -> list[Namespace] | None:
+    """Check the namespaces to clear. None: all.
+
+    Raises:
+        TypeError: It is no sequence of sequences of str.
+        LimitExceeded: A label is too long.
+    """
+    if namespaces is None:
+        return None
+    if isinstance(namespaces, (str, bytes)):
+        raise TypeError(
+            f"namespaces={shown(namespaces)}: pass a list of namespaces, such as [('label',)]; None clears all"
+        )
+    return [_namespace(context, namespace) for namespace in namespaces]
+
+
+def pairs(context: Context, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> list[tuple[FullKey, int | bytes, Any]]:
+    """Check the entries to store: name, TTL in milliseconds (`b""`: none), and value.
+
+    Raises:
+        TypeError, ValueError, LimitExceeded: A name or TTL makes no sense.
+    """
+    if not isinstance(pairs, Mapping):
+        raise TypeError(f"pairs={shown(pairs)}: pass a dict of {{(namespace, key): (value, ttl)}}")
+    default = b"" if context.ttl is None else context.ttl
+    checked = []
+    for key, pair in pairs.items():
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2:
+            raise TypeError(f"the entry {shown(key)} has no pair (value, ttl); write None as ttl for the cache's own")
+        value, ttl = pair
+        checked.append((_name(context, key), default if ttl is None else _milliseconds(key, ttl), value))
+    return checked
+
+
+def _milliseconds(key: FullKey, ttl: object) -> int:
+    if isinstance(ttl, bool) or not isinstance(ttl, (int, float)):
+        raise TypeError(f"the entry {shown(key)} has the ttl {shown(ttl)}: a TTL is a number of seconds, or None")
+    if not 0.001 <= ttl <= _MAX_SECONDS:
+        raise ValueError(
+            f"the entry {shown(key)} has the ttl {shown(ttl)}: a TTL lies between 0.001 seconds and a hundred years. "
+            "To keep a node out of the cache, give it no cache_policy"
+        )
+    return round(ttl * 1000)

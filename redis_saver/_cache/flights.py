@@ -21,8 +21,8 @@ from weakref import WeakValueDictionary
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from redis_saver._cache.keys import Place
-from redis_saver._cache.operations import Found
+from redis_saver._cache.entries import Found
+from redis_saver._cache.keys import Address
 from redis_saver._common import forks
 from redis_saver._engine.requests import Operation, Sleep
 
@@ -64,20 +64,20 @@ class Flights:
         self._computing.clear()
 
     def get(
-        self, places: Sequence[Place], read: Callable[[Sequence[Place]], Operation[Found | None]]
+        self, addresses: Sequence[Address], read: Callable[[Sequence[Address]], Operation[Found | None]]
     ) -> Operation[Found | None]:
         """Read entries. If some are missing, take them, or wait until the callers that compute them stored them.
 
         Run it with `arun_sleeping`: it waits, and it sets a context variable of the caller.
 
         Args:
-            places: The entries.
+            addresses: The entries.
             read: Reads entries from the server. Returns None if the server fails. Then nobody waits.
         """
         caller, ended = self._caller(), self._ended
-        if (found := (yield from read(places))) is None:
+        if (found := (yield from read(addresses))) is None:
             return None
-        missing, at_once, taken = found.missing(places), len(found.values), False
+        missing, at_once, taken = found.missing(addresses), len(found.values), False
         give_up, pause = time.monotonic() + 2 * self._seconds, FIRST_PAUSE
         while missing and not taken:
             if not (taken := self._take(caller, missing)):
@@ -91,16 +91,16 @@ class Flights:
                     break
                 found.add(more)
                 if taken:
-                    self.end(place for place in missing if place.name in more.values)
+                    self.end(address for address in missing if address.name in more.values)
                 missing = found.missing(missing)
         found.waits = len(found.values) - at_once
         return found
 
-    def end(self, places: Iterable[Place]) -> None:
+    def end(self, addresses: Iterable[Address]) -> None:
         """End the flights of entries: they were stored, or could not be."""
         with _lock:
-            for place in places:
-                if (flight := self._computing.pop(place.entry, None)) is not None:
+            for address in addresses:
+                if (flight := self._computing.pop(address.entry, None)) is not None:
                     flight[0].flights -= 1
             self._ended += 1
 
@@ -117,17 +117,17 @@ class Flights:
             _current.set(caller)
         return caller
 
-    def _take(self, caller: _Caller, places: Sequence[Place]) -> bool:
+    def _take(self, caller: _Caller, addresses: Sequence[Address]) -> bool:
         """Let the caller compute these entries. Returns False, and takes none, if another one computes any of them."""
         now = time.monotonic()
         with _lock:
             self._expire(now)
-            held = [self._computing.get(place.entry) for place in places]
+            held = [self._computing.get(address.entry) for address in addresses]
             if any(flight is not None and flight[0] is not caller for flight in held):
                 return False
-            for place, flight in zip(places, held, strict=True):
+            for address, flight in zip(addresses, held, strict=True):
                 if flight is None:
-                    self._computing[place.entry] = caller, now + self._seconds
+                    self._computing[address.entry] = caller, now + self._seconds
                     caller.flights += 1
             return True
 

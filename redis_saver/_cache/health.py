@@ -1,4 +1,4 @@
-"""What a cache counts, and what it does while its server fails."""
+"""The counts of a cache, and how it skips a server that fails."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from redis_saver._common import forks
-from redis_saver._common.logs import Log, log_text
+from redis_saver._common.logs import Log, ThrottledLog, log_text
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.stats import Counting, Traffic, TrafficStats
 from redis_saver.errors import KeyConflict, ThreadDamaged, UnsupportedFormat
 
 LOG = Log("redis_saver.cache")
 OnError: TypeAlias = Literal["skip", "raise"]
-"""What `get` and `set` do if the server fails: answer as if the cache were empty, or raise."""
-UNREADABLE_INTERVAL = 60.0
-"""Seconds between two lines in the log about entries that cannot be decoded."""
+"""If the server fails, `get` and `set` answer as if the cache were empty, or raise."""
 MIN_PAUSE = 1.0
 """Least number of seconds for which a cache sends nothing after a failure of the connection."""
 PATIENCE = 10
@@ -30,7 +28,7 @@ _NEVER = float("-inf")
 
 @dataclass
 class CacheStats(TrafficStats):
-    """What a cache did in this process."""
+    """Counts of a cache in this process."""
 
     hits: int = 0
     """Entries that were asked for and found."""
@@ -61,24 +59,25 @@ class Health:
         replies: type[Exception],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin with zero.
+        """Count from zero.
 
         Args:
             server: The server, for the log.
-            on_error: What to do after a failure.
-            failures: What the client raises if the server fails.
-            replies: Which of these are replies of the server: it answers, so the next call is sent, too.
+            on_error: Whether `get` and `set` raise after a failure.
+            failures: The client's errors if the server fails.
+            replies: Those of them that are replies of the server. It answers, so the next call is sent, too.
             now: The clock.
         """
         self._server, self._on_error, self._replies, self._now = server, on_error, replies, now
+        self._throttled = ThrottledLog("redis_saver.cache", now)
         self._failures: tuple[type[Exception], ...] = (*failures, *ERRORS)
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, begin with zero."""
+        """Count from zero in the child."""
         self.counts = CacheStats()
-        self._asks_again = self._told_unreadable = _NEVER
+        self._asks_again = _NEVER
         self._is_trying = False
         self._failing: dict[str, float] = {}
 
@@ -122,9 +121,9 @@ class Health:
         self._count(error)
         if self._on_error == "raise":
             raise error
-        if self._now() >= self._told_unreadable + UNREADABLE_INTERVAL:
-            self._told_unreadable = self._now()
-            LOG.warning("the cache at %s has an entry that counts as a miss: %s", self._server, self.counts.last_error)
+        self._throttled.warning(
+            "the cache at %s has an entry that counts as a miss: %s", self._server, self.counts.last_error
+        )
 
     def _failed(self, what: str, error: Exception, began: float) -> None:
         self._count(error)

@@ -6,47 +6,45 @@ from collections.abc import Iterable
 from typing import NamedTuple
 from zlib import crc32
 
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.names import Keyspace, component, encode, new_component
 
 Namespace = tuple[str, ...]
 FullKey = tuple[Namespace, str]
 
-_MAX_REMEMBERED = 1024
-_MAX_NAME = 256
-"""The most namespaces that are remembered, and the most characters that one of these may have."""
 SHARDS = 16
 """A part of the format: it says in which shard a namespace lies."""
 
 
-class Place(NamedTuple):
-    """Where an entry lies."""
+class Address(NamedTuple):
+    """An entry, and its keys."""
 
     name: FullKey
     shard: int
     generation: bytes
     """The key of its namespace's generation."""
     entry: bytes
-    """Its key."""
+    """Its own key."""
     member: bytes
-    """What stands for it in the shard's index: its namespace and its key."""
-
-
-class Space(NamedTuple):
-    """A namespace: its shard, its name as keys have it, and what its keys begin with."""
-
-    shard: int
-    raw: bytes
-    generation: bytes
-    entry: bytes
+    """Its member of the shard's index: its namespace and its key."""
 
 
 class Range(NamedTuple):
-    """A part of a shard's index, as ZRANGEBYLEX takes it: the entries of a namespace, or all; and the generation that they have in common."""
+    """A part of a shard's index, as ZRANGEBYLEX takes it, and the key of the generation of all entries in it."""
 
     shard: int
     generation: bytes
     low: bytes
     high: bytes
+
+
+class _Space(NamedTuple):
+    """A namespace: its shard, its name in keys, and the beginnings of its keys."""
+
+    shard: int
+    raw: bytes
+    generation: bytes
+    entry: bytes
 
 
 class CacheKeyspace:
@@ -62,44 +60,33 @@ class CacheKeyspace:
         self._stems = [b"%b:%b:{%d}:" % (encode(prefix), room, shard) for shard in range(SHARDS)]
         self.generations: list[bytes] = [stem + b"generation" for stem in self._stems]
         """The key of each shard's generation."""
-        self._spaces: dict[Namespace, Space] = {}
         self.indexes: list[bytes] = [stem + b"index" for stem in self._stems]
         """The key of each shard's index."""
+        self._spaces: BoundedCache[Namespace, _Space] = BoundedCache(1024, 2**19)
+        """Namespaces used lately. They can be computed again."""
 
-    def space(self, namespace: Namespace) -> Space:
-        """Where the entries of a namespace lie."""
-        if (known := self._spaces.get(namespace)) is not None:
-            return known
-        # The number of labels, then the labels. So no namespace begins with another one.
-        raw = b"%d:%b" % (len(namespace), b"".join(map(component, namespace)))
-        shard = crc32(raw) % SHARDS
-        stem = self._stems[shard]
-        space = Space(shard, raw, stem + b"generation:" + raw, stem + b"entry:" + raw)
-        if len(raw) <= _MAX_NAME:
-            if len(self._spaces) >= _MAX_REMEMBERED:
-                self._spaces.clear()
-            self._spaces[namespace] = space
+    def _space(self, namespace: Namespace) -> _Space:
+        if (space := self._spaces.get(namespace)) is None:
+            # The number of labels, then the labels. So no namespace begins with another one.
+            raw = b"%d:%b" % (len(namespace), b"".join(map(component, namespace)))
+            shard = crc32(raw) % SHARDS
+            stem = self._stems[shard]
+            space = _Space(shard, raw, stem + b"generation:" + raw, stem + b"entry:" + raw)
+            self._spaces.store(namespace, space, 4 * len(raw))
         return space
 
-    def is_known(self, namespace: tuple[object, ...]) -> bool:
-        """Whether this was a namespace shortly before, and so is one."""
-        try:
-            return namespace in self._spaces
-        except TypeError:  # it holds something that is no str, and has no hash
-            return False
-
-    def place(self, name: FullKey) -> Place:
-        """Where an entry lies."""
-        shard, raw, generation, entry = self.space(name[0])
+    def address(self, name: FullKey) -> Address:
+        """The address of an entry."""
+        shard, raw, generation, entry = self._space(name[0])
         key = new_component(name[1])
-        return Place(name, shard, generation, entry + key, raw + key)
+        return Address(name, shard, generation, entry + key, raw + key)
 
     def ranges(self, namespaces: Iterable[Namespace] | None) -> list[Range]:
-        """What to clear: these namespaces, each once; None: all shards."""
+        """The ranges of these namespaces, each once. None: of all shards."""
         if namespaces is None:
             return [Range(shard, generation, b"-", b"+") for shard, generation in enumerate(self.generations)]
-        spaces = [self.space(namespace) for namespace in dict.fromkeys(namespaces)]
-        # UTF-8 has no byte 0xff, so this is above all members that begin with `raw`, and below all others behind them.
+        spaces = [self._space(namespace) for namespace in dict.fromkeys(namespaces)]
+        # UTF-8 has no byte 0xff, so this bound is above all members that begin with `raw`, and below all later ones.
         return [Range(each.shard, each.generation, b"[" + each.raw, b"(" + each.raw + b"\xff") for each in spaces]
 
     def listed(self, shard: int, member: bytes) -> tuple[bytes, bytes]:

@@ -12,7 +12,6 @@ from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generati
 from langgraph.cache.base import FullKey
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver._cache import cache as caches
 from redis_saver._cache.cache import Cache
 from redis_saver._cache.health import CacheStats
 from redis_saver._common import ttl as ttls
@@ -49,12 +48,12 @@ class RedisLLMCache(BaseCache):
             raise TypeError(f"cache is {kind_of(cache)}: pass a RedisCache or an AsyncRedisCache")
         milliseconds = ttls.parse(ttl, refresh_allowed=False).milliseconds
         self._seconds: Any = None if milliseconds is None else milliseconds / 1000
-        self._entries: Cache[Any, Sequence[Generation]] = caches.in_room(
-            cache, _ROOM, _GenerationSerializer(cache.serde)
+        self._entries: Cache[Any, Sequence[Generation]] = cache._in_room(  # noqa: SLF001 - it is of ours
+            _ROOM, _GenerationSerializer(cache.serde)
         )
 
     def stats(self) -> CacheStats:
-        """What this cache, and the one it was given, did in this process."""
+        """Counts of this cache and of the one it was given, in this process."""
         return self._entries.stats()
 
     def _measured(self) -> Measured:

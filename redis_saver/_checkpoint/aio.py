@@ -10,8 +10,7 @@ from typing_extensions import Self, Unpack
 
 from redis_saver._checkpoint.saver import Saver, SaverSettings
 from redis_saver._client.aio import AsyncDriver
-from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
-from redis_saver._client.protocols import AsyncClient
+from redis_saver._client.base import AsyncBlock, AsyncClient, NeedsAsyncWith
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
@@ -27,10 +26,6 @@ class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):  # type: ignore[misc]  # 
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
-    _takes = (
-        "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster; "
-        "for a URL write from_conn_string(url)"
-    )
 
     async def setup(self) -> None:
         """The same as `asetup`, so await it."""

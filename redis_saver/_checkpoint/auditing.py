@@ -31,7 +31,7 @@ from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context
-from redis_saver._storage.version_table import PRESENT
+from redis_saver._storage.header import PRESENT
 from redis_saver.errors import decoding
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
@@ -228,7 +228,7 @@ def _entry(
     decoded = headers.decode(context, header, checkpoint_id, chunks, where)
     found, about = decoded.checkpoint, decoded.metadata
     step, source, time = about.get("step"), about.get("source"), found.get("ts")
-    flags, channels = headers.table_of(header)[0], dict(enumerate(found["channel_versions"]))
+    flags, channels = headers.flags_of(header), dict(enumerate(found["channel_versions"]))
     present = frozenset(channel for channel, flag in zip(channels.values(), flags, strict=True) if flag == PRESENT[0])
     return Entry(
         ns=where.checkpoint_ns,

@@ -5,7 +5,6 @@ The client carries the source page by page into keys beside the target. Then one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from uuid import uuid4
 
@@ -14,10 +13,8 @@ from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.references import (
     ReachableChunks,
     References,
-    call_members,
     reachable_chunks,
     read_references,
-    write_members,
 )
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
@@ -28,7 +25,7 @@ from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context, default_ttl
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 from redis_saver.errors import ThreadBusy, decoding
 
 FIELDS_PER_PAGE = 500
@@ -46,10 +43,9 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         staged = context.keyspace.keys(target, token)
         if (seen := (yield from read_references(context, source))) is None:
             return
-        writes, calls = (yield from write_members(context, source)), (yield from call_members(context, source))
-        reachable = yield from reachable_chunks(context, source, seen, writes)
+        reachable = yield from reachable_chunks(context, source, seen)
         with decoding("what thread {!r} holds", source):
-            fields = _fields(seen, reachable, writes, calls)
+            fields = _fields(seen, reachable)
         counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
         if counted is not None:
             keys = (*context.keyspace.keys(target), *staged)
@@ -76,20 +72,16 @@ class Counted(NamedTuple):
     writes: int = 0
 
 
-def _fields(
-    seen: References, reachable: ReachableChunks, writes: Sequence[bytes], calls: Mapping[bytes, str]
-) -> dict[bytes, list[bytes]]:
-    """The fields to copy, each with its members of the index; a call's with the first of its checkpoints."""
+def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes]]:
+    """The fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
-    of_calls = {ns: [member for member, of in calls.items() if of == ns] for ns in set(calls.values())}
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
         fields[header] = [header, names.by_age(*place)] if place[0] else [header]
-        fields[header] += of_calls.pop(place[0], ())
         fields[links.names_chunk] = []
         fields.update((names.blob(place[0], entry[1:]), []) for entry in links.entries)
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
-    fields.update((member, [member]) for member in writes)
+    fields.update((member, [member]) for member in seen.writes)
     return fields
 
 

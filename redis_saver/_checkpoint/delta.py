@@ -18,9 +18,9 @@ from redis_saver._engine.replies import HistoryReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
-from redis_saver._storage.chunk_cache import ChannelKey, Version
+from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Version, size_of
+from redis_saver._storage.chunks import IN_CHUNKS, Write
 from redis_saver._storage.context import Context, refresh_arguments
-from redis_saver._storage.histories import History, KnownPoint, size_of
 from redis_saver.errors import DecodeError, decoding
 
 ANCESTORS_PER_PAGE = 200
@@ -48,7 +48,7 @@ class Ancestor(NamedTuple):
 
     checkpoint_id: str
     seeds: dict[str, Seed]
-    writes: list[codec.Write]
+    writes: list[Write]
     point: KnownPoint | None
     """What is known below it, which answers for the channels that were still looked for and are known there."""
 
@@ -233,7 +233,8 @@ def histories(
 ) -> Operation[dict[str, DeltaChannelHistory]]:
     """`get_delta_channel_history`; the keys, and what is raised where there are tiers, as `walk` has them."""
     ns, data = where.checkpoint_ns, keys[1]
-    cached, points = context.chunk_cache.of(data), context.chunk_cache.points_of(data, ns)
+    known = context.chunk_cache.of(data)
+    cached, points = known.versions, known.points.get(ns, ())
     had = {channel: cached[ns, channel] for channel in channels if (ns, channel) in cached}
     while True:
         told = [field for version in had.values() for field in version.right_edge()][:MAX_TOLD]
@@ -263,11 +264,11 @@ def _histories(
     place = f"thread {shown(where.thread_id)}"
     allowance = Allowance(context.limits, place)
     remaining, known = set(channels), dict[str, History]()
-    writes: dict[str, list[codec.Write]] = {channel: [] for channel in channels}
+    writes: dict[str, list[Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Seed] = {}
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
-            is_whole = write.type != codec.IN_CHUNKS
+            is_whole = write.type != IN_CHUNKS
             whole = write if is_whole else codec.whole_write(write, chunks, place, allowance)
             writes[write.channel].append(whole)
         seeds.update(ancestor.seeds)
@@ -284,8 +285,9 @@ def _histories(
         answers[channel] = {"writes": [codec.load_write(context, write, place, allowance) for write in history.writes]}
         if history.seed is not None:
             version = history.version or had.get(channel)
-            value, stored = codec.decode_seed(
-                context, history.seed, chunks, channel, place, allowance, version.stored if version else None
+            last = version.stored if version else None
+            value, stored = codec.decode_stored(
+                context, history.seed, chunks, channel, place, allowance, last=last, remembers=True
             )
             answers[channel]["seed"] = value
             if stored is not None:

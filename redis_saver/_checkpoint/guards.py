@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Generator, Mapping
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -12,6 +11,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from redis_saver._common import config, names
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Batch, Call
 from redis_saver._engine.runner import Pump
@@ -37,10 +37,11 @@ _held: ContextVar[Tokens] = ContextVar("redis_saver_held", default=_NOTHING)
 _NOT_HELD = Held()
 _ON_PURPOSE = ("update", "fork")
 """How LangGraph names the source of a checkpoint that may fork: `update_state`, and a run that was sent back in time."""
-_begun: OrderedDict[tuple[Keyspace, str, str], str] = OrderedDict()
-"""The newest checkpoints of namespaces that a loop of this process began: by keyspace, thread and namespace. There was nothing to read where such a
-loop began, so its configs carry no mark, and its next checkpoint is known by its parent."""
-_MAX_BEGUN = 10_000
+_begun: BoundedCache[tuple[Keyspace, str, str], str] = BoundedCache(10_000, 4 * 2**20)
+"""Newest checkpoint of each namespace that a loop of this process began, by keyspace, thread and namespace.
+
+A loop that starts on an empty namespace has no marker in its configs, so its next checkpoint is matched by its parent's
+id. The next put of a forgotten loop is not checked for a fork."""
 
 
 class Guard(NamedTuple):
@@ -111,10 +112,7 @@ def _remembered(
 ) -> Generator[Any, Any, T]:
     """A put of a loop that began a namespace."""
     stored = yield from operation
-    _begun.pop(place, None)  # so that it comes last, in one step: other OS threads forget the first ones meanwhile
-    _begun[place] = made
-    while len(_begun) > _MAX_BEGUN:
-        _begun.popitem(last=False)
+    _begun.store(place, made, len(place[1]) + len(place[2]))
     return stored
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -16,29 +17,15 @@ from langgraph.checkpoint.base import (
 )
 
 from redis_saver._checkpoint import guards
-from redis_saver._checkpoint.thread_interface import InfoT, Made, ThreadInterface, ThreadOperations
+from redis_saver._checkpoint.thread_interface import InfoT, ThreadInterface
 from redis_saver._common import config as configs
-from redis_saver._common import versions
-from redis_saver._common.keywords import NamesOurs
+from redis_saver._common import names
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 
 
-class Operations(ThreadOperations, Protocol):
-    """The operations behind the methods: a module of generators (`operations.py`, `_tiered/operations.py`). Each takes the saver's context first."""
-
-    list_checkpoints: Made[Any]
-    """A stream. If an argument makes no sense, the call itself raises."""
-    put: Made[RunnableConfig]
-    put_writes: Made[None]
-    get_delta_channel_history: Made[Mapping[str, DeltaChannelHistory]]
-    delete_thread: Made[None]
-    delete_for_runs: Made[None]
-    copy_thread: Made[None]
-
-
-class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
+class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
     """What all our savers share. Every method also has a form with an `a` in front, for asyncio.
 
     Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
@@ -46,7 +33,6 @@ class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  #
     and `ThreadDamaged` where a part of the thread is gone; None and empty answers mean that there is nothing.
     """
 
-    _operations: ClassVar[Operations]
     _driver: Driver[Any]
     """What runs the operations."""
     _counting: Counting
@@ -64,10 +50,50 @@ class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  #
     def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]:
         return self._driver.astream(self._counting.stream(operation, name))
 
+    # -- operations: those of one server, or of two tiers
+
+    @abstractmethod
+    def _put_gen(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Generator[Any, Any, RunnableConfig]: ...
+
+    @abstractmethod
+    def _put_writes_gen(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Generator[Any, Any, None]: ...
+
+    @abstractmethod
+    def _list_checkpoints_gen(
+        self,
+        config: RunnableConfig | None,
+        filter: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Generator[Any, Any, None]:
+        """Check the arguments at once, and return a stream."""
+
+    @abstractmethod
+    def _get_delta_channel_history_gen(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Generator[Any, Any, Mapping[str, DeltaChannelHistory]]: ...
+
+    @abstractmethod
+    def _delete_thread_gen(self, thread_id: str) -> Generator[Any, Any, None]: ...
+
+    @abstractmethod
+    def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Generator[Any, Any, None]: ...
+
+    @abstractmethod
+    def _copy_thread_gen(self, source: str, target: str) -> Generator[Any, Any, None]: ...
+
     # -- operations, guarded where ownership or forks are looked at
 
     def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
-        found = self._operations.get_tuple(self._context, config)
+        found = self._get_tuple_gen(config)
         return guards.marked(found, config) if self._rules.refuses_forks else found
 
     def _put(
@@ -77,26 +103,26 @@ class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  #
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> Generator[Any, Any, RunnableConfig]:
-        put = self._operations.put(self._context, config, checkpoint, metadata, new_versions)
+        put = self._put_gen(config, checkpoint, metadata, new_versions)
         return guards.of_put(self._rules, self._guarded, put, config, checkpoint, metadata)
 
     def _put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Generator[Any, Any, None]:
-        put = self._operations.put_writes(self._context, config, writes, task_id, task_path)
+        put = self._put_writes_gen(config, writes, task_id, task_path)
         return guards.of_write(self._rules, self._guarded, put, config)
 
     def _delete_thread(self, thread_id: str) -> Generator[Any, Any, None]:
-        delete = self._operations.delete_thread(self._context, configs.name(thread_id, "thread_id"))
+        delete = self._delete_thread_gen(configs.name(thread_id, "thread_id"))
         return guards.of_change(self._rules, self._guarded, delete, deletes=True)
 
     def _delete_for_runs(self, run_ids: Sequence[str]) -> Generator[Any, Any, None]:
-        delete = self._operations.delete_for_runs(self._context, configs.names(run_ids, "run_id"))
+        delete = self._delete_for_runs_gen(configs.names(run_ids, "run_id"))
         return guards.of_change(self._rules, self._guarded, delete)
 
     def _copy_thread(self, source_thread_id: str, target_thread_id: str) -> Generator[Any, Any, None]:
         source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
-        copy = self._operations.copy_thread(self._context, source, target)
+        copy = self._copy_thread_gen(source, target)
         return guards.of_change(self._rules, self._guarded, copy, deletes=True)
 
     # -- checkpoints
@@ -150,7 +176,7 @@ class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  #
             ThreadDamaged: As `get_tuple`, while iterating. With config=None one damaged thread ends the listing; the
                 message names it.
         """
-        return self._stream(self._operations.list_checkpoints(self._context, config, filter, before, limit), "list")
+        return self._stream(self._list_checkpoints_gen(config, filter, before, limit), "list")
 
     def alist(
         self,
@@ -161,7 +187,7 @@ class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  #
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         """`list` for asyncio."""
-        return self._astream(self._operations.list_checkpoints(self._context, config, filter, before, limit), "list")
+        return self._astream(self._list_checkpoints_gen(config, filter, before, limit), "list")
 
     def put(
         self,
@@ -239,13 +265,13 @@ class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  #
         Returns:
             For each channel `writes`, oldest first, and `seed` where an ancestor has a value.
         """
-        return self._run(self._operations.get_delta_channel_history(self._context, config, channels))
+        return self._run(self._get_delta_channel_history_gen(config, channels))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """`get_delta_channel_history` for asyncio."""
-        return await self._arun(self._operations.get_delta_channel_history(self._context, config, channels))
+        return await self._arun(self._get_delta_channel_history_gen(config, channels))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """The version after `current`: sorts above it, and no other branch of the thread ever makes the same one.
@@ -253,7 +279,7 @@ class Interface(NamesOurs, ThreadInterface[InfoT], BaseCheckpointSaver[str]):  #
         What makes it unlike any other comes from the operating system: `random.seed()` in a graph, or a fork of the process,
         repeats nothing.
         """
-        return versions.following(current)
+        return names.next_version(current)
 
     # -- threads
 

@@ -20,9 +20,10 @@ from redis_saver._engine.requests import Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec, compression
 from redis_saver._storage import header as headers
+from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 from redis_saver.errors import decoding
 
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
@@ -41,7 +42,7 @@ _INDEX = "copy_thread() makes a copy with a new index"
 _MARKS = (
     *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
     *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
-    *(b"@history", b"@trim_at", b"@sweep_at"),
+    *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
 )
 
 
@@ -147,6 +148,8 @@ class Inventory:
 
     def _look_at_value(self, field: bytes, stored: bytes) -> None:
         self.roots[field] = b""
+        if not stored:  # the version came again, without a value
+            return
         if chunked.in_chunks(stored):
             chunked.check(stored)
             self.roots[field] = stored
@@ -166,13 +169,13 @@ class Inventory:
         elif self._decodes:
             self._load(field, where, writes, {})
 
-    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[codec.Write]]:
+    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[Write]]:
         """The writes in a record of a task, and their checkpoint."""
         ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
         where = self._at(ns, checkpoint_id)
         return where, codec.decode_writes((names.component(task), record), where)
 
-    def _load(self, field: bytes, where: Address, writes: Sequence[codec.Write], chunks: codec.Chunks) -> None:
+    def _load(self, field: bytes, where: Address, writes: Sequence[Write], chunks: codec.Chunks) -> None:
         """Decode writes."""
         with self._found.reading(describe(field), _READ):
             for write in writes:
@@ -204,7 +207,7 @@ class Inventory:
             self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
-            _format, _revision, *said = map(int, counters.split())
+            _format, _revision, *said = map(int, counters.split()[:5])
             there = self.bytes, len(self.roots), sum(self.records.values())
             pairs = [*zip(("bytes", "values", "pending writes"), said, there, strict=True)]
         for what, count, wanted in pairs:
@@ -230,10 +233,7 @@ class Inventory:
             text = "the order by age names it, and it is not there, so list() over all namespaces fails"
             self._found.add("error", describe(member), text, _INDEX)
         for member in sorted(self._members):
-            if member[:1] == b"s":
-                with self._found.reading(describe(member)):
-                    _root_id, _ns = names.components(member[1:])
-            elif member and member[:1] not in (b"c", b"w", b"i", b"r"):
+            if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s"):
                 self._found.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:

@@ -1,9 +1,9 @@
-"""Removing checkpoints: prune, delete_for_runs.
+"""Removing checkpoints: prune, delete_for_runs, and the trim that follows a put over its history limit.
 
-A plan is made from the links of all checkpoints of a thread, then carried out in steps, each one a script that removes
-some checkpoints, their writes, and the values nobody else holds. A step is done only while nothing was put or removed
-since the plan was made; else the plan is made anew. So a value that a put has just come to rely on never goes, and a
-removal that dies in the middle leaves a sound thread that the next one goes on with.
+A plan is made from the links of all checkpoints of a thread, then carried out in steps. Each step is a script that
+removes some checkpoints, their writes, and the values that no other checkpoint holds. A step is done only if nothing was
+put or removed since the plan was made; else the plan is made anew. So a value that a put has just come to rely on never
+goes, and a removal that dies in the middle leaves a sound thread, with which the next removal goes on.
 """
 
 from __future__ import annotations
@@ -21,31 +21,36 @@ from redis_saver._checkpoint.references import (
     STRAY,
     ReachableChunks,
     References,
-    call_members,
     reachable_chunks,
     read_references,
-    run_members,
-    write_members,
 )
 from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call, root_of
 from redis_saver._common import names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
+from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
-NAMES_PER_STEP = 125
+NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
 CALLS_PER_PAGE = 200
 FORGET_PARENT = b"^"
 """In front of a header's name among what `lua/checkpoint/remove.lua` is to remove: its parent alone."""
 WRITES_WITH_A_HEADER = 500
 """How many records of a checkpoint's writes `lua/checkpoint/remove.lua` takes with its header."""
-ATTEMPTS = 20
+ATTEMPTS, ATTEMPTS_OF_TRIM = 20, 5
+ROOTS_PER_CHECKPOINT, BYTES_PER_ROOT = 128, 1024
+"""When a trim also removes chunks: once the roots of removed values take this many bytes for each checkpoint, and a byte
+for each so many bytes of the thread. Then many puts share what it takes to read the lists of chunks."""
+OVER_AT = b"@over_at"
+MARKS_OF_NAMESPACES = (OVER_AT, b"@has_latest", b"@flushed_head")
+"""Fields about a namespace, without its name. They go with its last checkpoint."""
+_LOG = ThrottledLog("redis_saver.checkpoint")
 
 
 class Pruned(NamedTuple):
@@ -77,8 +82,44 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
             with decoding("the counters of thread {!r}", thread):
                 total = added(total, counted)
         else:
-            total = added(total, (yield from _prune_thread(context, thread, kept, dry_run)))
+            total = added(total, (yield from _prune_thread(context, thread, kept, dry_run=dry_run)))
     return total
+
+
+class Limit(NamedTuple):
+    """A history limit that a put went over: what the trim takes into account beside the number of checkpoints."""
+
+    keep_last: int
+    written: frozenset[CheckpointKey]
+    """The checkpoint that was put, and its parent, to which tasks may still write."""
+    dirty: bytes = b""
+    """Over two tiers: the key that names the records that cold lacks."""
+
+
+def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
+    """Prune a thread to its history limit, after the put that went over it.
+
+    The put is stored in any case, so an error is counted and logged. A later put asks for the trim again.
+    """
+    try:
+        yield from context.counted(_trim(context, thread, limit), "trim")
+    except Exception as error:  # noqa: BLE001 - the put is stored, and the error is said
+        _LOG.warning(
+            "thread %s is over its history limit, and old checkpoints could not be removed; "
+            "a later put tries again: %s",
+            shown(thread),
+            log_text(error),
+        )
+
+
+def _trim(context: Context, thread: str, limit: Limit) -> Operation[Pruned]:
+    try:
+        return (yield from _prune_thread(context, thread, Retention(limit.keep_last), limit=limit))
+    except ThreadBusy:
+        # If others write, too, each put tries again. While their writers are busy with that, one of them succeeds.
+        data = context.keyspace.keys(thread).data_key
+        yield Command(("HDEL", data, *{OVER_AT + names.component(ns) for ns, _ in limit.written}))
+        raise
 
 
 def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]:
@@ -109,37 +150,88 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
     return found, unread
 
 
-def _prune_thread(context: Context, thread: str, kept: Retention, dry_run: bool) -> Operation[Pruned]:
-    total = Pruned()
-    for _ in range(ATTEMPTS):
+def _prune_thread(
+    context: Context, thread: str, kept: Retention, *, dry_run: bool = False, limit: Limit | None = None
+) -> Operation[Pruned]:
+    total, keys = Pruned(), tuple(context.keyspace.keys(thread))
+    attempts, written, dirty = (ATTEMPTS_OF_TRIM, limit.written, limit.dirty) if limit else (ATTEMPTS, frozenset(), b"")
+    for _ in range(attempts):
         seen = yield from read_references(context, thread)
         if seen is None:
             return total
+        lacking = (yield from _lacking_in_cold(thread, dirty)) if dirty else set()
         keep = kept.kept({place: links.time for place, links in seen.links.items()})
-        keep |= yield from _with_ancestors(context, thread, seen, {place for place in keep if not place[0]})
-        finished = yield from _finished_calls(context, thread, seen, keep)
-        keep = {place for place in keep if place[0] not in finished}
-        keep = yield from _with_ancestors(context, thread, seen, keep)
-        writes = yield from write_members(context, thread)
-        reachable = yield from reachable_chunks(context, thread, seen, writes)
-        calls, runs = (yield from call_members(context, thread)), (yield from run_members(context, thread))
+        keep = yield from _needed(context, thread, seen, keep | ((written | lacking) & seen.links.keys()), lacking)
         with decoding("what thread {!r} holds", thread):
             victims = set(seen.links) - keep
-            plan = _orphaned(seen, victims)
-            plan += _plan(seen, reachable, victims, writes, _stray_writes(seen, writes))
-            plan += _over(seen, victims, calls, runs)
-        removed, done = yield from carry_out(context, thread, seen.revision, plan, dry_run)
+            strays = [member for member in _stray_writes(seen) if _place_of(member) not in lacking]
+            sweeps = limit is None or _is_sweep_due(seen, victims)
+        if limit and not victims and not sweeps:
+            return total
+        reachable = (yield from reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
+        with decoding("what thread {!r} holds", thread):
+            if dirty:  # cold has the parents, and all that goes; hot has what is newest until the end
+                plan = _plan(seen, reachable, sorted(victims, key=_by_age), strays)
+            else:
+                newest_first = sorted(victims, key=_by_age, reverse=True)
+                plan = _orphaned(seen, victims) + _plan(seen, reachable, newest_first, strays)
+            is_known = limit is not None and not strays and not _is_doubtful(seen, victims, dirty)
+        script_keys = (*keys, dirty) if dirty else keys
+        removed, done = yield from carry_out(
+            thread, script_keys, seen.revision, plan, dry_run=dry_run, is_known=is_known
+        )
         total = removed if dry_run else added(total, removed)
         if done:
             return total
-    raise busy(thread)
+    raise busy(thread, attempts)
+
+
+def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]:
+    """The checkpoints that cold lacks, or whose writes it lacks."""
+    members = yield Command(("ZRANGE", dirty, 0, -1))
+    with decoding("what cold lacks of thread {!r}", thread):
+        return {_place_of(member) for member in members if member[:1] in (b"c", b"w")}
+
+
+def _place_of(member: bytes) -> CheckpointKey:
+    """The checkpoint that a member of a checkpoint or of its writes names."""
+    ns, checkpoint_id, _ = member[1:].split(b"\0", 2)
+    return names.name_of(ns + b"\0"), names.name_of(checkpoint_id + b"\0")
+
+
+def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
+    """True if a trim is to remove chunks, too, which takes the lists of all chunks of the thread.
+
+    It is worth that once enough roots of removed values are noted. A names chunk may also be a chunk of a value.
+    """
+    left = {links.names_chunk for place, links in seen.links.items() if place not in victims}
+    frees_names = any(seen.links[place].names_chunk not in left for place in victims)
+    return frees_names or seen.strays >= max(ROOTS_PER_CHECKPOINT * len(seen.links), seen.size // BYTES_PER_ROOT)
+
+
+def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) -> bool:
+    """True if a remembered history could be believed wrongly later, as its counts come right again (ARCHITECTURE.md).
+
+    That is possible if something goes from between two checkpoints that stay. It is also possible if one that stays lacks
+    a parent, which may still come. Over two tiers cold has the parents.
+    """
+    newest: dict[str, str] = {}
+    for ns, checkpoint_id in victims:
+        newest[ns] = max(newest.get(ns, ""), checkpoint_id)
+    return any(
+        checkpoint_id < newest.get(ns, "")
+        or (not dirty and links.parent != "" and (ns, links.parent) not in seen.links)
+        for (ns, checkpoint_id), links in seen.links.items()
+        if (ns, checkpoint_id) not in victims
+    )
 
 
 def remove_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[None]:
     """Remove the checkpoints of some runs, by their members of the index, in one thread."""
     for _ in range(ATTEMPTS):
         removal = yield from removal_of_runs(context, thread, runs)
-        if removal is None or (yield from carry_out(context, thread, removal.revision, removal.plan))[1]:
+        keys = context.keyspace.keys(thread)
+        if removal is None or (yield from carry_out(thread, keys, removal.revision, removal.plan))[1]:
             return
     raise busy(thread)
 
@@ -158,11 +250,9 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operatio
     if seen is None:
         return None
     victims = {place for place, links in seen.links.items() if links.run in runs}
-    writes = yield from write_members(context, thread)
-    reachable = yield from reachable_chunks(context, thread, seen, writes)
-    calls, noted = (yield from call_members(context, thread)), (yield from run_members(context, thread))
+    reachable = yield from reachable_chunks(context, thread, seen)
     with decoding("what thread {!r} holds", thread):
-        plan = _plan(seen, reachable, victims, writes) + _over(seen, victims, calls, noted)
+        plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
     return Removal(seen.revision, plan)
 
 
@@ -173,26 +263,32 @@ def divided(plan: Sequence[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]
     return names_of, [step for step in plan if step[0][:1] in kinds]
 
 
-def busy(thread: str) -> ThreadBusy:
+def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
     return ThreadBusy(
-        f"others wrote to thread {shown(thread)} during each of {ATTEMPTS} attempts to remove checkpoints. What was removed stays removed; try again"
+        f"others wrote to thread {shown(thread)} during each of {attempts} attempts to remove checkpoints. "
+        "What was removed stays removed; try again"
     )
 
 
-def _with_ancestors(
-    context: Context, thread: str, seen: References, keep: set[CheckpointKey]
+def _needed(
+    context: Context, thread: str, seen: References, keep: set[CheckpointKey], lacking: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """What is kept, and the ancestors it needs; those stay in the list, so they are to be whole, too."""
-    keep = set(keep)
-    needed = keep
-    while needed:
-        needed = (yield from _needed_by_delta_channels(context, thread, seen, needed)) - keep
-        keep |= needed
-    return keep
+    """Return the checkpoints that stay: those to keep and the ancestors that they need, without calls that are over.
+
+    A call of which cold lacks something stays, and so does its root checkpoint, which alone says later that the call is
+    over.
+    """
+    roots = yield from _roots_of_calls(context, thread, seen)
+    of_lacking = {("", root) for ns, _ in lacking if (root := roots.get(ns))} & seen.links.keys()
+    of_root = {place for place in keep if not place[0]} | of_lacking
+    of_root = yield from _with_ancestors(context, thread, seen, of_root)
+    finished = finished_calls(roots, seen.links.keys(), of_root)
+    others = {place for place in keep if place[0] and place[0] not in finished}
+    return of_root | (yield from _with_ancestors(context, thread, seen, others))
 
 
-def _finished_calls(context: Context, thread: str, seen: References, keep: set[CheckpointKey]) -> Operation[set[str]]:
-    """The namespaces of subgraph calls whose root checkpoint goes. The newest checkpoint of each call says which that is."""
+def _roots_of_calls(context: Context, thread: str, seen: References) -> Operation[dict[str, str | None]]:
+    """Return the root checkpoint of each subgraph call, by its namespace. The call's newest checkpoint names it."""
     newest: dict[str, str] = {}
     for ns, checkpoint_id in seen.links:
         if is_call(ns):
@@ -206,40 +302,76 @@ def _finished_calls(context: Context, thread: str, seen: References, keep: set[C
                 if header is not None:  # else it went meanwhile, and the plan is void
                     where = f"checkpoint {shown(checkpoint_id)} of thread {shown(thread)}"
                     roots[ns] = root_of(headers.metadata(context, header, where))
-    return finished_calls(roots, seen.links.keys(), keep)
+    return roots
 
 
-def _needed_by_delta_channels(
+def _with_ancestors(
     context: Context, thread: str, seen: References, keep: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """The ancestors without which a channel of one of these checkpoints could not be rebuilt.
+    """Return checkpoints with the ancestors without which a channel of any of them could not be rebuilt.
 
     A `DeltaChannel` stores no value in most checkpoints: its value is the nearest ancestor's stored one and the writes
     since. From here it looks like any channel that is empty now; but a channel that was emptied has no writes between
-    its last value and now, for they would have given it a value. So: what is needed of a channel without a value reaches
-    back to its nearest stored value, if there are writes to it on the way (or at that ancestor).
+    its last value and now, for they would have given it a value. So a channel without a value needs the ancestors back
+    to its nearest stored value, if there are writes to it on the way (or at that ancestor).
     """
-    needed: set[CheckpointKey] = set()
-    for ns, checkpoint_id in sorted(keep):
-        links = seen.links[ns, checkpoint_id]
-        if not links.parent or (ns, links.parent) in keep:
-            continue  # what the parent needs is found from the parent
-        with decoding("the channels of a checkpoint of thread {!r}", thread):
-            own = headers.own_entries(links.entries)
-            empty = [headers.channel_of(entry) for entry in own if entry[:1] == ABSENT]
-        if not empty:
-            continue
-        ancestors = (yield from walk(context, Address(thread, ns, checkpoint_id), empty)).ancestors
-        for channel in empty:
-            written = [i for i, ancestor in enumerate(ancestors) if any(w.channel == channel for w in ancestor.writes)]
-            if not written:
+    keep, added, covered = set(keep), keep, set[tuple[CheckpointKey, bytes]]()
+    while added:
+        needed = set[CheckpointKey]()
+        for place in sorted(added):
+            parent = place[0], seen.links[place].parent
+            if not parent[1]:
                 continue
-            seeded = [i for i, ancestor in enumerate(ancestors) if channel in ancestor.seeds]
-            needed.update((ns, ancestor.checkpoint_id) for ancestor in ancestors[: max(written + seeded) + 1])
-    return needed & set(seen.links)
+            with decoding("the channels of a checkpoint of thread {!r}", thread):
+                empty = _to_rebuild(seen, place, parent if parent in keep else None, covered)
+            if not empty:
+                continue
+            channels = {names.name_of(channel): channel for channel in empty}
+            ancestors = (yield from walk(context, Address(thread, *place), list(channels))).ancestors
+            for channel, escaped in channels.items():
+                written = [i for i, one in enumerate(ancestors) if any(w.channel == channel for w in one.writes)]
+                if not written:
+                    continue
+                seeded = [i for i, one in enumerate(ancestors) if channel in one.seeds]
+                needed.update((place[0], one.checkpoint_id) for one in ancestors[: max(written + seeded) + 1])
+                covered.add((place, escaped))
+        added = (needed & seen.links.keys()) - keep
+        keep |= added
+    return keep
 
 
-def _stray_writes(seen: References, writes: Sequence[bytes]) -> list[bytes]:
+def _to_rebuild(
+    seen: References, place: CheckpointKey, parent: CheckpointKey | None, covered: set[tuple[CheckpointKey, bytes]]
+) -> list[bytes]:
+    """Return the empty channels of a checkpoint whose needs are not known yet.
+
+    Args:
+        seen: The links of the thread.
+        place: The checkpoint.
+        parent: Its parent, if that stays.
+        covered: Channels of checkpoints, all of whose ancestors up to the nearest stored value stay. Those that the
+            parent covers are added.
+    """
+    inherited, found = _entries(seen, parent), list[bytes]()
+    for channel, entry in _entries(seen, place).items():
+        before = inherited.get(channel)
+        if entry[:1] != ABSENT:
+            continue
+        if before and (before[:1] != ABSENT or (parent, channel) in covered):
+            covered.add((place, channel))
+        elif before != entry:  # if they are the same, nothing was written since
+            found.append(channel)
+    return found
+
+
+def _entries(seen: References, place: CheckpointKey | None) -> dict[bytes, bytes]:
+    """The entries of a checkpoint, by channel."""
+    if place is None:
+        return {}
+    return {entry[1 : entry.index(b"\0") + 1]: entry for entry in headers.own_entries(seen.links[place].entries)}
+
+
+def _stray_writes(seen: References) -> list[bytes]:
     """Writes of checkpoints that are not there and are older than their namespace's newest: nothing will ever read them.
 
     Those of a checkpoint newer than that, or made within the last hour, may belong to one whose put is still on its way.
@@ -248,8 +380,8 @@ def _stray_writes(seen: References, writes: Sequence[bytes]) -> list[bytes]:
     for ns, checkpoint_id in seen.links:
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     strays = []
-    for member in writes:
-        ns, checkpoint_id = names.components(member[1:])[:2]
+    for member in seen.writes:
+        ns, checkpoint_id = _place_of(member)
         if (
             (ns, checkpoint_id) not in seen.links
             and checkpoint_id < newest.get(ns, "")
@@ -269,16 +401,6 @@ def _is_recent(checkpoint_id: str) -> bool:
     return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
 
 
-def _over(
-    seen: References, victims: set[CheckpointKey], calls: Mapping[bytes, str], runs: Sequence[bytes]
-) -> list[list[bytes]]:
-    """The members of subgraph calls of which no checkpoint stays, and those of runs that had none before (`lua/lib/trim.lua`)."""
-    left = {ns for ns, _ in seen.links.keys() - victims}
-    over = [member for member, ns in calls.items() if ns not in left]
-    over += set(runs) - {links.run for links in seen.links.values()}
-    return [[member] for member in over]
-
-
 def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]]:
     """The headers of those that stay and whose parent goes: before it does, they lose it, so none names a parent that this removes.
 
@@ -292,29 +414,29 @@ def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]
     ]
 
 
+def _by_age(place: CheckpointKey) -> str:
+    return place[1]
+
+
 def _plan(
-    seen: References,
-    reachable: ReachableChunks,
-    victims: set[CheckpointKey],
-    writes: Sequence[bytes],
-    stray_writes: Sequence[bytes] = (),
+    seen: References, reachable: ReachableChunks, order: Sequence[CheckpointKey], stray_writes: Sequence[bytes] = ()
 ) -> list[list[bytes]]:
-    """Plan the removal of each victim: its header, and the values and the run that it is the last to hold.
+    """Plan what to remove for each victim: the header, and the values and the run that no other checkpoint holds.
 
     The stray writes follow.
 
-    The oldest come first, and subgraph calls before the root checkpoints that say they are over.
+    The victims go in this order, but subgraph calls go before the root checkpoints that say they are over. If the newest
+    go first, those that a removal leaves when it dies still have their ancestors.
 
     Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
     a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
     The chunks of values, of which there may be any number, come last; until they are gone, `@gc_roots` tells of them.
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    for member in writes:
-        ns, checkpoint_id = names.components(member[1:])[:2]
-        of_checkpoint[ns, checkpoint_id].append(member)
+    for member in seen.writes:
+        of_checkpoint[_place_of(member)].append(member)
+    order, victims = sorted(order, key=lambda place: not place[0]), set(order)
     removed = {member for place in victims for member in of_checkpoint[place]}.union(stray_writes)
-    order = sorted(victims, key=lambda place: (not place[0], place[1]))
     last_holder: dict[bytes, CheckpointKey] = {}
     for place in [*order, *(place for place in seen.links if place not in victims)]:
         links = seen.links[place]
@@ -324,16 +446,18 @@ def _plan(
             last_holder[links.run] = place
     freed: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     live = {name for name, place in last_holder.items() if place not in victims}
-    live |= reachable.chunks([*live, *(member for member in writes if member not in removed)])
-    dead = reachable.chunks([*(name for name, place in last_holder.items() if place in victims), *removed])
-    dead |= chunked.reachable(reachable.strays, reachable.lists)
+    live |= reachable.chunks([*live, *(member for member in seen.writes if member not in removed)])
+    dead = reachable.unused([*(name for name, place in last_holder.items() if place in victims), *removed], live)
     for name, place in last_holder.items():
         if place in victims:
             freed[place].append(name)
     for names_of in freed.values():
         names_of[:] = [name for name in names_of if name not in live]
-    heights = _heights(dead - live, reachable.lists)
-    gone = sorted(dead - live, key=lambda chunk: -heights[chunk])
+    last_of, left = {place[0]: place for place in order}, {ns for ns, _ in seen.links.keys() - victims}
+    for ns in last_of.keys() - left:
+        freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
+    heights = _heights((chunk for chunk in dead if chunk[:1] == chunked.LIST), reachable.lists)
+    gone = sorted(dead, key=lambda chunk: -heights.get(chunk, 0))
 
     plan: list[list[bytes]] = []
     for place in order:
@@ -341,18 +465,19 @@ def _plan(
         plan += [[member] for member in of_checkpoint[place][WRITES_WITH_A_HEADER:]]
     plan += [[member] for member in stray_writes]
     plan += [[chunk] for chunk in gone]
-    return [*plan, [STRAY]] if dead or reachable.strays else plan
+    notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
+    return [*plan, [STRAY]] if notes_roots or reachable.strays else plan
 
 
 def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """How many levels of lists each chunk has. A list goes before what is below it, so that one that is there is whole."""
+    """Return the number of levels below each list of chunks. Lists go before what is below them, so any list is whole."""
     heights: dict[bytes, int] = {}
     for chunk in chunks:
         path, below = list[bytes](), chunk
         while below in lists and below not in heights:
             path.append(below)
             below = lists[below][: 1 + chunked.DIGEST]
-        height = heights.setdefault(below, 0)
+        height = heights.get(below, 0)
         for one in reversed(path):
             height += 1
             heights[one] = height
@@ -360,24 +485,34 @@ def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[byte
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """The plan in steps of some hundred names, none of whose chunks is divided."""
-    step: list[bytes] = []
-    for chunk in plan:
-        if step and len(step) + len(chunk) > NAMES_PER_STEP:
+    """Cut the plan into steps of up to 500 names, between its parts. A header counts more: its writes go with it."""
+    step, size = list[bytes](), 0
+    for part in plan:
+        weight = len(part) + (WEIGHT_OF_HEADER if part[0][:1] == b"c" else 0)
+        if step and size + weight > NAMES_PER_STEP:
             yield step
-            step = []
-        step = step + chunk
+            step, size = [], 0
+        step += part
+        size += weight
     if step:
         yield step
 
 
 def carry_out(
-    context: Context, thread: str, revision: bytes, plan: Sequence[list[bytes]], dry_run: bool = False
+    thread: str,
+    keys: Sequence[bytes],
+    revision: bytes,
+    plan: Sequence[list[bytes]],
+    *,
+    dry_run: bool = False,
+    is_known: bool = False,
 ) -> Operation[tuple[Pruned, bool]]:
-    """Remove what is planned, step by step. Answers what was removed, and whether all is: not where the thread changed."""
-    keys, total = context.keyspace.keys(thread), Pruned()
-    for step in _steps(plan):
-        removed = yield Call(scripts.REMOVE, keys, (revision, b"1" if dry_run else b"0", *step))
+    """Remove what is planned, step by step. Return what was removed, and False if the thread changed meanwhile."""
+    total, steps = Pruned(), list(_steps(plan))
+    is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
+    flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
+    for step in steps:
+        removed = yield Call(scripts.REMOVE, keys, (revision, *flags, *step))
         if removed is None:
             return total, False
         with decoding("what was removed of thread {!r}", thread):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
@@ -29,38 +29,53 @@ STRAY = b"@gc_roots"
 
 
 class References(NamedTuple):
-    """The links of a thread's checkpoints, in the order of (namespace, id), at a revision."""
+    """The links of a thread's checkpoints, at a revision."""
 
     revision: bytes
     format: int
     """The thread's format. From `CHUNKED_WRITES` on, pending writes may be in chunks."""
+    size: int
+    """Bytes that the thread takes."""
+    strays: int
+    """Bytes of `@gc_roots`."""
+    writes: list[bytes]
+    """The members of all pending writes, in their order."""
     links: dict[CheckpointKey, headers.Links]
+    """In the order of (namespace, id)."""
 
 
 def read_references(context: Context, thread: str) -> Operation[References | None]:
     """Read the links of a thread; None where there is no such thread."""
     keys = context.keyspace.keys(thread)
     links: dict[CheckpointKey, headers.Links] = {}
-    lower, revision, thread_format = b"[c", None, 0
+    lower, first, newest_format = b"[c", tuple[Any, ...](), 0
     while True:
         page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_PER_PAGE))
         if page is None:
             return None
         with decoding("the checkpoints of thread {!r}", thread):
-            if not isinstance(page[0], bytes) or not isinstance(page[1], int):
-                raise TypeError(f"{shown(page[0])} is not a revision, or {shown(page[1])} is not a format")
-            revision, thread_format = revision or page[0], max(thread_format, page[1])
-            chunks, allowance = (
-                codec.as_chunks(context, page[2], thread),
-                Allowance(context.limits, f"thread {shown(thread)}"),
-            )
-            for member, head in zip(page[3::2], page[4::2], strict=True):
+            revision, thread_format, size, strays, writes, flat, *found = page
+            if [type(revision), type(thread_format), type(size), type(strays)] != [bytes, int, int, int]:
+                raise TypeError(f"{shown(page[:4])} is no revision with a format and two sizes")
+            first = first or (revision, size, strays, _checked(writes, b"w", b"[w"))
+            newest_format = max(newest_format, thread_format)
+            chunks = codec.as_chunks(context, flat, thread)
+            allowance = Allowance(context.limits, f"thread {shown(thread)}")
+            for member, head in zip(found[::2], found[1::2], strict=True):
                 ns, checkpoint_id = names.components(member[1:])
                 links[ns, checkpoint_id] = headers.decode_links(head, chunks, thread, allowance)
-            is_last = len(page) < 3 + 2 * LINKS_PER_PAGE
-            lower = lower if is_last else _behind(lower, page[-2])
+            is_last = len(found) < 2 * LINKS_PER_PAGE
+            lower = lower if is_last else _behind(lower, found[-2])
         if is_last:
-            return References(revision, thread_format, links)
+            break
+    revision, size, strays, writes = first
+    if len(writes) == MEMBERS_PER_PAGE:
+        writes += yield from members(context, thread, b"w", b"(" + writes[-1])
+    with decoding("the names of pending writes of thread {!r}", thread):
+        for member in writes:
+            if member.count(b"\0") != 3:
+                raise ValueError(f"the member {shown(member)} names no task")
+    return References(revision, newest_format, size, strays, writes, links)
 
 
 def _behind(lower: bytes, member: bytes) -> bytes:
@@ -70,46 +85,26 @@ def _behind(lower: bytes, member: bytes) -> bytes:
     return b"(" + member
 
 
-def write_members(context: Context, thread: str) -> Operation[list[bytes]]:
-    """The members of all pending writes of a thread."""
-    found = yield from members(context, thread, b"w")
-    with decoding("the names of pending writes of thread {!r}", thread):
-        for member in found:
-            if len(names.components(member[1:])) != 3:
-                raise ValueError(f"the member {shown(member)} names no task")
-    return found
-
-
-def run_members(context: Context, thread: str) -> Operation[list[bytes]]:
-    """The members of a thread's runs; a put that keeps the history short leaves some of which no checkpoint is left."""
-    return (yield from members(context, thread, b"r"))
-
-
-def call_members(context: Context, thread: str) -> Operation[dict[bytes, str]]:
-    """The members that tell from which root checkpoints calls of subgraphs started, with the calls' namespaces; of threads with a limit alone."""
-    found = yield from members(context, thread, b"s")
-    with decoding("the subgraph calls of thread {!r}", thread):
-        calls: dict[bytes, str] = {}
-        for member in found:
-            _root_id, calls[member] = names.components(member[1:])
-    return calls
-
-
-def members(context: Context, thread: str, kind: bytes = b"") -> Operation[list[bytes]]:
-    """All members of a thread's index, or all of a kind, in their order."""
+def members(context: Context, thread: str, kind: bytes = b"", lower: bytes = b"") -> Operation[list[bytes]]:
+    """Return the members of a thread's index in their order: all, those of a kind, or those from a lower bound on."""
     index, found = context.keyspace.keys(thread).index_key, list[bytes]()
-    lower, upper = (b"[" + kind, b"(" + bytes((kind[0] + 1,))) if kind else (b"-", b"+")
+    lower, upper = lower or (b"[" + kind if kind else b"-"), b"(" + bytes((kind[0] + 1,)) if kind else b"+"
     while True:
         page = yield Command(("ZRANGEBYLEX", index, lower, upper, "LIMIT", 0, MEMBERS_PER_PAGE))
         with decoding("the index of thread {!r}", thread):
-            for member in page:
-                if not isinstance(member, bytes) or not member.startswith(kind):
-                    raise ValueError(f"{shown(member)} is no member between {shown(lower)} and {shown(upper)}")
-            found += page
+            found += _checked(page, kind, lower)
             is_last = len(page) < MEMBERS_PER_PAGE
             lower = lower if is_last else _behind(lower, page[-1])
         if is_last:
             return found
+
+
+def _checked(page: list[bytes], kind: bytes, lower: bytes) -> list[bytes]:
+    """A page of members of a kind, as the server answered it."""
+    for member in page:
+        if not isinstance(member, bytes) or not member.startswith(kind):
+            raise ValueError(f"{shown(member)} is no member of the kind {shown(kind)} above {shown(lower)}")
+    return page
 
 
 class ReachableChunks(NamedTuple):
@@ -126,13 +121,16 @@ class ReachableChunks(NamedTuple):
         """All chunks of some values and records."""
         return chunked.reachable((root for field in fields for root in self.roots.get(field, ())), self.lists)
 
+    def unused(self, fields: Iterable[bytes], used: set[bytes]) -> set[bytes]:
+        """Chunks of some values and records, and of strays, except those in `used`, which has all chunks of all others."""
+        roots = [root for field in fields for root in self.roots.get(field, ())]
+        return chunked.reachable((*roots, *self.strays), self.lists, used)
 
-def reachable_chunks(
-    context: Context, thread: str, seen: References, writes: Sequence[bytes]
-) -> Operation[ReachableChunks]:
+
+def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
     """Find all chunks of the values and pending writes of a thread."""
     values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
-    records = writes if seen.format >= CHUNKED_WRITES else ()
+    records = seen.writes if seen.format >= CHUNKED_WRITES else ()
     left, found = [STRAY, *values, *records], ReachableChunks({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])

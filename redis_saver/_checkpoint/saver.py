@@ -2,30 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import TypedDict
 
-from redis_saver._checkpoint import checking, operations
+from redis_saver._checkpoint import checking, copying, delta, listing, pruning, reading, threads, writing
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Operations
 from redis_saver._checkpoint.ownership import Record, Terms, take
+from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.query_interface import QueryInterface
-from redis_saver._client import clusters
-from redis_saver._client.base import RedisDriver
-from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._checkpoint.retention import Retention
+from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
+from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import config as configs
-from redis_saver._common import history as histories
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
+from redis_saver._common.config import History
 from redis_saver._common.display import shown
-from redis_saver._common.history import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
-from redis_saver._engine.requests import Operation, Request
+from redis_saver._engine.requests import Operation, Request, Stream
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
@@ -68,7 +76,6 @@ class Saver(QueryInterface, Generic[ClientT]):
     serde: SerializerProtocol = FastSerializer()
     _driver: RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
-    _operations: ClassVar[Operations] = operations
 
     @keywords.checked
     def __init__(
@@ -84,7 +91,7 @@ class Saver(QueryInterface, Generic[ClientT]):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        cluster_timeout: float = CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
@@ -103,8 +110,8 @@ class Saver(QueryInterface, Generic[ClientT]):
             ttl: How long after its last write a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or LangGraph's
                 `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
             history: How much a thread keeps of its history, as it is written: `"all"`, or `{"keep_last": n}`, the newest `n` checkpoints of each
-                namespace (1 to 1,000). What is older goes some puts later, some at a time, as with `prune` (`docs/threads.md`). A thread's
-                own `thread_history` counts first.
+                namespace (1 to 1,000). Once there are half as many more, at least 32 more, a put is followed by a
+                `prune` of the thread (`docs/threads.md`). A thread's own `thread_history` counts first.
             compression: `"zstd"` compresses chunks, and values and writes of a kilobyte and more (extra `zstd`). Every saver reads them,
                 whatever its own setting.
             cache_bytes: Memory for the last long values that this saver wrote or read, in bytes. What is remembered is not sent again,
@@ -155,7 +162,8 @@ class Saver(QueryInterface, Generic[ClientT]):
             require_encryption=encryption.check(require_encryption, self.serde),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
-            keep_last=histories.parse(history),
+            keep_last=configs.parse_history(history),
+            counted=self._counting.call,
             requires_owner=ownership == "required",
             refuses_forks=on_fork == "raise",
         )
@@ -177,6 +185,63 @@ class Saver(QueryInterface, Generic[ClientT]):
 
     def _take(self, terms: Terms, nonce: str) -> Operation[Record]:
         return take(self._current, terms, nonce)
+
+    # -- operations, as `Interface` calls them
+
+    def _get_tuple_gen(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
+        return reading.get_tuple(self._context, config)
+
+    def _put_gen(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Operation[RunnableConfig]:
+        return writing.put(self._context, config, checkpoint, metadata, new_versions)
+
+    def _put_writes_gen(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Operation[None]:
+        return writing.put_writes(self._context, config, writes, task_id, task_path)
+
+    def _list_checkpoints_gen(
+        self,
+        config: RunnableConfig | None,
+        filter: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> Stream[CheckpointTuple]:
+        return listing.list_checkpoints(self._context, listing.query(config, filter, before, limit))
+
+    def _get_delta_channel_history_gen(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Operation[Mapping[str, DeltaChannelHistory]]:
+        return delta.get_delta_channel_history(self._context, config, channels)
+
+    def _delete_thread_gen(self, thread_id: str) -> Operation[None]:
+        return threads.delete_thread(self._context, thread_id)
+
+    def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Operation[None]:
+        return pruning.delete_for_runs(self._context, run_ids)
+
+    def _copy_thread_gen(self, source: str, target: str) -> Operation[None]:
+        return copying.copy_thread(self._context, source, target)
+
+    def _prune_gen(self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool) -> Operation[Pruned]:
+        return pruning.prune(self._context, thread_ids, retention, dry_run)
+
+    def _stream_threads_gen(self, query: ThreadQuery) -> Stream[ThreadInfo]:
+        return threads.stream_threads(self._context, query)
+
+    def _get_thread_gen(self, thread_id: str) -> Operation[ThreadInfo | None]:
+        return threads.get_thread(self._context, thread_id)
+
+    def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
+        return threads.get_ttl(self._context, thread_id)
+
+    def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Operation[None]:
+        return threads.expire(self._context, thread_id, verb, ttl)
 
     def __repr__(self) -> str:
         """The class, the server without its login, the prefix and the TTL."""

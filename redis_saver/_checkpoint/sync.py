@@ -9,8 +9,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from redis_saver._checkpoint.saver import Saver, SaverSettings
-from redis_saver._client.blocks import Block, NeedsWith
-from redis_saver._client.protocols import SyncClient
+from redis_saver._client.base import Block, NeedsWith, SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
@@ -27,7 +26,6 @@ class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interfa
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.

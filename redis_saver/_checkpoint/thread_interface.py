@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -17,7 +17,7 @@ from redis_saver._checkpoint.owned_thread import Ownership
 from redis_saver._checkpoint.ownership import OnBusy, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import Retention, retention
-from redis_saver._checkpoint.threads import ThreadState, thread_query
+from redis_saver._checkpoint.threads import ThreadQuery, ThreadState, thread_query
 from redis_saver._common import config as configs
 from redis_saver._common import keywords
 from redis_saver._common import ttl as ttls
@@ -30,25 +30,11 @@ from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")
 """How a saver describes a thread."""
-Made: TypeAlias = Callable[..., Generator[Any, Any, T]]
-"""What makes an operation, of a saver's context and a method's arguments."""
-
-
-class ThreadOperations(Protocol):
-    """What these methods are made of."""
-
-    get_tuple: Made[CheckpointTuple | None]
-    prune: Made[Pruned]
-    stream_threads: Made[None]
-    get_thread: Made[Any]
-    get_ttl: Made[timedelta | None]
-    expire: Made[None]
 
 
 class ThreadInterface(Generic[InfoT]):
     """Threads as a whole: which there are, how much is kept of them, when they expire."""
 
-    _operations: ClassVar[ThreadOperations]
     _guarded: ClassVar[Mapping[Script, Script]] = scripts.GUARDED
     """The scripts that look who may write, in place of those that do not."""
     _driver: Driver[Any]
@@ -64,6 +50,26 @@ class ThreadInterface(Generic[InfoT]):
     @abstractmethod
     def _rules(self) -> Context:
         """The saver on the server that knows who owns threads: its settings."""
+
+    @abstractmethod
+    def _get_tuple_gen(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]: ...
+
+    @abstractmethod
+    def _prune_gen(
+        self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool
+    ) -> Generator[Any, Any, Pruned]: ...
+
+    @abstractmethod
+    def _stream_threads_gen(self, query: ThreadQuery) -> Generator[Any, Any, None]: ...
+
+    @abstractmethod
+    def _get_thread_gen(self, thread_id: str) -> Generator[Any, Any, InfoT | None]: ...
+
+    @abstractmethod
+    def _get_ttl_gen(self, thread_id: str) -> Generator[Any, Any, timedelta | None]: ...
+
+    @abstractmethod
+    def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Generator[Any, Any, None]: ...
 
     @abstractmethod
     def _take(self, terms: Terms, nonce: str) -> Generator[Any, Any, Record]:
@@ -127,7 +133,7 @@ class ThreadInterface(Generic[InfoT]):
         return self._run(self._prune(thread_ids, retention(strategy, keep_last, older_than), dry_run), "prune")
 
     def _prune(self, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Generator[Any, Any, Pruned]:
-        prune = self._operations.prune(self._context, configs.names(thread_ids, "thread_id"), kept, dry_run)
+        prune = self._prune_gen(configs.names(thread_ids, "thread_id"), kept, dry_run)
         return guards.of_change(self._rules, self._guarded, prune, deletes=kept is None)
 
     @keywords.checked
@@ -228,7 +234,7 @@ class ThreadInterface(Generic[InfoT]):
         asked = thread_query(
             thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
         )
-        return self._stream(self._operations.stream_threads(self._context, asked), "threads")
+        return self._stream(self._stream_threads_gen(asked), "threads")
 
     @keywords.checked
     def athreads(
@@ -248,21 +254,19 @@ class ThreadInterface(Generic[InfoT]):
         asked = thread_query(
             thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
         )
-        return self._astream(self._operations.stream_threads(self._context, asked), "threads")
+        return self._astream(self._stream_threads_gen(asked), "threads")
 
     def get_thread(self, thread_id: str) -> InfoT | None:
         """One thread, as `threads()` describes it; None: there is no such thread.
 
         Cost: one round trip; over two tiers one to each. A cold saver that is not LangGraph's Postgres saver is asked for all checkpoints of the thread.
         """
-        found: InfoT | None = self._run(
-            self._operations.get_thread(self._context, configs.name(thread_id, "thread_id"))
-        )
+        found: InfoT | None = self._run(self._get_thread_gen(configs.name(thread_id, "thread_id")))
         return found
 
     async def aget_thread(self, thread_id: str) -> InfoT | None:
         """`get_thread` for asyncio."""
-        return await self._arun(self._operations.get_thread(self._context, configs.name(thread_id, "thread_id")))
+        return await self._arun(self._get_thread_gen(configs.name(thread_id, "thread_id")))
 
     @keywords.checked
     def diff(self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = "") -> CheckpointDiff:
@@ -298,19 +302,15 @@ class ThreadInterface(Generic[InfoT]):
     ) -> Generator[Any, Any, CheckpointDiff]:
         thread, ns = configs.name(thread_id, "thread_id"), configs.name(checkpoint_ns, "checkpoint_ns")
         ids = configs.name(before, "before"), None if after is None else configs.name(after, "after")
-        return diff(partial(self._operations.get_tuple, self._context), self.serde, thread, ns, *ids)
+        return diff(self._get_tuple_gen, self.serde, thread, ns, *ids)
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
         """The time a thread has left; None: it does not expire, or is not there (`get_thread` tells which). Over two tiers, in hot."""
-        return self._run(
-            self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")), "get_thread_ttl"
-        )
+        return self._run(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
 
     async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
         """`get_thread_ttl` for asyncio."""
-        return await self._arun(
-            self._operations.get_ttl(self._context, configs.name(thread_id, "thread_id")), "get_thread_ttl"
-        )
+        return await self._arun(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
 
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """Give a thread a TTL of its own: it expires so long after now, and after each write from now on. Ends a pin.
@@ -324,14 +324,14 @@ class ThreadInterface(Generic[InfoT]):
             ThreadBusy: Over two tiers, only cold has the thread, and it could not be brought back to Redis.
         """
         self._run(
-            self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
+            self._expire_gen(configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
             "set_thread_ttl",
         )
 
     async def aset_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """`set_thread_ttl` for asyncio."""
         await self._arun(
-            self._operations.expire(self._context, configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
+            self._expire_gen(configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
             "set_thread_ttl",
         )
 
@@ -342,11 +342,11 @@ class ThreadInterface(Generic[InfoT]):
             ThreadNotFound: There is no such thread.
             ThreadBusy: As `set_thread_ttl`.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"), "pin")
+        self._run(self._expire_gen(configs.name(thread_id, "thread_id"), "pin"), "pin")
 
     async def apin(self, thread_id: str) -> None:
         """`pin` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "pin"), "pin")
+        await self._arun(self._expire_gen(configs.name(thread_id, "thread_id"), "pin"), "pin")
 
     def unpin(self, thread_id: str) -> None:
         """End a pin: the saver's TTL counts from now; without one the thread stays. Not pinned: nothing happens.
@@ -354,11 +354,11 @@ class ThreadInterface(Generic[InfoT]):
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        self._run(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"), "unpin")
+        self._run(self._expire_gen(configs.name(thread_id, "thread_id"), "unpin"), "unpin")
 
     async def aunpin(self, thread_id: str) -> None:
         """`unpin` for asyncio."""
-        await self._arun(self._operations.expire(self._context, configs.name(thread_id, "thread_id"), "unpin"), "unpin")
+        await self._arun(self._expire_gen(configs.name(thread_id, "thread_id"), "unpin"), "unpin")
 
 
 def _own_ttl(ttl: TTL) -> tuple[str, int | None]:

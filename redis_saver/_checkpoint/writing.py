@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    get_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.types import TASKS
 
-from redis_saver._checkpoint.put_request import PutRequest
+from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
@@ -18,12 +25,29 @@ from redis_saver._engine.replies import PutReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec, compression
-from redis_saver._storage.chunk_cache import WRITTEN, fields_in, written_version
-from redis_saver._storage.chunks import ZSTD
+from redis_saver._storage import header as headers
+from redis_saver._storage.chunk_cache import (
+    NOTHING,
+    WRITTEN,
+    ChannelKey,
+    KnownCheckpoint,
+    KnownThread,
+    Update,
+    Version,
+    fields_in,
+    names_version,
+    written_version,
+)
+from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context, default_ttl
+from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.header import EMPTY, NEW, UNCHANGED, VersionTable, version_table
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
+_NO_LIMIT = b"-"
+"""In place of a history limit: neither the saver's nor the thread's own counts for this put."""
+_NEW, _UNCHANGED, _EMPTY = NEW[0], UNCHANGED[0], EMPTY[0]
 
 
 class Variant(NamedTuple):
@@ -61,7 +85,9 @@ def store(
     new_versions: ChannelVersions,
     variant: Variant | None = None,
 ) -> Operation[bool]:
-    """Store a checkpoint; sends again, with them, the values and chunks that the server turns out not to have.
+    """Store a checkpoint; sends again, with all its values, if the server turns out not to have some.
+
+    If the thread is over its history limit, the script says so, and old checkpoints are removed (`pruning.trim`).
 
     Args:
         context: The saver.
@@ -76,34 +102,225 @@ def store(
         False where the variant refused that.
     """
     check_names(context, where, str(checkpoint["id"]))
-    keys = context.keyspace.keys(where.thread_id)
-    cached = context.chunk_cache.of(keys.data_key)
-    request = PutRequest(context, where, given, checkpoint, metadata, new_versions, cached)
+    keys, cache = context.keyspace.keys(where.thread_id), context.chunk_cache
     by = variant or Variant(scripts.PUT, keys)
-    while missing := (yield by.call(request.arguments())):
-        if missing == PutReply.REFUSED:
-            return False
+    stored = encoded(context, where, given, checkpoint, metadata, new_versions, cache.of(keys.data_key))
+    reply = yield by.call(stored.arguments)
+    if isinstance(reply, list) and len(reply) > 2:
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; they are sent again",
             shown(where.thread_id),
         )
-        context.chunk_cache.forget(keys.data_key)
-        with decoding("what put lacks of thread {!r}", where.thread_id):
-            request.include(missing)
-    context.chunk_cache.remember(keys.data_key, request.stored(), where.checkpoint_ns, request.known_table())
+        cache.forget(keys.data_key)
+        stored = encoded(context, where, given, checkpoint, metadata, new_versions, sends_all=True)
+        reply = yield by.call(stored.arguments)
+    if reply == PutReply.REFUSED:
+        return False
+    with decoding("what put answered about thread {!r}", where.thread_id):
+        before, keep_last, *missing = reply
+        if missing:
+            raise ValueError(f"the server asks again for {len(missing)} values or chunks that were sent to it")
+        if not isinstance(before, bytes) or not isinstance(keep_last, int):
+            raise TypeError(f"{shown(before)} is not a tag, or {shown(keep_last)} is not a number")
+    cache.remember(keys.data_key, stored.seen, where.checkpoint_ns, stored.checkpoint, before, stored.tag)
+    if keep_last:
+        ns = where.checkpoint_ns
+        written = frozenset(((ns, str(checkpoint["id"])), (ns, where.checkpoint_id or "")))
+        dirty = context.keyspace.tier_keys(where.thread_id).dirty if variant else b""
+        yield from trim(context, where.thread_id, Limit(keep_last, written, dirty))
     return True
 
 
-def check_names(context: Context, where: Address, checkpoint_id: str = "") -> None:
-    """Check where something is to be written.
+class Encoded(NamedTuple):
+    """A checkpoint that is put."""
+
+    arguments: list[Argument]
+    """What `lua/checkpoint/put.lua` takes."""
+    seen: Update
+    """What is known of the thread's values once it is stored."""
+    checkpoint: KnownCheckpoint
+    """What is known of the checkpoint then."""
+    tag: bytes
+    """The thread's tag then."""
+
+
+def encoded(
+    context: Context,
+    where: Address,
+    given: RunnableConfig,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
+    new_versions: ChannelVersions,
+    known: KnownThread = NOTHING,
+    *,
+    sends_all: bool = False,
+    is_limited: bool = True,
+) -> Encoded:
+    """Encode a checkpoint, without what the server is believed to have.
+
+    It names the thread's tag if all that it leaves out was put or read under this tag: then the script need not look.
+
+    Args:
+        context: The saver.
+        where: The parent.
+        given: The config, for what it adds to the metadata, and for a TTL.
+        checkpoint: The checkpoint.
+        metadata: Its metadata.
+        new_versions: The versions of the channels that were written.
+        known: What is known of the thread.
+        sends_all: Send all values, whatever the server has.
+        is_limited: Look at the history limit.
+
+    Raises:
+        LimitExceeded: A name is too long, or there are too many channels.
+        EncodeError: The serializer does not know a value.
+    """
+    ns, prefix, values = where.checkpoint_ns, names.blob(where.checkpoint_ns), checkpoint["channel_values"]
+    table = version_table(checkpoint, new_versions, prefix)
+    _check_table(context, checkpoint, table, len(prefix))
+    flags = table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags
+    fields = dict(zip(checkpoint["channel_versions"], table.fields, strict=True))
+    retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
+
+    last_names, last_checkpoint = known.versions.get((ns, None)), known.checkpoints.get(ns)
+    # Without a parent the thread has nothing yet, most likely.
+    knows_all = sends_all or not where.checkpoint_id or last_names is not None
+    # A Send shares chunks with other channels and with the pending write that it was. No tag says that these are stored.
+    has_sends = (ns, WRITTEN) in known.versions or (TASKS in new_versions and TASKS in values)
+    shared = fields_in(known.versions) if has_sends else frozenset[bytes]()
+    seen, chunks = dict[ChannelKey, Version | None](), dict[bytes, bytes]()
+    is_known = known.tag != b"" and not has_sends
+    if last_names is not None and last_names.field == table.names_chunk:
+        is_known = is_known and last_names.chain == known.chain
+        seen[ns, None] = last_names
+    else:
+        chunks[table.names_chunk] = table.names
+        if knows_all:
+            seen[ns, None] = names_version(table.names_chunk, table.names)
+
+    sent = {channel: field for flag, (channel, field) in zip(flags, fields.items(), strict=True) if flag == _NEW}
+    stored_values = dict[bytes, bytes]()
+    for channel, field in (*sent.items(), *retained.items()):
+        last = known.versions.get((ns, channel))
+        stored = codec.encode_value(context, values[channel], channel, last.stored if last else None)
+        stored_values[field] = stored.value
+        seen[ns, channel] = Version(field, stored) if stored.chunks else None
+        if stored.chunks:
+            before: Collection[bytes] = shared or (last.stored.chunks if last else ())
+            is_known = is_known and (last.chain == known.chain if last else knows_all)
+            for chunk in _new_chunks(stored, before, knows_all=knows_all):
+                chunks[chunk] = stored.chunks[chunk]
+
+    unchanged = last_checkpoint.values if last_checkpoint and last_checkpoint.chain == known.chain else {}
+    of_checkpoint = dict[bytes, bytes | None]()
+    for flag, field in zip(flags, table.fields, strict=True):
+        value = stored_values.get(field) if flag == _NEW else None
+        if flag == _UNCHANGED:
+            is_known = is_known and unchanged.get(field) is not None
+            value = unchanged.get(field) or b""
+        elif flag == _EMPTY:
+            is_known = is_known and unchanged.get(field, b"") is None
+        of_checkpoint[field] = value
+
+    checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
+    merged, run = _metadata(context, given, metadata)
+    entries = pack([field[len(prefix) :] for field in retained.values()])
+    header = headers.encode(context, where.checkpoint_id, run, checkpoint, merged, table, entries)
+    member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
+    tag, packed = names.random_tag(), list(chunks.values())
+    if context.compression is not None:
+        packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
+    arguments: list[Argument] = [
+        member, by_age, run, header, flags,
+        default_ttl(context), config.thread_ttl(given) or b"", _history(context, given) if is_limited else _NO_LIMIT,
+        known.tag if is_known else b"", tag, len(stored_values), len(chunks),
+        *stored_values, *chunks, *stored_values.values(), *packed,
+    ]  # fmt: skip
+    return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint), tag)
+
+
+def _metadata(
+    context: Context, given: RunnableConfig, metadata: CheckpointMetadata
+) -> tuple[CheckpointMetadata, bytes]:
+    """The metadata to store, and the run's member of the index, or nothing."""
+    merged = get_checkpoint_metadata(given, metadata)
+    for key in config.OURS:
+        merged.pop(key, None)  # type: ignore[misc]  # which is about the thread; LangGraph takes texts along
+    run_id = merged.get("run_id")
+    run = b"" if run_id is None else names.run(str(run_id))
+    limits.check_names(context.limits, [run], "a run")
+    return merged, run
+
+
+def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -> Iterable[bytes]:
+    """The chunks to send of a value: those that the server is not believed to have.
+
+    Where nothing is known of a thread that has checkpoints, because another process wrote them, the guess is that a value
+    has grown by its last chunk. The lists above are sent, so that the server can tell in one answer what it lacks.
+    """
+    if before or knows_all:
+        return [field for field in stored.new if field not in before]
+    last = stored.levels[0].fields[-1]
+    return [field for field in stored.chunks if field[:1] == LIST or field == last]
+
+
+def _history(context: Context, given: RunnableConfig) -> bytes:
+    """The history limit, as `lua/checkpoint/put.lua` takes it."""
+    own = config.thread_history(given)
+    if context.keep_last is None and not own:
+        return b""
+    return (b"" if context.keep_last is None else b"%d" % context.keep_last) + b"/" + own
+
+
+def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:
+    """Where values are stored that have another version than the checkpoint says."""
+    values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
+    return {
+        channel: prefix + names.entry(channel, version)
+        for channel, version in new_versions.items()
+        if channel in values and versions.get(channel) != version
+    }
+
+
+def _check_table(context: Context, checkpoint: Checkpoint, table: VersionTable, prefix: int) -> None:
+    """Check the number of channels, their names and those of nodes, and the versions.
+
+    Raises:
+        LimitExceeded: There are too many, or one is too long.
+    """
+    limits.check(context.limits, "channels", len(table.fields), "checkpoint {!r} has {} channels", checkpoint["id"])
+    if len(table.names) > context.limits.name_bytes:
+        limits.check_names(context.limits, table.names.split(b"\0"), "a channel or node")
+    if max(map(len, table.fields), default=0) - prefix > context.limits.name_bytes:
+        limits.check_names(context.limits, [field[prefix:] for field in table.fields], "a channel with its version")
+    if len(table.tokens) > context.limits.name_bytes:
+        limits.check_names(context.limits, unpack(table.tokens), "a version that a node has seen")
+
+
+def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
+    """What `lua/checkpoint/put.lua` takes for a checkpoint with all its values, whatever the server may have."""
+    where = config.address(found.config)
+    given = found.parent_config or config.to_config(where.thread_id, where.checkpoint_ns, "")
+    values, channel_versions = found.checkpoint["channel_values"], found.checkpoint["channel_versions"]
+    new = {channel: version for channel, version in channel_versions.items() if channel in values}
+    parent = where._replace(checkpoint_id=config.checkpoint_id(given))
+    return encoded(
+        context, parent, given, found.checkpoint, found.metadata, new, sends_all=True, is_limited=False
+    ).arguments
+
+
+def check_names(context: Context, where: Address, other_id: str = "") -> None:
+    """Check the names of a checkpoint that is written, and of another one, or of a task.
 
     Raises:
         LimitExceeded: A name is too long.
     """
-    limits.check_name(context.limits, where.thread_id, "a thread")
-    limits.check_name(context.limits, where.checkpoint_ns, "a namespace")
-    for one in (where.checkpoint_id or "", checkpoint_id):
-        limits.check_name(context.limits, one, "a checkpoint")
+    thread, ns, checkpoint_id = where
+    if 4 * max(len(thread), len(ns), len(checkpoint_id or ""), len(other_id)) > context.limits.name_bytes:
+        limits.check_name(context.limits, thread, "a thread")
+        limits.check_name(context.limits, ns, "a namespace")
+        limits.check_name(context.limits, checkpoint_id or "", "a checkpoint")
+        limits.check_name(context.limits, other_id, "a checkpoint or task")
 
 
 def put_writes(
@@ -140,8 +357,7 @@ def store_writes(
     variant: Variant | None = None,
 ) -> Operation[bool]:
     """Store a non-empty list of pending writes; as `store`, by `lua/checkpoint/put_writes.lua` or a variant of it."""
-    check_names(context, where)
-    limits.check_name(context.limits, task_id, "a task")
+    check_names(context, where, task_id)
     chunks: dict[bytes, bytes] = {}
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
     member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
@@ -153,7 +369,7 @@ def store_writes(
     by = variant or Variant(scripts.PUT_WRITES, keys)
     if not chunks:
         return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
-    stored = fields_in(context.chunk_cache.of(keys.data_key))
+    stored = fields_in(context.chunk_cache.of(keys.data_key).versions)
     while isinstance(missing := (yield by.call([*arguments, *_packed(chunks, stored)])), list):
         with decoding("what put_writes lacks of thread {!r}", where.thread_id):
             if not stored:
@@ -164,7 +380,7 @@ def store_writes(
         return False
     # The put that follows need not send them.
     key = where.checkpoint_ns, WRITTEN
-    last = context.chunk_cache.of(keys.data_key).get(key)
+    last = context.chunk_cache.of(keys.data_key).versions.get(key)
     context.chunk_cache.remember(keys.data_key, {key: written_version(chunks, last)})
     return True
 

@@ -1,1 +1,1 @@
-"""How Redis and Valkey are reached: URLs, clients, connections of loops and processes, pipelines, clusters."""
+"""Access to Redis and Valkey: URLs, clients, connections of loops and processes, pipelines, clusters."""

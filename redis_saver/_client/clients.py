@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import re
+import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -24,10 +27,10 @@ import redis.sentinel
 from redis.backoff import ExponentialBackoff
 
 from redis_saver import sentinels
-from redis_saver._client import tls, urls
+from redis_saver._client import urls
 from redis_saver._client.urls import Url
 from redis_saver._common import forks
-from redis_saver._common.display import kind_of, shown
+from redis_saver._common.display import MAX_NAME, kind_of, printable, shown
 from redis_saver._common.keywords import did_you_mean
 from redis_saver.errors import UnsupportedServer
 
@@ -162,7 +165,7 @@ def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> A
         (host, settings["port"]), *_ = parsed.hosts
         settings["host"] = host or "localhost"
         if parsed.tls:
-            settings["connection_class"] = tls.AsyncHintingSSLConnection if asynchronous else tls.HintingSSLConnection
+            settings["connection_class"] = AsyncHintingSSLConnection if asynchronous else HintingSSLConnection
     client = module.Redis.from_url(base, **settings)
     _look_at_options(client)
     return client
@@ -184,7 +187,7 @@ def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) 
 
 
 def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
-    """Settings of a cluster's client that suit a saver, which repeats requests itself (`clusters.py`).
+    """Settings of a cluster's client that suit a saver, which repeats requests itself (`link.Tries`).
 
     By default redis-py makes up to ten tries, each of which may wait for a node that does not answer. Here it makes two. Also by default its asyncio client
     closes all connections, those in use too, after every fifth MOVED, to learn all slots anew. Here it learns only the slot that the MOVED names.
@@ -329,10 +332,24 @@ def _pools(client: Any) -> list[Any]:
     return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
 
 
-def of_node(cluster: Any, node: Any) -> Any:
-    """The blocking client of one node of a cluster; the method has other names in redis-py and valkey-py."""
-    method = getattr(cluster, "get_redis_connection", None) or cluster.get_valkey_connection
-    return method(node)
+@contextmanager
+def on_node(client: Any, node: Any) -> Iterator[Any]:
+    """Give the blocking client of a node of a cluster (None: the client itself).
+
+    The client of an unknown node is closed at the end.
+    """
+    if node is None:
+        yield client
+    elif hasattr(node, "name"):
+        yield (getattr(client, "get_redis_connection", None) or client.get_valkey_connection)(node)
+    else:
+        manager = client.nodes_manager
+        create = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
+        newcomer = create(node.host, node.port, **manager.connection_kwargs)
+        try:
+            yield newcomer
+        finally:
+            close(newcomer)
 
 
 def most_connections(client: Any, node: Any) -> int:
@@ -374,3 +391,103 @@ def next_position(nodes: list[str | None], reply: Any) -> tuple[Any, list[bytes]
         (cursor,) = cursor.values()
     nodes = nodes if int(cursor) else nodes[1:]
     return ((nodes, int(cursor)) if nodes else None), keys
+
+
+def described(client: Any) -> str:
+    """Return the server of a client as a URL, without user, password and options.
+
+    For a client of an unknown kind, return its class.
+    """
+    if type(client).__module__.startswith("fakeredis"):
+        return "memory://"
+    if is_cluster(client):
+        manager = getattr(client, "nodes_manager", client)
+        nodes = sorted(map(str, getattr(manager, "startup_nodes", ())))
+        return f"redis+cluster://{','.join(nodes)}"
+    pool = getattr(client, "connection_pool", None)
+    options = getattr(pool, "connection_kwargs", {})
+    if manager := getattr(pool, "sentinel_manager", None):
+        sentinels = ",".join(sorted(_address(one.connection_pool.connection_kwargs) for one in manager.sentinels))
+        return printable(
+            f"redis+sentinel://{sentinels}/{getattr(pool, 'service_name', '')}{_database(options)}", MAX_NAME
+        )
+    if "path" in options:
+        return printable(f"unix://{options['path']}?db={options.get('db', 0)}", MAX_NAME)
+    if "host" in options:
+        tls = "s" if "SSL" in getattr(pool, "connection_class", type).__name__ else ""
+        return printable(f"redis{tls}://{_address(options)}{_database(options)}", MAX_NAME)
+    return kind_of(client)
+
+
+def _address(options: Mapping[str, Any]) -> str:
+    return f"{options.get('host') or 'localhost'}:{options.get('port') or 6379}"
+
+
+def _database(options: Mapping[str, Any]) -> str:
+    return f"/{options.get('db') or 0}"
+
+
+# -- TLS connections that say so if the server answers without TLS
+#
+# A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the handshake
+# times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask the server
+# `PING` in plain text.
+
+_FAILURES = (TimeoutError, asyncio.TimeoutError, ssl.SSLError)
+_MAX_SECONDS = 1.0
+
+
+class HintingSSLConnection(redis.SSLConnection):
+    """A blocking connection."""
+
+    _is_plain: bool | None = None
+    """None: no handshake has failed."""
+
+    def _connect(self) -> Any:
+        if self._is_plain and _answers_plain(self):  # another try, which would take as long
+            raise _refusal(self)
+        try:
+            return super()._connect()  # type: ignore[no-untyped-call]
+        except _FAILURES as error:
+            if self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError):
+                self._is_plain = _answers_plain(self)
+                if self._is_plain:
+                    raise _refusal(self) from error
+            raise
+
+
+class AsyncHintingSSLConnection(redis.asyncio.SSLConnection):
+    """An asyncio connection."""
+
+    _is_plain: bool | None = None
+
+    async def _connect(self) -> None:
+        if self._is_plain and await asyncio.to_thread(_answers_plain, self):
+            raise _refusal(self)
+        try:
+            await super()._connect()  # type: ignore[no-untyped-call]
+        except _FAILURES as error:
+            if self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError):
+                self._is_plain = await asyncio.to_thread(_answers_plain, self)
+                if self._is_plain:
+                    raise _refusal(self) from error
+            raise
+
+
+def _answers_plain(connection: Any) -> bool:
+    """True if the server answers in plain text."""
+    seconds = min(_MAX_SECONDS, connection.socket_connect_timeout or _MAX_SECONDS)
+    try:
+        with socket.create_connection((connection.host, connection.port), seconds) as probe:
+            probe.sendall(b"PING\r\n")
+            return probe.recv(1) in (b"+", b"-")
+    except OSError:
+        return False
+
+
+def _refusal(connection: Any) -> redis.RedisError:
+    """The error of a server without TLS. A blocking client does not try again after it."""
+    return redis.RedisError(
+        f"the server at {connection.host}:{connection.port} answers without TLS, which rediss:// asks for. Write the "
+        "port where it speaks TLS; or redis://, if nobody else can listen on the network"
+    )

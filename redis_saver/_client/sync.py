@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable, Sequence
+from operator import length_hint
 from typing import Any
 
-from redis_saver._client import clients, clusters
+from redis_saver._client import clients, twins
 from redis_saver._client.base import RedisDriver
-from redis_saver._client.connections import ProcessClient
-from redis_saver._engine import wire
-from redis_saver._engine.requests import (
-    KEYS_PER_SCAN,
-    Argument,
-    Batch,
-    Call,
-    Command,
-    Replicated,
-    Request,
-    Scan,
-    Sleep,
-    T,
-    key_of,
-)
-from redis_saver._engine.runner import BlockingDriver
+from redis_saver._client.link import Link, Send, Together
+from redis_saver._common import forks
+from redis_saver._engine.requests import Call, Request, Sleep
+from redis_saver._engine.runner import BlockingDriver, run
+from redis_saver._engine.stats import size_of_reply
+from redis_saver.errors import closed
 
 
 class SyncDriver(BlockingDriver[Request], RedisDriver):
-    """A driver over a blocking client. OS threads may share it, as they may its client, before and after a fork.
+    """A driver over a blocking client.
+
+    OS threads may share it, as they may its client. The child of a fork makes a client with the same settings.
 
     For asyncio each operation runs in a worker thread.
     """
@@ -36,168 +29,93 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
     is_async = False
 
     def __init__(self, client: Any, **settings: Any) -> None:
-        """As `RedisDriver`."""
+        """Drive a client, with the settings of `RedisDriver`."""
         super().__init__(client, **settings)
-        self.connection: ProcessClient = ProcessClient(client, self._what)
-        self._cluster = clients.is_cluster(client)
-        self._exceptions: Any = clients.exceptions_of(client)
-        self._options = clients.raw_options(client)
-        self._patience = clusters.Patience(client, self._cluster_timeout)
-        self._learns_by: tuple[type[Exception], ...] = self._patience.errors if self._cluster else ()
+        self._lock, self._inherited, self._is_closed = threading.Lock(), None, False
+        self._link: Link | None = Link(client, self._rules)
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, do not touch the parent's client."""
+        if self._link is not None:
+            forks.keep(self._link.client)
+            self._inherited = self._link.client
+        self._lock, self._link = threading.Lock(), None
+
+    @property
+    def link(self) -> Link:
+        """The link of this process.
+
+        Raises:
+            Closed: It was closed, in this process or before the fork.
+        """
+        if (link := self._link) is not None:
+            return link
+        with self._lock:
+            self.check_open()
+            if self._link is None:
+                self._link = Link(twins.after_fork(self._inherited), self._rules)
+            return self._link
 
     @property
     def client(self) -> Any:
         """The client of this process."""
-        return self.connection.client
+        return self.link.client
 
     def close(self) -> None:
-        """Close the connections of this process. From now on each request raises `Closed`."""
-        self.connection.close()
+        """Close the connections of this process. From now on each request raises `Closed`.
+
+        Requests under way, in other OS threads, get their replies.
+        """
+        with self._lock:
+            link, self._link, self._is_closed = self._link, None, True
+        if link is not None:
+            clients.close(link.client)
 
     def check_open(self) -> None:
-        """As `Driver.check_open`."""
-        self.connection.check_open()
+        """Raise `Closed` if it was closed."""
+        if self._is_closed:
+            raise closed(self._what)
 
     def check_version(self) -> None:
-        """As `RedisDriver.check_version`."""
-        self._repeated(self._check_version, None)
+        """Ask every server for its version."""
+        run(self.link.check_version(), self._carry_out)
 
     async def acheck_version(self) -> None:
         """`check_version` for asyncio."""
         await asyncio.to_thread(self.check_version)
 
-    def _check_version(self) -> None:
-        for name in clients.nodes(self.client):
-            clients.check_version(self._send("HELLO", **clients.target(clients.node_named(self.client, name))))
-
     def request(self, request: Request) -> Any:
         """Answer a request."""
-        if isinstance(request, Scan):
-            return self._scan(request)
         if isinstance(request, Sleep):
             return time.sleep(request.seconds)
-        request = self._as_set(request)
-        return (
-            self._repeated(lambda: self._answer(request), key_of(request)) if self._cluster else self._answer(request)
-        )
-
-    def _repeated(self, attempt: Callable[[], T], key: bytes | None) -> T:
-        """What an attempt returns. With a cluster, whose slots may be moving, it is repeated for a while."""
-        if not self._cluster:
-            return attempt()
-        tries = self._patience.tries(key)
-        while True:
-            try:
-                return attempt()
-            except self._patience.errors as error:
-                pause = tries.pause(error)
-            self.traffic.retries += 1
-            time.sleep(pause)
-
-    def _answer(self, request: Call | Command | Batch | Replicated) -> Any:
-        if isinstance(request, (Call, Command)):
-            return self._alone(request)
-        if isinstance(request, Batch):
-            return self._batch(request.requests)
-        return self._replicated(request)
-
-    def _alone(self, request: Call | Command) -> Any:
-        """The reply to one request. If the server does not know its script, the text is sent."""
+        link = self._link or self.link
+        if type(request) is not Call or not link.is_plain or link.is_cluster:
+            return run(link.answer(request), self._carry_out)
+        # The common case is what `Link.answer` does, without its steps.
+        command = ("EVALSHA", request.script.sha, len(request.keys), *request.keys, *request.arguments)
+        traffic, size = self.traffic, sum(map(length_hint, command))
+        traffic.round_trips += 1
+        traffic.sent += size
         try:
-            return self._send_to_slot(request, wire.as_command(request))
-        except self._exceptions.ResponseError as reply:
-            if not isinstance(request, Call) or not isinstance(reply, self._exceptions.NoScriptError):
-                return wire.of_script(request, reply, self._exceptions)
-        self.traffic.loads += 1
-        try:
-            return self._send_to_slot(request, wire.as_command_with_source(request))
-        except self._exceptions.ResponseError as reply:
-            return wire.of_script(request, reply, self._exceptions)
+            reply = link.client.execute_command(*command, **link.options)
+        except link.exceptions.ResponseError as error:
+            return run(link.refused(request, error), self._carry_out)
+        size = size_of_reply(reply)
+        traffic.received += size
+        return reply
 
-    def _send_to_slot(self, request: Call | Command, arguments: Sequence[Argument]) -> Any:
-        """Send one command. If its cluster slot is moving and redis-py gives up, ask the node itself."""
-        if not self._cluster:
-            return self._execute(*arguments) if isinstance(request, Call) else self._send(*arguments)
-        try:
-            return self._execute(*arguments)
-        except self._patience.gives_up as error:
-            if not self._patience.has_given_up(error):
-                raise
-            self.traffic.retries += 1
-            self.traffic.sending(arguments)
-            return self.traffic.receive(clusters.ask(self.client, key_of(request), arguments, self._options))
-
-    def _send(self, *arguments: Argument, **options: Any) -> Any:
-        if self._guard:
-            return wire.of_guarded(self._together(self.client, (self._guard, arguments)))
-        return self._execute(*arguments, **options)
-
-    def _execute(self, *arguments: Argument, **options: Any) -> Any:
-        self.traffic.sending(arguments)
-        return self.traffic.receive(self.client.execute_command(*arguments, **self._options, **options))
-
-    def _batch(self, requests: Sequence[Call | Command]) -> list[Any]:
-        """Answer requests in one round trip (a node). A request that is refused, such as one whose script is not known, is sent again alone.
-
-        In a cluster each node has its own pipeline: redis-py's cluster pipeline asks the server for the keys of each script
-        call before it sends it.
-        """
-        clients_of_nodes: dict[Any, list[int]] = {}
-        for position, request in enumerate(requests):
-            clients_of_nodes.setdefault(self._client_for(request), []).append(position)
-        replies: list[Any] = [None] * len(requests)
-        for client, positions in clients_of_nodes.items():
-            try:
-                answers = self._together(client, [wire.as_command(requests[position]) for position in positions])
-            except self._learns_by as error:
-                answers = [error] * len(positions)
-            for position, reply in zip(positions, answers, strict=True):
-                replies[position] = reply
-        for position, again in wire.refused(replies, (self._exceptions.ResponseError, *self._learns_by)):
-            known = [one for one in (position, *again) if not isinstance(replies[one], self._exceptions.NoScriptError)]
-            self.traffic.retries += len(known)
-            replies[position] = self.request(requests[position])
-            for other, reply in zip(again, self._batch([requests[other] for other in again]), strict=True):
-                replies[other] = reply
-        return replies
-
-    def _replicated(self, request: Replicated) -> Any:
-        try:
-            replies: list[Any] = []
-            for command in (wire.as_command, wire.as_command_with_source):
-                replies = self._together(self._client_for(request.call), (command(request.call), *request.behind))
-                if not isinstance(replies[0], self._exceptions.NoScriptError):
-                    break
-                self.traffic.loads += 1
-            return wire.of_replicated(request, replies, self._exceptions)
-        except self._learns_by:
-            self._alone(request.call)  # by the cluster's client, which learns from it where the slot is
-            raise
-
-    def _together(self, client: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands to one server on one connection. Returns the replies, with errors among them."""
-        self.traffic.sending_together(commands)
-        with client.pipeline(transaction=False) as pipeline:
-            for command in commands:
-                pipeline.execute_command(*command, **self._options)
+    def _carry_out(self, verb: Send | Together | Sleep) -> Any:
+        if isinstance(verb, Sleep):
+            return time.sleep(verb.seconds)
+        link = self.link
+        if isinstance(verb, Send):
+            self.traffic.sending(verb.command)
+            options = {**link.options, **clients.target(verb.node)}
+            return self.traffic.receive(link.client.execute_command(*verb.command, **options))
+        with clients.on_node(link.client, verb.node) as client, client.pipeline(transaction=False) as pipeline:
+            self.traffic.sending_together(verb.commands)
+            for command in verb.commands:
+                pipeline.execute_command(*command, **link.options)
             replies: list[Any] = pipeline.execute(raise_on_error=False)
         return self.traffic.receive(replies)
-
-    def _client_for(self, request: Call | Command) -> Any:
-        if not self._cluster:
-            return self.client
-        return clients.of_node(self.client, self.client.get_node_from_key(key_of(request)))
-
-    def _scan(self, request: Scan) -> tuple[Any, list[bytes]]:
-        """One page of SCAN. The position is the names of the nodes left to ask, and the cursor in the first of them."""
-        position = request.position
-
-        def page() -> tuple[Any, list[bytes]]:
-            nonlocal position
-            nodes, cursor = position or (clients.nodes(self.client), 0)
-            position = None  # if it fails the nodes may have changed, so it begins again
-            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
-            node = clients.node_named(self.client, nodes[0])
-            return clients.next_position(nodes, self._send(*command, **clients.target(node)))
-
-        return self._repeated(page, None)

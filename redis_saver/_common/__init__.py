@@ -1,1 +1,1 @@
-"""What every part of the package may import: names, durations, limits, and what callers pass. These modules import only one another."""
+"""Names, durations, limits and arguments, for every part of the package. These modules import only one another."""

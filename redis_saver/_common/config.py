@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias, TypedDict
 from uuid import UUID
 
 from langchain_core.runnables import RunnableConfig
 
-from redis_saver._common import history as histories
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 
@@ -34,7 +33,7 @@ _TOKEN = re.compile(r"[0-9]{1,16}-[0-9a-f]{16}")
 
 
 class Address(NamedTuple):
-    """Where a config points."""
+    """The checkpoint, or namespace, that a config names."""
 
     thread_id: str
     checkpoint_ns: str
@@ -101,12 +100,15 @@ def thread_id(config: RunnableConfig) -> str:
 
 
 def address(config: RunnableConfig) -> Address:
-    """Where a config points. One without a namespace points to the root.
+    """The address in a config. Without a namespace it is the root.
 
     Raises:
         TypeError, ValueError: The config has no thread, or something in it is no name.
     """
     given = configurable(config)
+    thread, ns, checkpoint = given.get("thread_id"), given.get("checkpoint_ns"), given.get("checkpoint_id")
+    if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
+        return Address(thread, ns, checkpoint or None)
     return Address(_thread_id(given), _namespace(given) or "", _checkpoint_id(given))
 
 
@@ -136,10 +138,10 @@ def thread_ttl(config: RunnableConfig) -> int | None:
 
 
 def thread_history(config: RunnableConfig) -> bytes:
-    """How much the thread is to keep of its history, by a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
+    """The thread's own history in a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
     if (given := configurable(config).get(HISTORY_KEY)) is None:
         return b""
-    kept = histories.parse(given, name=f"configurable[{HISTORY_KEY!r}]")
+    kept = parse_history(given, name=f"configurable[{HISTORY_KEY!r}]")
     return b"all" if kept is None else b"%d" % kept
 
 
@@ -237,3 +239,55 @@ def one_of(of: type, name: str, given: object, *known: str) -> None:
     """
     if given not in known:
         raise ValueError(f"{of.__name__}: {name}={shown(given)}: write {' or '.join(map(repr, known))}")
+
+
+# -- how much of its history a thread keeps
+
+
+class KeepLast(TypedDict):
+    """Keep the newest `keep_last` checkpoints of each namespace."""
+
+    keep_last: int
+
+
+History: TypeAlias = Literal["all"] | KeepLast
+"""`"all"`; or `{"keep_last": n}`: the newest `n` checkpoints of each namespace, and up to half as many more (or 32)."""
+
+MAX_KEEP_LAST = 1000
+
+
+def parse_history(history: object, *, name: str = "history") -> int | None:
+    """Return the number of checkpoints to keep in each namespace. None: all.
+
+    Args:
+        history: A `History`.
+        name: What the argument is called, for the message.
+
+    Raises:
+        TypeError: It is of another type.
+        ValueError: It is another text, has another key, or a number out of range.
+    """
+    if isinstance(history, str):
+        if history == "all":
+            return None
+        raise ValueError(f"{name}={shown(history)}: write 'all' or {{\"keep_last\": n}}")
+    if not isinstance(history, Mapping):
+        raise TypeError(
+            f"{name}={shown(history)}: write 'all' or {{\"keep_last\": n}}, not a bare {type(history).__name__}"
+        )
+    if set(history) != {"keep_last"}:
+        raise ValueError(f"{name}={shown(history)}: it has one key, 'keep_last'; or write 'all'")
+    return keep_last(history["keep_last"], f"{name}={shown(history)}")
+
+
+def keep_last(number: object, said: str) -> int:
+    """Check a number of checkpoints to keep; `said` is the caller's text, for the message.
+
+    Raises:
+        TypeError, ValueError: It is no such number.
+    """
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise TypeError(f"{said}: keep_last is an int")
+    if not 1 <= number <= MAX_KEEP_LAST:
+        raise ValueError(f"{said}: keep_last lies between 1 and {MAX_KEEP_LAST}; prune() keeps any number")
+    return number

@@ -1,4 +1,4 @@
-"""How error texts, logs and the terminal show names, values and texts of other programs: printable, and not too long.
+"""Names, values and texts of other programs in errors, logs and the terminal: printable, and not too long.
 
 A user's name may hold a line break that forges a line of a log, an escape sequence that a terminal obeys, a mark that turns the direction
 of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped as Python escapes it.

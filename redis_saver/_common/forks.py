@@ -1,4 +1,4 @@
-"""What a fork of the process makes unusable, and how the child gets new ones.
+"""Locks, loops and connections after a fork of the process: the child gets new ones.
 
 A child has the parent's memory, but only one OS thread. A lock that another OS thread held stays locked for ever, an event loop that another one ran
 stands still, and the parent uses the same connections. So every object with a lock, a loop or a connection registers here (`watch`). In the child its
@@ -35,7 +35,7 @@ class Forkable(Protocol):
 
 
 generation: int = 0
-"""How many forks lie between this process and the one that imported this module."""
+"""Number of forks between this process and the one that imported this module."""
 _process = os.getpid()
 _watched: dict[int, weakref.ref[Forkable]] = {}
 _guards: dict[int, weakref.ref[Any]] = {}
@@ -65,7 +65,7 @@ def keep(thing: object) -> None:
 
 
 def is_missed() -> bool:
-    """Whether this process was forked in C without Python's hooks, so that `after_fork` was not called."""
+    """True if this process was forked in C without Python's hooks, so that `after_fork` was not called."""
     return os.getpid() != _process
 
 
@@ -75,7 +75,7 @@ def check() -> None:
     Raises:
         ForkMissed: The locks, loops and connections here are those of the parent.
     """
-    if is_missed():
+    if os.getpid() != _process:
         raise ForkMissed(
             f"process {os.getpid()} was forked from process {_process} in C, without Python's fork hooks. The saver would use connections and OS threads of the "
             "parent. Nothing was sent. Under uWSGI set py-call-uwsgi-fork-hooks and enable-threads, or lazy-apps; in C, call PyOS_BeforeFork and PyOS_AfterFork_Child"

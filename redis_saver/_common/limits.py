@@ -1,4 +1,4 @@
-"""How large stored things may be, so that no call blocks the server or fills this process's memory without bound.
+"""Limits of stored things, so that no call blocks the server or fills this process's memory without bound.
 
 A write of more than a limit raises `LimitExceeded` before anything is sent. A read checks only what can become larger than the bytes received:
 compressed bytes, and chunks that are named more than once. All else takes time and memory in proportion to the bytes received.
@@ -18,7 +18,7 @@ _VALUES_PER_REPLY = 4
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a saver. `docs/limits.md` says how long calls of these sizes keep the server busy.
+    """The limits of a saver that can be set. `docs/limits.md` has all of them, and how long such calls keep the server busy.
 
     Raises:
         TypeError, ValueError: A limit is no positive int.
@@ -28,42 +28,49 @@ class Limits:
     """Bytes of a name in UTF-8: of a thread, namespace, checkpoint, parent, task, task path, run or node; of a channel with its version."""
     value_bytes: int = 64 * 2**20
     """Bytes of a value, or of a pending write, as the serializer gives them: without compression."""
-    channels: int = 10_000
-    """Channels of a checkpoint."""
-    writes: int = 10_000
-    """Pending writes of one `put_writes`."""
-    chunks: int = 100_000
-    """Chunks of one value, with the lists of chunks above them. A chunk is about half a kilobyte, or one long element."""
-    depth: int = 32
-    """Levels of the lists of chunks of one value. 100,000 chunks have about 6."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         for each in fields(self):
-            given = getattr(self, each.name)
-            if isinstance(given, bool) or not isinstance(given, int):
-                raise TypeError(f"Limits({each.name}={shown(given)}): a limit is an int")
-            if given < 1:
-                raise ValueError(f"Limits({each.name}={shown(given)}): a limit is at least 1")
+            number = getattr(self, each.name)
+            if isinstance(number, bool) or not isinstance(number, int):
+                raise TypeError(f"Limits({each.name}={shown(number)}): a limit is an int")
+            if number < 1:
+                raise ValueError(f"Limits({each.name}={shown(number)}): a limit is at least 1")
 
 
-def check(limits: Limits, setting: str, amount: int, what: str, *named: object) -> None:
+FIXED = {"channels": 10_000, "writes": 10_000, "chunks": 100_000, "depth": 32}
+"""Limits that cannot be set.
+
+They bound the channels of a checkpoint, the pending writes of one `put_writes`, the chunks of a value together with the
+lists above them, and the levels of these lists. A chunk is about half a kilobyte, or one long element; 100,000 chunks
+have about 6 levels.
+"""
+
+
+def check(limits: Limits, limit: str, amount: int, what: str, *named: object) -> None:
     """Check what is about to be written.
 
     Args:
         limits: The limits of the saver.
-        setting: A field of theirs.
+        limit: The name of a limit, in `Limits` or `FIXED`.
         amount: How much there is.
         what: A template for the message, as `str.format` takes it: `"channel {!r} has {} bytes"`.
-        named: What fills it. The amount comes last by itself.
+        named: What fills it. The amount is appended.
 
     Raises:
-        LimitExceeded: It is more than the setting.
+        LimitExceeded: The amount is more than the limit.
     """
-    if amount > (most := getattr(limits, setting)):
+    most: int = FIXED.get(limit) or getattr(limits, limit)
+    if amount > most:
+        remedy = "Store less in one call, or keep a part of it elsewhere (for example in a file) and store a reference"
+        if limit not in FIXED:
+            remedy = (
+                "Store less (for example a reference to a file), or raise the limit with "
+                f"limits=Limits({limit}={amount}), also on every saver that reads the thread"
+            )
         raise LimitExceeded(
-            f"{sentence(what, *named, f'{amount:,}')}; the limit is {most:,}. Nothing was written. Store less (for example a reference to a file), or "
-            f"raise the limit with limits=Limits({setting}={amount}), also on every saver that reads the thread"
+            f"{sentence(what, *named, f'{amount:,}')}; the limit is {most:,}. Nothing was written. {remedy}"
         )
 
 
@@ -90,7 +97,7 @@ def check_names(limits: Limits, names: Iterable[bytes], what: str) -> None:
 
 
 class Allowance:
-    """How much memory the bytes of one checkpoint, or the chunks of one reply, may still take when they are decoded."""
+    """The memory that the bytes of one checkpoint, or the chunks of one reply, may still take when they are decoded."""
 
     __slots__ = ("_left", "_limits", "_place")
 
@@ -98,18 +105,23 @@ class Allowance:
         """Begin with all that the limits allow; `place` says whose bytes they are, for the message."""
         self._limits, self._place, self._left = limits, place, _VALUES_PER_REPLY * limits.value_bytes
 
-    def unfold(self, setting: str, amount: int) -> None:
+    def unfold(self, limit: str, amount: int) -> None:
         """Count a value's bytes, chunks or levels of chunks, before the value is made.
 
         Raises:
-            LimitExceeded: It is more than the setting allows, or all values together are.
+            LimitExceeded: It is more than the limit allows, or all values together are.
         """
-        most = getattr(self._limits, setting)
-        if setting == "value_bytes":
+        most: int = FIXED.get(limit) or getattr(self._limits, limit)
+        if limit == "value_bytes":
             self._left -= amount
         if amount > most or self._left < 0:
+            remedy = "The thread is damaged: give it up with delete_thread()"
+            if limit not in FIXED:
+                remedy = (
+                    f"If it was written with larger limits, read it with the same limits: limits=Limits({limit}=...). "
+                    "If not, the thread is damaged: give it up with delete_thread()"
+                )
             raise LimitExceeded(
-                f"a value of {self._place} is too large to be read: {setting} {amount:,}, and the limit is {most:,} ({_VALUES_PER_REPLY} times that for all "
-                "values together). Nothing was changed. If it was written with larger limits, read it with the same limits: "
-                f"limits=Limits({setting}=...). If not, the thread is damaged: give it up with delete_thread()"
+                f"a value of {self._place} is too large to be read: {limit} {amount:,}, and the limit is {most:,} "
+                f"({_VALUES_PER_REPLY} times that for all values together). Nothing was changed. {remedy}"
             )

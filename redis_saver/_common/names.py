@@ -7,12 +7,14 @@ orders them as Python does. `docs/storage-format.md` shows all keys, members and
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from collections.abc import Callable, Sized
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 
 INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
@@ -23,27 +25,22 @@ _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 _PACKED = struct.Struct(">IQ")
 
 MAX_CACHED_NAME = 256
-"""The longest name, in characters or bytes, that this process caches something about. Longer ones are rare, and a cache of them could grow as large
-as users like."""
-_MAX_CACHED = 4096
+"""Maximum length of a name about which the tiers remember something, in characters. Longer names are rare."""
 N = TypeVar("N", bound=Sized)
 T = TypeVar("T")
 
 
-class _Kept(dict[N, T]):
-    """A cache of a function's answers for short names. To look up one is a single step in C."""
+class _Made(BoundedCache[N, T]):
+    """Results of a function by name. A forgotten one is made again."""
 
-    def __init__(self, function: Callable[[N], T]) -> None:
-        super().__init__()
-        self._function = function
+    def __init__(self, make: Callable[[N], T]) -> None:
+        super().__init__(max_items=4096, max_bytes=2**20)
+        self._make = make
 
     def __missing__(self, name: N) -> T:
-        found = self._function(name)
-        if len(name) <= MAX_CACHED_NAME:
-            if len(self) >= _MAX_CACHED:
-                self.clear()
-            self[name] = found
-        return found
+        made = self._make(name)
+        self.store(name, made, len(name))
+        return made
 
 
 def encode(name: str) -> bytes:
@@ -56,11 +53,6 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-def component(name: str) -> bytes:
-    """A name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
-    return _COMPONENTS[name]
-
-
 def new_component(name: str) -> bytes:
     """`component` for a name that is not likely to come again: it is not remembered."""
     raw = encode(name)
@@ -69,7 +61,8 @@ def new_component(name: str) -> bytes:
     return raw + b"\0"
 
 
-_COMPONENTS = _Kept(new_component)
+component: Callable[[str], bytes] = _Made(new_component).__getitem__
+"""Return a name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
 
 
 def name_of(component: bytes) -> str:
@@ -120,12 +113,7 @@ def _text_of(version: str) -> bytes:
     return b"s" + encode(version)
 
 
-_TEXTS = _Kept(_text_of)
-
-
-def version_from(text: bytes) -> str | int | float:
-    """The inverse of `version_text`."""
-    return _VERSIONS[text]
+_TEXTS = _Made(_text_of)
 
 
 def _version_from(text: bytes) -> str | int | float:
@@ -142,7 +130,38 @@ def _version_from(text: bytes) -> str | int | float:
     raise ValueError(f"{shown(text)} is not the stored form of a channel version")
 
 
-_VERSIONS = _Kept(_version_from)
+version_from: Callable[[bytes], str | int | float] = _Made(_version_from).__getitem__
+"""The inverse of `version_text`."""
+
+
+_RANDOM = struct.Struct("256Q")
+_drawn: list[int] = []
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_drawn.clear)
+
+
+def next_version(current: str | None) -> str:
+    """Return the version after `current`. It sorts above `current`, and no other branch of the thread makes the same one.
+
+    The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers.
+    """
+    counter = 0 if current is None else int(str(current).partition(".")[0])
+    return f"{counter + 1:032}.{_random():020}"
+
+
+def random_tag() -> bytes:
+    """Return a name that nothing else has: 16 hexadecimal digits."""
+    return b"%016x" % _random()
+
+
+def _random() -> int:
+    """64 bits from the operating system. Many are drawn at a time, because each call to the system lets another OS thread take the interpreter."""
+    try:
+        return _drawn.pop()
+    except IndexError:
+        first, *others = _RANDOM.unpack(os.urandom(_RANDOM.size))
+        _drawn.extend(others)
+        return int(first)
 
 
 class Keys(NamedTuple):
@@ -162,7 +181,7 @@ class TierKeys(NamedTuple):
     lease: bytes
     """The fill lease: who may bring back from cold what hot lacks."""
     dirty: bytes
-    """What cold does not have yet."""
+    """The records that cold lacks."""
     flush: bytes
     """The flusher's claim: who brings that to cold; and the records that cold refused."""
 
@@ -173,7 +192,7 @@ class TierKeys(NamedTuple):
 
 
 def _tag(stem: bytes, thread_id: str) -> bytes:
-    """What all keys of a thread begin with."""
+    """The beginning of all keys of a thread."""
     raw = encode(thread_id)
     if b"{" in raw or b"}" in raw or b"%" in raw:
         raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
@@ -196,13 +215,13 @@ class Keyspace:
             raise ValueError(f"prefix={shown(prefix)}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
-        self._tags = _Kept(partial(_tag, self._stem))
+        self._tags = _Made(partial(_tag, self._stem))
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
-        """What SCAN matches to find the threads' keys."""
+        """The pattern of SCAN for the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
-        """What SCAN matches to find the dirty threads: cold does not have all of them."""
+        """The pattern of SCAN for dirty threads, of which cold lacks something."""
         self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
-        """What SCAN matches to find threads with write intents: being written to cold, or their writer is gone."""
+        """The pattern of SCAN for threads with write intents: they are being written to cold, or their writer is gone."""
         self.unflushed: bytes = encode(prefix) + b":unflushed"
         """The key with the count of records that cold lacks."""
         self.scanning: bytes = encode(prefix) + b":scanning"
@@ -283,8 +302,3 @@ def blob(ns: str, entry: bytes = b"") -> bytes:
 def run(run_id: str) -> bytes:
     """The member that says: this thread has checkpoints of that run. NUL is left out of the id, as LangGraph leaves it out of metadata."""
     return b"r" + encode(run_id.replace("\0", ""))
-
-
-def call(root_id: str, ns: str) -> bytes:
-    """The member that says: the subgraph's call with this namespace started from that root checkpoint."""
-    return b"s" + component(root_id) + component(ns)

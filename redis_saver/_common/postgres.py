@@ -1,4 +1,4 @@
-"""What this package uses of LangGraph's Postgres savers and stores, and of psycopg's connections, beyond their interfaces.
+"""Insides of LangGraph's Postgres savers and stores, and of psycopg's connections, that this package uses.
 
 No other module reaches into them. If one of them has changed (since langgraph-checkpoint-postgres 3.2, psycopg_pool 3.2), the functions
 here say that the saver is not known, and the package uses only LangGraph's interface of it.
@@ -33,12 +33,12 @@ _known: dict[type, bool] = {}
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What the drivers of databases that are loaded raise when a database fails: psycopg, and SQLite's."""
+    """Errors of the loaded database drivers (psycopg, and SQLite's) if a database fails."""
     return tuple(vars(sys.modules[name])["Error"] for name in ("psycopg", "sqlite3") if name in sys.modules)
 
 
 def is_known(saver: Any) -> bool:
-    """Whether this is one of LangGraph's Postgres savers, and has what is used here. If it is one and has not, the log says so once."""
+    """True if this is one of LangGraph's Postgres savers, and has what is used here. If it is one and has not, the log says so once."""
     kind = type(saver)
     if kind not in _known:
         is_one = any(base.__module__ == "langgraph.checkpoint.postgres.base" for base in kind.__mro__)
@@ -53,7 +53,7 @@ def is_known(saver: Any) -> bool:
 
 
 def has_history(saver: Any) -> bool:
-    """Whether this is one of LangGraph's Postgres savers that keep each checkpoint. The shallow ones keep the newest only."""
+    """True if this is one of LangGraph's Postgres savers that keep each checkpoint. The shallow ones keep the newest only."""
     return is_known(saver) and not any(base.__module__.endswith(".shallow") for base in type(saver).__mro__)
 
 
@@ -63,17 +63,17 @@ def cursor(saver: Any) -> Any:
 
 
 def has_own(saver: BaseCheckpointSaver[Any], method: str) -> bool:
-    """Whether a saver's class implements a method of LangGraph's interface. The interface's own raises."""
+    """True if a saver's class implements a method of LangGraph's interface. The interface's own raises."""
     return getattr(type(saver), method) is not getattr(BaseCheckpointSaver, method)
 
 
 def is_known_store(store: Any) -> bool:
-    """Whether this is one of LangGraph's Postgres stores, which keep their connections as the savers do."""
+    """True if this is one of LangGraph's Postgres stores, which keep their connections as the savers do."""
     return any(base.__module__ == "langgraph.store.postgres.base" for base in type(store).__mro__)
 
 
 def is_renewable(cold: Any) -> bool:
-    """Whether the connections of a saver or a store can be replaced by others with the same settings."""
+    """True if the connections of a saver or a store can be replaced by others with the same settings."""
     conn = getattr(cold, "conn", None)
     if not (is_known(cold) or is_known_store(cold)) or type(conn).__module__.partition(".")[0] not in (
         "psycopg",
@@ -84,7 +84,7 @@ def is_renewable(cold: Any) -> bool:
 
 
 def is_pool(conn: Any) -> bool:
-    """Whether this is a pool of connections."""
+    """True if this is a pool of connections."""
     return type(conn).__module__.partition(".")[0] == "psycopg_pool"
 
 

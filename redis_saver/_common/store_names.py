@@ -45,9 +45,9 @@ class StoreKeyspace:
         )
         """The keys of the directory. A lone `%` stands for no label, as escaped labels never do."""
         self.documents: bytes = encode(prefix) + b":store:documents:{"
-        """What the keys of documents begin with."""
+        """The beginning of the keys of documents."""
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:" + _ITEMS
-        """What SCAN matches to find the partitions."""
+        """The pattern of SCAN for the partitions."""
 
     def partition(self, member: bytes) -> Partition:
         """A partition by its labels, as the directory names it."""

@@ -1,1 +1,1 @@
-"""What operations are made of: requests, the scripts, and the drivers that carry requests and replies."""
+"""Requests, scripts, and the drivers that carry requests and replies."""

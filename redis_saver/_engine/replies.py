@@ -24,10 +24,10 @@ class HistoryReply(IntEnum):
 
 
 class PutReply(IntEnum):
-    """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`."""
+    """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`, `lua/tiered/put_through.lua`."""
 
     REFUSED = -1
-    """Nothing was done, because cold has to be written first."""
+    """Hot did not store it, because cold has to have it first, or because hot may lack something of it."""
 
 
 class IntentReply(IntEnum):
@@ -69,6 +69,17 @@ class FillLeaseReply(IntEnum):
     """No lease is needed: hot can answer by now."""
     BEHIND = 3
     """No lease: cold has to get first what only hot has of the namespace."""
+
+
+class FillReply(IntEnum):
+    """`lua/tiered/fill_nothing.lua`; the first two also `lua/tiered/fill.lua`."""
+
+    ENDED = 0
+    """The fill lease has ended. Nothing was done."""
+    FILLED = 1
+    """Hot has the newest checkpoint of the namespace, or knows that there is none."""
+    ABSENT = 2
+    """Hot does not have the thread, so nothing can be noted."""
 
 
 class ClaimReply(IntEnum):

@@ -1,7 +1,7 @@
-"""What an operation asks of its driver.
+"""Requests of an operation to its driver.
 
-An operation is a generator: it yields requests, is sent their replies, and does no I/O of its own. So each one is written
-once for sync and async, and encoding stands beside decoding.
+An operation is a generator: it yields requests, is sent their replies, and does no I/O of its own. So each one is
+written once for sync and async, and encoding stands beside decoding.
 """
 
 from __future__ import annotations
@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
-from redis_saver._common.names import REPLICATED
 from redis_saver._engine.scripts import Script
 
 KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 R = TypeVar("R")
-"""What an operation yields: a `Request`; over two tiers also others (`redis_saver/_tiered/requests.py`)."""
+"""A request that an operation yields: a `Request`; over two tiers also others (`redis_saver/_tiered/requests.py`)."""
 Argument: TypeAlias = bytes | str | int
 
 
@@ -41,30 +40,11 @@ class Batch(NamedTuple):
     requests: Sequence[Call | Command]
 
 
-class Replicated(NamedTuple):
-    """Run a script, and wait until replicas have what it wrote. Reply: the script's.
-
-    WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/). So it travels with the script, on one connection. A
-    server that became a replica in between answers WAIT with an error. A script that is sent again may have nothing left to write, so a key is written
-    between the two; replicas get writes in order.
-
-    Raises:
-        ReplicationTimeout: Too few replicas had it in time, or the server became a replica itself.
-    """
-
-    call: Call
-    least: int
-    seconds: float
-
-    @property
-    def behind(self) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-        """The two commands to send behind the script: a SET, and WAIT."""
-        key = self.call.keys[0].rpartition(b"}:")[0] + b"}:" + REPLICATED
-        return ("SET", key, "", "PX", 1), ("WAIT", self.least, round(self.seconds * 1000))
-
-
 class Scan(NamedTuple):
-    """One step of SCAN. Reply: the position to go on from (None at the end), and a list of keys. A key may come twice."""
+    """Do one step of SCAN. A key may come twice.
+
+    Reply: the position to go on from (None at the end), and a list of keys.
+    """
 
     pattern: bytes
     position: Any
@@ -83,19 +63,18 @@ class Page(Generic[T]):
         self.items = items
 
 
-Request: TypeAlias = Call | Command | Batch | Scan | Replicated | Sleep
+Request: TypeAlias = Call | Command | Batch | Scan | Sleep
 
 
 @overload
 def key_of(request: Call | Command) -> bytes: ...
 @overload
-def key_of(request: Call | Command | Batch | Replicated) -> bytes | None: ...
-def key_of(request: Call | Command | Batch | Replicated) -> bytes | None:
+def key_of(request: Call | Command | Batch) -> bytes | None: ...
+def key_of(request: Call | Command | Batch) -> bytes | None:
     """A key of the thread that a request is about, which gives its cluster slot; None for an empty batch."""
     if isinstance(request, Batch):
         return key_of(request.requests[0]) if request.requests else None
-    call = request.call if isinstance(request, Replicated) else request
-    return call.keys[0] if isinstance(call, Call) else call.arguments[1]  # type: ignore[return-value]
+    return request.keys[0] if isinstance(request, Call) else request.arguments[1]  # type: ignore[return-value]
 
 
 Operation: TypeAlias = Generator[Request, Any, T]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, Generic
 
@@ -19,8 +19,9 @@ class Pump(Generic[R, T]):
                 pump.reply = answer(request)
         return pump.result
 
-    Every error of the body is raised in the operation, at the `yield`. So the operation can repair what the error is about, and release
-    what it holds. Only if the caller itself is stopped (KeyboardInterrupt, a cancelled task), the operation is closed, and can ask for nothing any more.
+    Every error of the body is raised in the operation, at the `yield`. So the operation can repair what the error is
+    about, and release what it holds. Only if the caller itself is stopped (KeyboardInterrupt, a cancelled task), the
+    operation is closed, and can ask for nothing any more.
     """
 
     result: T
@@ -58,10 +59,44 @@ class Pump(Generic[R, T]):
         self._operation.close()
 
 
-class Driver(ABC, Generic[R]):
-    """What runs operations: a saver, the flusher and the migration each hold one.
+def run(operation: Generator[R, Any, T], answer: Callable[[R], Any]) -> T:
+    """Run an operation to its result. It treats errors of `answer` as a `Pump` does."""
+    try:
+        request = operation.send(None)
+        while True:
+            try:
+                reply = answer(request)
+            except Exception as error:  # noqa: BLE001, PERF203 - it is raised in the operation
+                request = operation.throw(error)
+            else:
+                request = operation.send(reply)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        operation.close()
 
-    A subclass answers requests, for callers that block (`request`) and for tasks of an event loop (`arequest`). The four ways to run an operation use these.
+
+async def arun(operation: Generator[R, Any, T], answer: Callable[[R], Awaitable[Any]]) -> T:
+    """`run` for asyncio."""
+    try:
+        request = operation.send(None)
+        while True:
+            try:
+                reply = await answer(request)
+            except Exception as error:  # noqa: BLE001, PERF203 - it is raised in the operation
+                request = operation.throw(error)
+            else:
+                request = operation.send(reply)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        operation.close()
+
+
+class Driver(ABC, Generic[R]):
+    """Runs operations. A saver, the flusher and the migration each hold one.
+
+    A subclass answers requests, for callers that block (`request`) and for tasks of an event loop (`arequest`).
     """
 
     in_front: Driver[R] | None = None
@@ -69,7 +104,7 @@ class Driver(ABC, Generic[R]):
 
     @property
     def front(self) -> Driver[R]:
-        """The foremost driver, which operations come to first. An operation that runs on behalf of a request has to run there."""
+        """Return the outermost wrapper of this driver, or the driver itself. Operations of requests run there."""
         return self if self.in_front is None else self.in_front.front
 
     def check_open(self) -> None:
@@ -93,23 +128,15 @@ class Driver(ABC, Generic[R]):
 
     def run(self, operation: Generator[R, Any, T]) -> T:
         """Run an operation to its result."""
-        pump = Pump(operation)
-        for request in pump:
-            with pump:
-                pump.reply = self.request(request)
-        return pump.result
+        return run(operation, self.request)
 
-    async def arun(self, operation: Generator[R, Any, T]) -> T:
+    def arun(self, operation: Generator[R, Any, T]) -> Coroutine[Any, Any, T]:
         """`run` for asyncio."""
-        pump = Pump(operation)
-        for request in pump:
-            with pump:
-                pump.reply = await self.arequest(request)
-        return pump.result
+        return arun(operation, self.arequest)
 
     async def arun_sleeping(self, operation: Generator[R, Any, T]) -> T:
-        """`arun` for an operation that sleeps most of the time: it runs here, and only its requests may take a worker thread."""
-        return await Driver.arun(self, operation)
+        """`arun` for an operation that mostly sleeps: only its requests may take a worker thread."""
+        return await arun(operation, self.arequest)
 
     def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
         """Run an operation that answers in pages, and give their items. Closing the iterator closes the operation."""
@@ -185,7 +212,7 @@ class DriverWrapper(Driver[R]):
         wrapped.in_front = self
 
     def around(self, request: R) -> Generator[R, Any, Any]:
-        """What to do for a request: a small operation, which the wrapped driver runs. Returns the reply."""
+        """Return the reply to a request. The wrapped driver runs this small operation."""
         return (yield request)
 
     def check_open(self) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from hashlib import sha1
 from pathlib import Path
 from typing import NamedTuple
 
 _INCLUDE = re.compile(r"^--- @include (lib/\w+)\n", re.MULTILINE)
+_RULES = re.compile(r"^-- Rules: (.*)\.$", re.MULTILINE)
+_CONDITION = re.compile(r"^-- (Ends ownership if|Waits if): (.*)\.$", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n", re.MULTILINE)
 _FUNCTION = re.compile(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", re.MULTILINE | re.DOTALL)
 
@@ -18,15 +21,23 @@ def _folder() -> Path:
 
 
 class Script(NamedTuple):
-    """A script's name, its text as it is sent, and the digest that EVALSHA names it by."""
+    """A Lua script, and what the line `Rules:` of its header says of it."""
 
     name: str
     text: str
+    """The text as it is sent."""
     sha: str
+    """The digest that EVALSHA names it by."""
+    on_primary: Script | None = None
+    """`reads`, it may end without a write: its form that a replica refuses (READONLY), for `require_primary`."""
+    is_confirmed: bool = False
+    """`confirmed`: callers rely on what it wrote, so it waits for replicas, with `min_replicas`."""
+    is_owned: bool = False
+    """`owned`: it has a form that first looks who may write."""
 
 
 def _used(text: str) -> str:
-    """A script without the functions that nothing calls. The server makes all functions of a script anew at each call."""
+    """Return a script without unused functions, as the server makes all functions anew at each call."""
     for function in reversed(list(_FUNCTION.finditer(text))):
         # From the last one backwards, because each calls only those before it.
         name, behind = function[1], text[function.end() :]
@@ -37,23 +48,30 @@ def _used(text: str) -> str:
 
 
 def load(path: str) -> Script:
-    """Read a script. What it includes is put in, and unused functions and comments are left out. Its name is that of its file."""
-    folder = _folder()
-
-    def included(match: re.Match[str]) -> str:
-        return (folder / f"{match[1]}.lua").read_text("utf-8")
-
-    text = _INCLUDE.sub(included, (folder / f"{path}.lua").read_text("utf-8"))
-    return _made(path.rpartition("/")[2], _used(_COMMENT.sub("", text)))
+    """Read a script, with its includes, and without comments and unused functions. Its name is that of its file."""
+    source = _read(path)
+    rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
+    text = _used(_COMMENT.sub("", _INCLUDE.sub(_included, source)))
+    return _made(path.rpartition("/")[2], text, rules)
 
 
-def _made(name: str, text: str) -> Script:
-    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+def _read(path: str) -> str:
+    return (_folder() / f"{path}.lua").read_text("utf-8")
 
 
-FORMAT = int(
-    re.findall(r"^local FORMAT = (\d+)$", (_folder() / "lib" / "thread.lua").read_text("utf-8"), re.MULTILINE)[0]
-)
+def _included(include: re.Match[str]) -> str:
+    return _read(include[1])
+
+
+def _made(name: str, text: str, rules: Collection[str]) -> Script:
+    on_primary = None
+    if "reads" in rules:
+        on_primary = _made(name, _COMMENT.sub("", _read("lib/on_primary")) + text, {*rules} - {"reads"})
+    sha = sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(name, text, sha, on_primary, "confirmed" in rules, "owned" in rules)
+
+
+FORMAT = int(re.findall(r"^local FORMAT = (\d+)$", _read("lib/thread"), re.MULTILINE)[0])
 """The format of what is stored (`docs/storage-format.md`)."""
 
 PUT = load("checkpoint/put")
@@ -79,6 +97,7 @@ REPORT_BACKLOG = load("tiered/report_backlog")
 PUBLISH_BACKLOG = load("tiered/publish_backlog")
 FILL_LEASE = load("tiered/fill_lease")
 FILL = load("tiered/fill")
+FILL_NOTHING = load("tiered/fill_nothing")
 LIST = load("checkpoint/list")
 GET_MANY = load("checkpoint/get_many")
 HISTORY = load("checkpoint/history")
@@ -120,125 +139,33 @@ END_WRITES = load("store/end_writes")
 MARK_COMPLETE = load("store/mark_complete")
 CHECK_COMPLETE = load("store/check_complete")
 
-_GUARD = """
-local refused = redis.pcall('UNLINK', KEYS[1] .. '.primary')
-if type(refused) == 'table' and refused.err and not string.find(refused.err, 'NOREPLICAS') and not string.find(refused.err, 'MISCONF') then
-  return refused
-end
-"""
-"""Stands in front of a script: a write that changes nothing, and that only a primary accepts. (A primary that refuses writes, because it lacks replicas or
-cannot save, may be read.) It must not stand in front of a script that stores values, because a full server does not refuse what follows a script's first write."""
-_READING = (
-    GET,
-    LIST,
-    GET_MANY,
-    HISTORY,
-    HAS_RUNS,
-    LIST_REFERENCES,
-    CHUNK_LISTS,
-    READ_FIELDS,
-    CHECK,
-    THREAD_INFO,
-    AUDIT,
-    GET_CHANNEL,
-    SET_TTL,
-    BACKLOG_STATS,
-    GET_ITEMS,
-    GET_VECTORS,
-    SEARCH_ITEMS,
-    LIST_ITEMS,
-    COUNT_NAMESPACES,
-    EXPORT_ITEMS,
-    SWEEP_ITEMS,
-    WITHDRAW,
-    LIST_PARTITIONS,
-    GET_COPIES,
-    FILL_COPIES,
-    MARK_COMPLETE,
-    CHECK_COMPLETE,
-)
-ON_PRIMARY = {script: _made(script.name, _GUARD + script.text) for script in _READING}
-"""The scripts that may end without a write, in a form that a replica refuses (READONLY); for `require_primary`."""
-_RELIED_ON = (
-    PUT,
-    PUT_WRITES,
-    PUT_BEHIND,
-    PUT_WRITES_BEHIND,
-    PUT_TOMBSTONE,
-    ROLL_BACK,
-    DELETE_THREAD,
-    PROMOTE,
-    SET_TTL,
-    TAKE_OWNERSHIP,
-    PUT_ITEMS,
-    IMPORT_ITEMS,
-    SWEEP_ITEMS,
-    ANNOUNCE,
-    BEGIN_WRITES,
-)
 
-_LOOKING = """
-local owner, writer = KEYS[#KEYS], ARGV[#ARGV]
-KEYS[#KEYS], ARGV[#ARGV] = nil, nil
-if writer ~= ' ' and string.sub(redis.call('GET', owner) or '', 1, #writer) ~= writer then
-%s
-local token, is_required, rest = string.match(writer, '^(%%S*) (!?)(.*)$')
-local checkpoint, parent = string.match(rest, '^(c[^%%z]*%%z[^%%z]*%%z)(.*)$')
-local refused = refused_writer(owner, token, is_required) or checkpoint and refused_parent(KEYS[1], checkpoint, parent)
-if refused then return refused end
-%s
-end
-"""
-"""Stands in front of a script that looks who may write. The common case, that a writer owns the thread, is one command, and makes no function."""
-_LOOKING_FURTHER = {
-    # If the parent has to be the newest, all others that write to cold have to be done (`IntentReply.WAIT`).
-    BEGIN_INTENT: "if checkpoint and is_being_written(KEYS[3], ARGV[1], tonumber(ARGV[7])) then return { 5, 0, 0 } end"
-}
-_ENDING = """
-local function change()
-%s
-end
-local reply = change()
-local failed = type(reply) == 'table' and reply.err
-if not failed and string.sub(writer, 1, 1) == ' ' and %s then
-  redis.call('UNLINK', owner, (string.gsub(owner, 'owner$', 'waiters')))
-end
-return reply
-"""
-_ENDS = {
-    DELETE_THREAD: "ARGV[1] ~= 'count'",
-    PROMOTE: "reply == 1",
-    PUT_TOMBSTONE: "reply == 1",
-    # When cold begins to delete it: whoever takes it from then on waits for that.
-    BEGIN_INTENT: "ARGV[6] == 'nothing' and reply[1] <= 2",
-}
-"""The scripts that delete or replace a thread, and when they did. If the writer does not own the thread, that ends the ownership, and who owned it is refused."""
+def _guarded(package: str) -> dict[Script, Script]:
+    """Return the owned scripts of a package, each with its form that first looks who may write.
 
+    The form takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if
+    it has no token and the saver requires one; and, to have the parent looked at, the checkpoint's member of the index,
+    and its parent's id as a component.
 
-def _guarded(*guarded: Script) -> dict[Script, Script]:
-    """Scripts in a form that first looks who may write.
-
-    It takes one more key, `owner`, and one more argument, `writer`: the writer's token, or nothing; a space; `!` if it has no token and the saver requires
-    one; and, to have the parent looked at, the checkpoint's member of the index, and its parent's id as a component.
+    A header may have two conditions: `Ends ownership if`, to remove the owner's key, and `Waits if`, to answer
+    `IntentReply.WAIT` because the parent has to be the newest, and others still write to cold.
     """
-    shared = _COMMENT.sub("", (_folder() / "lib" / "owner.lua").read_text("utf-8"))
+    front, ending = (_INCLUDE.sub(_included, _read(f"lib/{name}")) for name in ("may_write", "ends_ownership"))
     made = {}
-    for script in guarded:
-        looking = _used(_LOOKING % (shared, _LOOKING_FURTHER.get(script, "")))
-        text = _ENDING % (script.text, _ENDS[script]) if script in _ENDS else script.text
-        made[script] = _made(script.name, looking + text)
+    for script in [each for each in globals().values() if isinstance(each, Script) and each.is_owned]:
+        if not (_folder() / package / f"{script.name}.lua").exists():
+            continue
+        header = dict(_CONDITION.findall(_read(f"{package}/{script.name}")))
+        refusal = f"if {header['Waits if']} then return {{ 5, 0, 0 }} end" if "Waits if" in header else ""
+        text = script.text
+        if "Ends ownership if" in header:
+            text = ending.replace("ENDED", header["Ends ownership if"]).replace("--- @script\n", text + "\n")
+        text = _used(_COMMENT.sub("", front.replace("--- @waits\n", refusal + "\n"))) + _COMMENT.sub("", text)
+        made[script] = _made(script.name, text, {"confirmed"} if script.is_confirmed else ())
     return made
 
 
-GUARDED = _guarded(PUT, PUT_WRITES, DELETE_THREAD, REMOVE, PROMOTE)
-"""What changes a thread on one server, guarded."""
-GUARDED_TIERED = _guarded(BEGIN_INTENT, PUT_BEHIND, PUT_WRITES_BEHIND, PUT_TOMBSTONE, ROLL_BACK)
-"""What begins to change a thread over two tiers, guarded. What ends a write is not: cold has it by then."""
-ACKNOWLEDGED = frozenset(
-    (
-        *_RELIED_ON,
-        *(forms[script] for forms in (ON_PRIMARY, GUARDED, GUARDED_TIERED) for script in _RELIED_ON if script in forms),
-    )
-)
-"""The scripts that wait for replicas, with `min_replicas`: callers rely on what they wrote. Others need not wait: removing old checkpoints twice does no harm,
-and what cold has can be written again."""
+GUARDED = _guarded("checkpoint")
+"""Owned scripts on one server, in the form that looks who may write."""
+GUARDED_TIERED = _guarded("tiered")
+"""The same over two tiers. Scripts that end a write are not among them, as cold has it by then."""

@@ -1,4 +1,4 @@
-"""What is counted of calls and of requests, always: how often, how long, how many bytes.
+"""Counts of calls and of requests, always on: how often, how long, how many bytes.
 
 OS threads count without a lock. CPython lets another OS thread run only where it calls a function or jumps back, so nothing comes between reading a number,
 adding a number that is there already, and storing the sum. (Where several OS threads do run at once, numbers may be some too low.)
@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from redis_saver._common import forks
 from redis_saver._common.logs import ignoring
-from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, Replicated, T, key_of
+from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, T, key_of
 from redis_saver._engine.runner import Pump
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -32,7 +32,7 @@ class OperationStats:
     calls: int = 0
     """Calls that ended, in whatever way."""
     errors: int = 0
-    """Those of them that raised an error, or were cancelled."""
+    """Calls that raised an error, or were cancelled."""
     seconds: float = 0.0
     """Seconds that all of them took together. The time in which a caller looks at what an iterator gave it is not in it."""
     histogram: Mapping[float, int] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class OperationStats:
 
 @dataclass
 class TrafficStats:
-    """What was sent to a server, and came back."""
+    """Traffic between the client and a server."""
 
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
     """The calls by method. A method and its form with an `a` count as one."""
@@ -59,7 +59,7 @@ class TrafficStats:
 
 @dataclass
 class RedisStats(TrafficStats):
-    """What a saver, or a store, on one server did in this process."""
+    """Counts of a saver, or a store, on one server in this process."""
 
     cache_bytes: int = 0
     """Memory that what it remembers takes, about. At most the setting `cache_bytes`."""
@@ -70,11 +70,11 @@ class RedisStats(TrafficStats):
 
 
 Ended: TypeAlias = Callable[[float, "str | None", "BaseException | None", "bytes | None"], None]
-"""What is called when a call has ended, with: the seconds, the kind of its error, the error, and the key that its first request was about."""
+"""Called when a call has ended, with its seconds, the kind of its error, the error, and its first request's key."""
 
 
 class Observer(Protocol):
-    """What wants to know of each call."""
+    """Observes every call."""
 
     def began(self, name: str, *, is_stream: bool) -> Ended:
         """A call of a method begins, in the context of the caller. Returns what to call when it has ended; of a stream, maybe in another context."""
@@ -150,7 +150,7 @@ class Counting:
 
 
 def name_of(operation: Generator[Any, Any, Any]) -> str:
-    """What an operation is called, where its method has the same name."""
+    """Return the name of an operation, which is that of its method."""
     name: str = operation.__name__  # type: ignore[attr-defined]  # generators have one, as collections.abc does not say
     return name.lstrip("_")
 
@@ -173,7 +173,7 @@ class _Observed:
 
     def note(self, request: object) -> None:
         """Note the key that the first request is about."""
-        if self._key is None and isinstance(request, Call | Command | Batch | Replicated):
+        if self._key is None and isinstance(request, Call | Command | Batch):
             self._key = key_of(request)
 
     def passing(self, operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
@@ -194,7 +194,7 @@ class _Observed:
 
 
 class Source(Protocol):
-    """What has numbers to tell."""
+    """A source of numbers."""
 
     kind: ClassVar[str]
     """Which numbers (`_telemetry/instruments.py`)."""
@@ -204,26 +204,26 @@ class Source(Protocol):
 
 
 class Measured(NamedTuple):
-    """What telemetry is given of a saver, a store or a cache."""
+    """The parts of a saver, a store or a cache that telemetry reads."""
 
     counting: Counting
     server: str
     """Its server as a URL without login."""
     collection: str
-    """What it keeps: `checkpoints`, `items` or `entries`."""
+    """`checkpoints`, `items` or `entries`."""
     sources: tuple[Source, ...]
     thread_of: Callable[[bytes], str | None] | None = None
     """The thread that has a key; None: it has no threads."""
 
 
 def measured(thing: object) -> Measured | None:
-    """What telemetry is given of a saver, a store or a cache of ours, by its method `_measured`; None for anything else."""
+    """Return what telemetry reads of a saver, a store or a cache of ours; None for anything else."""
     of: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
     return None if of is None else of(thing)
 
 
 class Traffic:
-    """What a driver sends and receives, while it is counted."""
+    """Counts of what a driver sends and receives."""
 
     kind: ClassVar[str] = "traffic"
 
@@ -236,14 +236,17 @@ class Traffic:
         self.round_trips = self.retries = self.loads = self.sent = self.received = 0
 
     def sending(self, arguments: Sequence[Argument]) -> None:
-        """Count a command, before it is sent: if its reply is lost, it was sent all the same."""
-        size = size_of(arguments)
+        """Count a command, before it is sent: if its reply is lost, it was sent all the same.
+
+        The size is about that in bytes. Numbers count nothing, and a character of a text counts as one.
+        """
+        size = sum(map(length_hint, arguments))
         self.round_trips += 1
         self.sent += size
 
     def sending_together(self, commands: Sequence[Sequence[Argument]]) -> None:
         """Count the commands of a pipeline, before it is sent."""
-        size = sum([size_of(arguments) for arguments in commands])
+        size = sum([sum(map(length_hint, arguments)) for arguments in commands])
         self.round_trips += 1
         self.sent += size
 
@@ -262,11 +265,6 @@ class Traffic:
             "bytes_sent": self.sent,
             "bytes_received": self.received,
         }
-
-
-def size_of(arguments: Sequence[Argument]) -> int:
-    """About how many bytes arguments have: numbers count nothing, and a character of a text counts as one."""
-    return sum(map(length_hint, arguments))  # whose default, for what has no length, is 0
 
 
 def size_of_reply(reply: Any) -> int:

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import listing
-from redis_saver._checkpoint.references import read_references, write_members
+from redis_saver._checkpoint.references import read_references
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.sync import SyncDriver
@@ -32,6 +32,7 @@ from redis_saver._migrate.records import Entry, Key, Task, TaskInfo, ThreadOutli
 from redis_saver._migrate.redis_documents import RedisDocuments
 from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage import codec
+from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver.errors import ThreadMigrationError
 
@@ -136,7 +137,7 @@ class OurEndpoint(SaverEndpoint):
             return {}
         tasks: dict[Key, dict[Task, TaskInfo]] = {}
         to_read: dict[Key, list[Task]] = {}
-        for member in (yield from write_members(self._context, thread)):
+        for member in seen.writes:
             head, _, index = member[1:].rpartition(b"\0")
             ns, checkpoint_id, task_id = names.components(head + b"\0")
             named = task_id, int(index or 0)
@@ -154,7 +155,7 @@ class OurEndpoint(SaverEndpoint):
         found = self.driver.run(self._read_writes(thread, key, list(tasks)))
         return {named: TaskInfo(write.task_path) for named, write in found.items()}
 
-    def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, codec.Write]]:
+    def _read_writes(self, thread: str, key: Key, tasks: Sequence[Task]) -> Operation[dict[Task, Write]]:
         """The first write of each task."""
         if not tasks:
             return {}
@@ -164,7 +165,7 @@ class OurEndpoint(SaverEndpoint):
         flat: list[bytes] = []
         for (task_id, _), end, stored in zip(tasks, suffixes, records, strict=True):
             flat += (names.component(task_id) + end, stored) if stored is not None else ()
-        found: dict[Task, codec.Write] = {}
+        found: dict[Task, Write] = {}
         for write in codec.decode_writes(flat, Address(thread, *key)):
             found.setdefault((write.task_id, min(write.idx, 0)), write)
         return found

@@ -1,4 +1,4 @@
-"""What type annotations say about plain values: as data (`Kind`), and as statements of generated code, so that each check is inline.
+"""Type annotations of plain values: as data (`Kind`), and as statements of generated code, so that each check is inline.
 
 A value is *plain* if pydantic's serializer and validator, following the annotation, would leave it as it is.
 """
@@ -36,11 +36,11 @@ class Kind(NamedTuple):
     """The keys of a `TypedDict` in the order of its declaration: the kind of each value, and whether the key is required. None: it is no
     `TypedDict`."""
     required: int = 0
-    """How many keys are required."""
+    """Number of required keys."""
 
     @property
     def nested(self) -> bool:
-        """Whether the contents of a value have to be checked, too."""
+        """True if the contents of a value have to be checked, too."""
         return self.keys is not None or bool(self.types & LIST)
 
 
@@ -95,7 +95,7 @@ class Source:
     def __init__(self, names: dict[str, Any], *, shapes_only: bool) -> None:
         self.names = names
         self.shapes_only = shapes_only
-        """Whether to check the keys of `TypedDict`s only, and not the types of values."""
+        """True if only the keys of `TypedDict`s are checked, and not the types of values."""
 
     def name(self, value: Any = None) -> str:
         """A new name in the generated code: bound to a value, or a variable."""

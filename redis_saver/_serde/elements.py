@@ -1,18 +1,17 @@
 """A value's bytes, cut between the elements of a list or dict.
 
-The whole value is encoded at once, and cut afterwards. Where elements begin follows from their lengths; or the
-elements are encoded once more, and compared with the whole.
+The whole value is encoded at once. Then its elements are encoded one by one, and compared with the whole: nothing is cut
+of a value that changed meanwhile.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from redis_saver._serde import fallback, message_list, native_bridge, sends
+from redis_saver._serde import fallback, message_fields, message_list, sends
 from redis_saver._serde.message_codec import ENCODERS
 from redis_saver._serde.message_list import Fingerprint
 from redis_saver._serde.msgpack import ext_header, ext_start, header, header_length
@@ -34,7 +33,7 @@ class EncodedElements(NamedTuple):
     """The head of the list or dict, then its elements; for any other value one element with all of it. Joined, they are what `dumps_typed` returns,
     without the elements that are the same as before."""
     same: int = 0
-    """How many elements behind the head are the same as in `last`, and left out of `elements`."""
+    """Number of elements after the head that are the same as in `last`, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
     runs: tuple[int, ...] = ()
     """Lengths of the runs of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
@@ -46,12 +45,12 @@ class EncodedElements(NamedTuple):
 
     @property
     def read(self) -> int:
-        """How many elements at the front `loads_elements` can make without their bytes."""
+        """Number of elements at the front that `loads_elements` can make without their bytes."""
         return self.fingerprint.read if self.fingerprint is not None else 0
 
 
 def snapshot_start(data: bytes) -> int:
-    """Where the value of a `_DeltaSnapshot` that was cut begins, behind its header; 0 where the bytes are not of one."""
+    """The start of the value of a `_DeltaSnapshot`, after its header. 0 if the bytes are not of one that was cut."""
     return ext_start(_SNAPSHOT, data)
 
 
@@ -122,11 +121,10 @@ def _cut(value: Any) -> list[bytes]:
     """The encoded elements of a value; a single one if it stays whole."""
     elements: list[Any]
     encode_each: Callable[[list[Any]], list[bytes]]
-    sizes: Callable[[list[Any]], list[int] | None]
     if type(value) is list and len(value) > 1:
-        elements, encode_each, sizes = value, _encode_each, _sizes
+        elements, encode_each = value, _encode_each
     elif type(value) is dict and len(value) > 1 and set(map(type, value)) == {str}:
-        elements, encode_each, sizes = list(value.items()), _encode_items, _item_sizes
+        elements, encode_each = list(value.items()), _encode_items
     else:
         return [encode(value)]
     kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
@@ -139,14 +137,9 @@ def _cut(value: Any) -> list[bytes]:
     if len(data) < MIN_BYTES:
         return [data]
     start = header_length(count)
-    found = sizes(elements)
-    ends = [] if found is None else list(accumulate(found, initial=start))
-    if ends and ends[-1] == len(data):
-        encoded = [data[begin:end] for begin, end in zip(ends, ends[1:])]  # noqa: B905, RUF007 - the second is shorter
-    else:
-        encoded = encode_each(elements)
-        if _joined([data[:start], *encoded]) != data:
-            return [data]
+    encoded = encode_each(elements)
+    if _joined([data[:start], *encoded]) != data:
+        return [data]
     size = sum(map(len, encoded[:_SAMPLE]))
     return [data[:start], *encoded] if size >= _SMALL * len(sample) else _runs(kind, elements, size)
 
@@ -161,7 +154,7 @@ def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
 
 
 def _slight(element: Any) -> bool:
-    """Whether an element of a list, or a key with its value, may count as small."""
+    """True if an element of a list, or a key with its value, may count as small."""
     if type(element) is tuple and len(element) == 2:
         key, element = element
         if type(key) is not str or len(key) > 2 * _SMALL:
@@ -176,7 +169,7 @@ def _list_elements(elements: list[Any]) -> list[bytes]:
     encoded = []
     for element in elements:
         encode = encoder_of(type(element))
-        data = None if encode is None else native_bridge.payload(element, encode)
+        data = None if encode is None else message_fields.payload(element, encode)
         if data is None:
             # Encoded in a list, so that it is nested as deep as in the whole.
             encoded.append(fallback.encode([element])[1:])
@@ -195,37 +188,6 @@ def _encode_items(items: list[tuple[str, Any]]) -> list[bytes]:
     """The items of a dict, each encoded."""
     keys, values = zip(*items, strict=True)
     return list(map(operator.add, _encode_each(keys), _encode_each(values)))
-
-
-def _sizes(elements: Sequence[Any]) -> list[int] | None:
-    """The size in msgpack of each element, if they are strings or bytes; None for anything else."""
-    kinds = set(map(type, elements))
-    if kinds == {str}:
-        if not all(map(str.isascii, elements)):
-            try:
-                elements = list(map(str.encode, elements))
-            except UnicodeEncodeError:
-                return None
-        shortest = 32
-    elif kinds == {bytes}:
-        shortest = 0
-    else:
-        return None
-    sizes = list(map(len, elements))
-    header = _string_header(min(sizes), shortest)
-    if header == _string_header(max(sizes), shortest):
-        return [size + header for size in sizes]
-    return [size + _string_header(size, shortest) for size in sizes]
-
-
-def _string_header(size: int, shortest: int) -> int:
-    return 1 if size < shortest else 2 if size < 0x100 else 3 if size < 0x10000 else 5
-
-
-def _item_sizes(items: list[tuple[str, Any]]) -> list[int] | None:
-    """The size in msgpack of each item of a dict, if its values are strings or bytes."""
-    keys, values = map(_sizes, zip(*items, strict=True))
-    return None if keys is None or values is None else list(map(operator.add, keys, values))
 
 
 _MESSAGE_HEADERS: Final = tuple(ext_header(5, size) for size in range(2048))

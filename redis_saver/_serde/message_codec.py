@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 import langchain_core.messages as lc
@@ -21,7 +22,6 @@ import ormsgpack
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel
 
-from redis_saver._serde import pydantic_models
 from redis_saver._serde.annotations import Source, UnknownError, indented, kind_of
 
 Encoder = Callable[[Any], "bytes | None"]
@@ -44,8 +44,8 @@ PLAIN: Final = (
 """With these options and no `default` the packer refuses whatever pydantic might change, and keys that are no strings."""
 
 _FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
-"""What the generated code raises for a message that is not plain: a field is missing, the packer refuses a value. RuntimeError: another OS
-thread is changing it."""
+"""Errors of the generated code for a message that is not plain: a field is missing, or the packer refuses a value.
+RuntimeError: another OS thread is changing it."""
 
 _CLASSES: Final = (
     lc.HumanMessage,
@@ -87,14 +87,71 @@ _RESERVED: Final = frozenset({"self", "cls", "content_blocks", "tool_calls", "in
 
 
 UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""What looking at a class raises if another langchain-core has changed it. The class then takes the ordinary path."""
+"""Errors of a look at a class that another langchain-core has changed. The class then takes the ordinary path."""
+
+
+# -- pydantic's insides. No other Python module reaches into them (`native.c` sets the same slots). If they have changed,
+# `is_plain` is false for every class, and all messages take the ordinary path.
+
+
+_SLOTS: Final = ("__dict__", "__pydantic_fields_set__", "__pydantic_extra__", "__pydantic_private__")
+SETTERS: Final[tuple[Any, ...]] = tuple(getattr(vars(BaseModel).get(slot), "__set__", None) for slot in _SLOTS)
+"""The setters of an instance's slots. `BaseModel.__setattr__` is slow, and so is looking them up by name."""
+KNOWN: Final = None not in SETTERS and hasattr(BaseModel, "__pydantic_decorators__")
+"""True if pydantic has all of this."""
+extra_of: Final = operator.attrgetter("__pydantic_extra__")
+"""The fields of an instance that its class does not declare, if any."""
+
+
+def validators_of(cls: type[BaseModel]) -> AbstractSet[str]:
+    """The names of a class's model validators, in their order."""
+    return cls.__pydantic_decorators__.model_validators.keys()
+
+
+def is_plain(cls: type[BaseModel]) -> bool:
+    """True if nothing but its fields and its model validators decide how a class is serialized and validated."""
+    if not KNOWN:
+        return False
+    decorators = cls.__pydantic_decorators__
+    others = (
+        decorators.validators,
+        decorators.field_validators,
+        decorators.root_validators,
+        decorators.field_serializers,
+        decorators.model_serializers,
+        decorators.computed_fields,
+        cls.__private_attributes__,
+        cls.__pydantic_post_init__,
+    )
+    return (
+        not any(others)
+        and cls.model_config == {"extra": "allow"}
+        and cls.model_dump is BaseModel.model_dump
+        and cls.__new__ is object.__new__
+        and cls.__setattr__ is BaseModel.__setattr__
+        and all(_known_field(field) for field in cls.model_fields.values())
+        and all(name.isidentifier() for name in cls.model_fields)
+    )
+
+
+def _known_field(field: Any) -> bool:
+    """True if nothing but its annotation decides how a field is validated and serialized."""
+    unset = ("alias", "validation_alias", "serialization_alias", "exclude", "exclude_if", "discriminator", "frozen")
+    return all(getattr(field, name, None) is None for name in unset) and all(
+        # Validation makes strings of ids that are numbers; a string stays as it is.
+        vars(entry) == {"coerce_numbers_to_str": True}
+        for entry in field.metadata
+    )
+
+
+# -- encoders and decoders
 
 
 def _known(cls: type[BaseModel]) -> bool:
-    """Whether nothing but the fields of a class, and validators that are known, decide how it is serialized and validated."""
+    """True if nothing but the fields of a class, and validators that are known, decide how it is serialized and validated."""
     return (
-        pydantic_models.is_plain(cls)
-        and pydantic_models.validators_of(cls) <= _VALIDATORS.keys()
+        is_plain(cls)
+        and validators_of(cls) <= _VALIDATORS.keys()
         and cls.__init__.__qualname__ in _CONSTRUCTORS
         and cls.__init__.__module__.startswith("langchain_core.messages.")
         and cls.__module__.startswith("langchain_core.messages.")
@@ -155,7 +212,7 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
 
 def conditions(cls: type[BaseModel]) -> list[str]:
     """The conditions under which constructor and validators leave the fields as they are."""
-    validators = (_VALIDATORS[name] for name in pydantic_models.validators_of(cls))
+    validators = (_VALIDATORS[name] for name in validators_of(cls))
     return list(filter(None, (_CONSTRUCTORS[cls.__init__.__qualname__], *validators)))
 
 
@@ -188,8 +245,8 @@ def _names(cls: type[BaseModel]) -> dict[str, Any]:
         "packb": ormsgpack.packb,
         "unpackb": ormsgpack.unpackb,
         "new": object.__new__,
-        "extra_of": pydantic_models.extra_of,
-        **dict(zip(("set_fields", "set_names", "set_extra", "set_private"), pydantic_models.SETTERS, strict=True)),
+        "extra_of": extra_of,
+        **dict(zip(("set_fields", "set_names", "set_extra", "set_private"), SETTERS, strict=True)),
     }
 
 
@@ -207,7 +264,7 @@ def samples(cls: type[BaseModel]) -> Iterable[Any]:
 
 
 def _agree(cls: type[BaseModel], encode: Encoder, decode: Decoder) -> bool:
-    """Whether the compiled functions give the same results for the samples as the ordinary path."""
+    """True if the compiled functions give the same results for the samples as the ordinary path."""
     ordinary = JsonPlusSerializer()
     for sample in samples(cls):
         data = encode(sample) or b""

@@ -10,13 +10,13 @@ import operator
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from redis_saver._serde import message_fields, native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.msgpack import header
 
 _OVERHEAD: Final = 60
 """Bytes of Python's overhead for the packed fields of a message."""
 _TOGETHER: Final = 32
-"""How many messages are compared at a time."""
+"""Number of messages that are compared at a time."""
 
 
 class Fingerprint(NamedTuple):
@@ -29,7 +29,7 @@ class Fingerprint(NamedTuple):
     size: int = 0
     """About how many bytes of memory it takes."""
     read: int = 0
-    """How many messages at the front were read, so that they can be made of these fields again without any checks."""
+    """Number of messages at the front that were read, so that they can be made of these fields again without any checks."""
 
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
         """The fingerprint of these messages and of more behind them."""
@@ -54,7 +54,7 @@ _NONE: Final = Fingerprint()
 
 def encode(messages: list[Any]) -> bytes | None:
     """The bytes of a list of messages. None if not all are known and plain, or if there is no compiled module: then the messages are encoded one by one."""
-    native = native_bridge.native
+    native = message_fields.native
     return native.encode(messages) if native is not None else None
 
 
@@ -75,7 +75,7 @@ def _compared(
     messages: list[Any], last: Fingerprint
 ) -> tuple[Fingerprint, list[type], list[bytes], Sequence[Any]] | None:
     """The fingerprint of the unchanged messages at the front; and of the others the classes, the packed fields, and the fields as in a fingerprint."""
-    native = native_bridge.native
+    native = message_fields.native
     if native is not None and not _is_packed(
         last
     ):  # packed fields come from a list with a message that only Python knows
@@ -98,7 +98,7 @@ def _compared(
 
 
 def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fingerprint) -> int:
-    """How many messages at the front are unchanged.
+    """Return the number of unchanged messages at the front.
 
     Messages are no more than their fields, and packed bytes show everything of these: values, types, order. For a fingerprint of the
     compiled module the answer is 0.
@@ -123,7 +123,7 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fin
 
 
 def _is_packed(fingerprint: Fingerprint) -> bool:
-    """Whether the fields of a fingerprint are bytes."""
+    """True if the fields of a fingerprint are bytes."""
     return bool(fingerprint.fields) and type(fingerprint.fields[0]) is bytes
 
 
@@ -153,7 +153,7 @@ def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tupl
 
 def again(fingerprint: Fingerprint, count: int) -> tuple[list[Any], Fingerprint]:
     """The first `count` messages of a fingerprint, all of which were read, as new objects; and their fingerprint."""
-    front, native = fingerprint.front(count), native_bridge.native
+    front, native = fingerprint.front(count), message_fields.native
     made = native.make(front.kinds, front.fields) if native is not None else None
     if made is None:
         made = message_fields.make(front.kinds, message_fields.unpack_all(_joined(front.fields), count))

@@ -1,6 +1,24 @@
-"""The heads of msgpack's arrays, maps and extensions (https://github.com/msgpack/msgpack/blob/master/spec.md)."""
+"""The parts of msgpack's format that are cut, joined and measured here (https://github.com/msgpack/msgpack/blob/master/spec.md)."""
 
 from __future__ import annotations
+
+from typing import Final
+
+import ormsgpack
+
+_FIRST: Final = 0xC4
+"""First byte of the objects whose sizes, or lengths, follow no rule."""
+_SIZES: Final = bytes(
+    [*[1] * 0xA0, *range(1, 33), *[1] * (_FIRST - 0xC0)]
+    + [2, 3, 5, 3, 4, 6, 5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18, 2, 3, 5, 3, 5, 3, 5]
+    + [1] * 32
+)
+"""By an object's first byte: its fixed size, up to the contents of one with a length."""
+_LENGTH_BYTES: Final = bytes([0] * _FIRST + [1, 2, 4, 1, 2, 4, *[0] * 15, 1, 2, 4, 2, 4, 2, 4] + [0] * 32)
+"""By an object's first byte: the size of its length."""
+_INSIDE: Final = bytes([0] * 0x80 + [*range(0, 32, 2), *range(16)] + [0] * (0xDC - 0xA0) + [1, 1, 2, 2] + [0] * 32)
+"""By an object's first byte: the number of objects in it; of one with a length, per unit of that."""
+_EXTENSIONS: Final = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 
 
 def ext_header(code: int, size: int) -> bytes:
@@ -13,8 +31,8 @@ def ext_header(code: int, size: int) -> bytes:
 
 
 def ext_start(code: int, data: bytes) -> int:
-    """Where the data of an Ext of more than 16 bytes begins; 0 where bytes do not begin with the header of one with that code."""
-    length = {0xC7: 3, 0xC8: 4, 0xC9: 6}.get(data[0], 0) if data else 0
+    """The start of the data of an Ext of more than 16 bytes. 0 if the bytes do not begin with the head of one with that code."""
+    length = _SIZES[data[0]] if data and 0xC7 <= data[0] <= 0xC9 else 0
     return length if length and len(data) >= length and data[length - 1] == code else 0
 
 
@@ -32,7 +50,77 @@ def header_length(count: int) -> int:
 
 
 def list_length(data: bytes) -> int | None:
-    """The number of elements in the list that these bytes begin with; None if they do not begin with a list."""
-    first = data[0]
-    count = first & 15 if first & 0xF0 == 0x90 else int.from_bytes(data[1 : 3 if first == 0xDC else 5], "big")
-    return count if data.startswith(header(count, list)) else None
+    """The number of elements in the list that these bytes begin with. None if they do not begin with a list."""
+    kind, count, _ = head(data, 0)
+    return count if kind is list and data.startswith(header(count, list)) else None
+
+
+def head(data: bytes, begin: int) -> tuple[type | None, int, int]:
+    """Return the kind of a list, dict or long Ext, the number of its elements or items, and the start of its contents.
+
+    An Ext counts only if its data is msgpack: a class and its arguments. The kind of any other value is None.
+    """
+    first = data[begin]
+    start = begin + _SIZES[first]
+    if 0x80 <= first < 0xA0:
+        return (dict if first < 0x90 else list), first & 15, start
+    if 0xDC <= first <= 0xDF:
+        return (list if first < 0xDE else dict), int.from_bytes(data[begin + 1 : start], "big"), start
+    if first in (0xC8, 0xC9) and data[start - 1] < 6:
+        return ormsgpack.Ext, 1, start
+    return None, 0, begin
+
+
+def ends(data: bytes, start: int, count: int) -> list[int]:
+    """The end of each of `count` objects, the first of which begins at `start`."""
+    found, at = list[int](), start
+    for _ in range(count):
+        left = 1
+        while left:
+            first = data[at]
+            length, inside = _LENGTH_BYTES[first], _INSIDE[first]
+            if not length:
+                left += inside
+            else:
+                size = int.from_bytes(data[at + 1 : at + 1 + length], "big")
+                if inside:
+                    left += inside * size
+                else:
+                    at += size
+            at += _SIZES[first]
+            left -= 1
+        found.append(at)
+    return found
+
+
+def is_deeper(data: bytes, most: int) -> bool:
+    """True if lists, dicts and extensions nest deeper than `most`. Bytes that are not valid msgpack count up to the point where they go wrong.
+
+    Every extension is read as if it held msgpack, as all those do that `JsonPlusSerializer` decodes.
+    """
+    if len(data) <= most:
+        return False
+    # For each container around a value: the number of values left in it (-1: unknown), and its end.
+    at, around = 0, [[1, len(data)]]
+    while around:
+        inner = around[-1]
+        left, end = inner
+        if not left or at >= end:
+            around.pop()
+            at = end if left < 0 else at
+            continue
+        if len(around) > most:
+            return True
+        inner[0] -= left > 0
+        first = data[at]
+        length, inside, next_at = _LENGTH_BYTES[first], _INSIDE[first], at + _SIZES[first]
+        size = int.from_bytes(data[at + 1 : at + 1 + length], "big")
+        if first in _EXTENSIONS:
+            at += 2 + length
+            around.append([-1, min(next_at + size, end)])
+        elif inside or 0x80 <= first < 0xA0:
+            at = next_at
+            around.append([inside * size if length else inside, end])
+        else:
+            at = next_at + size
+    return False

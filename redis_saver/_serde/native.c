@@ -8,7 +8,7 @@
  * across that; `pack`, which could not do without, has no garbage collected meanwhile. `snapshot` calls Python, and looks then only into
  * copies that are its own.
  *
- * What there is to know of a class of messages is said once, by `learn`, which trusts native_bridge.py; of its fields with a Kind each, a
+ * What there is to know of a class of messages is said once, by `learn`, which trusts message_fields.py; of its fields with a Kind each, a
  * tuple as in annotations.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
  *
  * The limited API from Python 3.10 on: what is built for one version serves all later ones. */

@@ -1,4 +1,4 @@
-"""Where an encoded `Send`, or a list of them, can be cut.
+"""The cuts of an encoded `Send`, or of a list of them.
 
 A `Send` carries its node's input, often the whole state. As one element, each would be stored whole. So it is cut
 before each long list or dict of its argument, between the elements of that, and after it. A channel's value is cut
@@ -13,26 +13,26 @@ from typing import Any, Final, NamedTuple
 
 import ormsgpack
 
-from redis_saver._serde.msgpack import ext_start
+from redis_saver._serde.msgpack import ends, ext_start, head
 
 MIN_BYTES: Final = 2048
 """A list or dict of fewer bytes is not cut."""
 SAMPLE: Final = 16
-"""How many elements are looked at to find out whether the elements of a container are small."""
+"""Number of elements that tell whether the elements of a container are small."""
 SMALL: Final = 32
 """If elements have fewer bytes than this on average, several are taken together."""
 BLOCK: Final = 1024
 """About how many bytes are taken together then."""
 MAX_PIECES: Final = 50_000
-"""Maximum number of pieces. A value may have about twice as many chunks (`Limits.chunks`)."""
+"""Maximum number of pieces. A value may have twice as many chunks (`limits.FIXED`)."""
 _CODE: Final = 1
 """The code of the Ext that a `Send` is: a class, called with positional arguments."""
 _CLASS: Final = b"\x93\xaflanggraph.types\xa4Send"
 """The beginning of its data."""
 _DEPTH: Final = 12
-"""How deep lists and dicts are looked for."""
+"""Maximum depth of the lists and dicts that are cut."""
 _ARRAYS: Final = 2
-"""How many levels of an object's data are its fields and arguments, and no list of the user's."""
+"""Number of levels of an object's data that are its fields and arguments, and no list of the user's."""
 
 
 class CutSend(NamedTuple):
@@ -41,9 +41,9 @@ class CutSend(NamedTuple):
     head: bytes
     """The head of a list; empty for a `Send` by itself."""
     pieces: list[bytes]
-    """What follows. Joined with the head, it is the value."""
+    """The rest. Joined with the head, it is the value."""
     runs: tuple[int, ...]
-    """How many pieces belong together: each long list or dict is a run, and so is what lies between two of them."""
+    """Lengths of the runs of pieces that belong together: each long list or dict, and the bytes between two of them."""
 
 
 def may_be(value: Any) -> bool:
@@ -60,7 +60,7 @@ def cut(data: bytes) -> CutSend | None:
     """
     if len(data) < MIN_BYTES:
         return None
-    kind, count, start = _head(data, 0)
+    kind, count, start = head(data, 0)
     if kind is not list:
         start, count = 0, 1
     if not _is_send(data, start):
@@ -74,7 +74,7 @@ def cut(data: bytes) -> CutSend | None:
 
 def _cut(data: bytes, start: int, count: int) -> CutSend:
     cuts, begin = _Cuts(data, start), start
-    for end in _ends(data, start, count):
+    for end in ends(data, start, count):
         if end - begin >= MIN_BYTES and _is_send(data, begin):
             cuts.border()
             cuts.descend(begin, end, 0, _DEPTH)
@@ -115,13 +115,13 @@ class _Cuts:
     def descend(self, begin: int, end: int, arrays: int, depth: int) -> None:
         """Cut a long list, dict or object; `arrays` levels of lists are fields of an object."""
         data = self._data
-        kind, count, start = _head(data, begin)
+        kind, count, start = head(data, begin)
         if kind is ormsgpack.Ext:
             self._item(start, end, _ARRAYS, depth)
             return
         step = 2 if kind is dict else 1
-        ends = [*_ends(data, start, step * count - 1), end]
-        values = list(zip([start, *ends][step - 1 :: step], ends[step - 1 :: step], strict=False))
+        stops = [*ends(data, start, step * count - 1), end]
+        values = list(zip([start, *stops][step - 1 :: step], stops[step - 1 :: step], strict=False))
         if (kind is list and not arrays) or not any(_is_long(data, *value) for value in values):
             self._elements(start, [last for _, last in values])
             return
@@ -133,15 +133,15 @@ class _Cuts:
             self.descend(begin, end, arrays, depth - 1)
         self.mark(end)
 
-    def _elements(self, start: int, ends: Sequence[int]) -> None:
+    def _elements(self, start: int, stops: Sequence[int]) -> None:
         """Cut between elements, as `elements.cut` does in the value of a channel."""
         self.mark(start)
         self.border()
-        size = ends[:SAMPLE][-1] - start
-        if size < SMALL * min(SAMPLE, len(ends)):
-            length = run_length(size, len(ends))
-            ends = [*ends[length - 1 : -1 : length], ends[-1]]
-        for end in ends:
+        size = stops[:SAMPLE][-1] - start
+        if size < SMALL * min(SAMPLE, len(stops)):
+            length = run_length(size, len(stops))
+            stops = [*stops[length - 1 : -1 : length], stops[-1]]
+        for end in stops:
             self.mark(end)
         self.border()
 
@@ -154,95 +154,6 @@ def run_length(size: int, count: int) -> int:
     return 1 << (BLOCK * min(SAMPLE, count) // size).bit_length() - 1
 
 
-# -- msgpack
-
-
 def _is_long(data: bytes, begin: int, end: int) -> bool:
     """True for a list, dict or object that is long enough to be cut."""
-    return end - begin >= MIN_BYTES and _head(data, begin)[0] is not None
-
-
-def _head(data: bytes, begin: int) -> tuple[type | None, int, int]:
-    """Return the kind of a list, dict or Ext, the number of its elements or items, and the start of its contents.
-
-    The kind of any other value is None.
-    """
-    first = data[begin]
-    if first & 0xF0 == 0x90:
-        return list, first & 15, begin + 1
-    if first & 0xF0 == 0x80:
-        return dict, first & 15, begin + 1
-    if first in _LENGTHS:
-        kind, size = _LENGTHS[first]
-        return kind, int.from_bytes(data[begin + 1 : begin + 1 + size], "big"), begin + 1 + size
-    if first in _OBJECTS and data[begin + _OBJECTS[first] - 1] in _CODES:
-        return ormsgpack.Ext, 1, begin + _OBJECTS[first]
-    return None, 0, begin
-
-
-_LENGTHS: Final = {0xDC: (list, 2), 0xDD: (list, 4), 0xDE: (dict, 2), 0xDF: (dict, 4)}
-"""The heads of long lists and dicts: how many bytes the length has."""
-_OBJECTS: Final = {0xC8: 4, 0xC9: 6}
-"""The heads of long Exts, and their sizes. The last byte is the code."""
-_CODES: Final = frozenset(range(6))
-"""Exts whose data is msgpack: a class and its arguments."""
-
-
-def _table() -> tuple[list[int], list[int], list[int]]:
-    """Return three tables by an object's first byte.
-
-    They hold the object's fixed size, the number of bytes of its length, and the number of objects in it (of one with
-    a length: per unit of that).
-    """
-    sizes, lengths, inside = [1] * 256, [0] * 256, [0] * 256
-    for first in range(16):
-        inside[0x80 + first], inside[0x90 + first] = 2 * first, first
-    for first in range(32):
-        sizes[0xA0 + first] = 1 + first
-    for first, size in {
-        0xCA: 5,
-        0xCB: 9,
-        0xCC: 2,
-        0xCD: 3,
-        0xCE: 5,
-        0xCF: 9,
-        0xD0: 2,
-        0xD1: 3,
-        0xD2: 5,
-        0xD3: 9,
-    }.items():
-        sizes[first] = size
-    for first, size in {0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}.items():
-        sizes[first] = size
-    for first, length in {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}.items():
-        sizes[first], lengths[first] = 1 + length, length
-    for first, length in {0xC7: 1, 0xC8: 2, 0xC9: 4}.items():
-        sizes[first], lengths[first] = 2 + length, length
-    for first, (kind, length) in _LENGTHS.items():
-        sizes[first], lengths[first], inside[first] = 1 + length, length, 2 if kind is dict else 1
-    return sizes, lengths, inside
-
-
-_SIZES, _LENGTH_BYTES, _INSIDE = _table()
-
-
-def _ends(data: bytes, start: int, count: int) -> list[int]:
-    """Where each of `count` objects ends, the first of which begins at `start`."""
-    ends, at = list[int](), start
-    for _ in range(count):
-        left = 1
-        while left:
-            first = data[at]
-            length, inside = _LENGTH_BYTES[first], _INSIDE[first]
-            if not length:
-                left += inside
-            else:
-                size = int.from_bytes(data[at + 1 : at + 1 + length], "big")
-                if inside:
-                    left += inside * size
-                else:
-                    at += size
-            at += _SIZES[first]
-            left -= 1
-        ends.append(at)
-    return ends
+    return end - begin >= MIN_BYTES and head(data, begin)[0] is not None

@@ -1,7 +1,7 @@
 """A serializer that writes and reads what `JsonPlusSerializer` does, byte for byte, several times as fast.
 
 Most of a chat's checkpoint are LangChain's messages. Plain messages take the short path of
-`redis_saver._serde.message_codec`, lists of them that of `redis_saver._serde.message_fields`, or both that of `redis_saver._serde.native_bridge`.
+`redis_saver._serde.message_codec`, lists of them that of `redis_saver._serde.message_fields`, in C where it was built.
 `JsonPlusSerializer` itself does everything else, and raises every error: its functions run with the short path in place of the calls for nested values.
 
 That relies on private names of `langgraph-checkpoint`, which any release may change. So all of it is checked at
@@ -157,7 +157,7 @@ class FastSerializer(SafeSerializer):
         return front + value, (found[0], EncodedElements("msgpack", [], 0, found[1])) if found else None
 
     def _takes_short_road(self) -> bool:
-        """Whether this serializer still reads with its own hook: a subclass may read in another way, and so may a hook that was set later."""
+        """True if this serializer still reads with its own hook: a subclass may read in another way, and so may a hook that was set later."""
         own = type(self).loads_typed is not JsonPlusSerializer.loads_typed or "loads_typed" in vars(self)
         return self._hook is not None and self._unpack_ext_hook is self._hook and not own
 
@@ -201,7 +201,7 @@ class StrictSerializer(FastSerializer):
         super().__init__(pickle_fallback=False, allowed_json_modules=None, allowed_msgpack_modules=None)
 
     def _reviver(self, value: dict[str, Any]) -> Any:
-        """What `JsonPlusSerializer` makes of a dict in a value of the type `json`."""
+        """Refuse a dict in a value of the type `json` that `JsonPlusSerializer` would make an object of."""
         if "lc" in value:
             raise ValueError(
                 f"it has an object as JSON ({value.get('id')!r}), and with strict=True no such object is made"
@@ -226,6 +226,6 @@ def chosen(serde: SerializerProtocol | None, *, strict: bool) -> SerializerProto
 
 
 def takes_views(serializer: Any) -> bool:
-    """Whether `loads_typed` takes a memoryview of msgpack, as that of `JsonPlusSerializer` does, instead of bytes."""
+    """True if `loads_typed` takes a memoryview of msgpack, as that of `JsonPlusSerializer` does, instead of bytes."""
     own = getattr(type(serializer), "loads_typed", None) is not JsonPlusSerializer.loads_typed
     return fallback.KNOWN and not own and "loads_typed" not in vars(serializer)

@@ -1,1 +1,1 @@
-"""What is stored of a checkpoint: frames, headers, values and their chunks, and what this process remembers of them."""
+"""Checkpoints as they are stored: frames, headers, values and their chunks; and this process's memory of them."""

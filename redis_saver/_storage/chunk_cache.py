@@ -1,60 +1,74 @@
-"""What this process has seen of the threads it works on: values in chunks, as they were last put or read, and histories of `DeltaChannel`s.
+"""This process's memory of the threads it works on: values in chunks, newest checkpoints, histories of `DeltaChannel`s.
 
-It saves bytes and time. `put` leaves out the chunks the server is believed to have, and the script refuses where it has
-not (the thread expired, was pruned, deleted, restored from an older snapshot), whereupon they are sent. `get_tuple` names the
-chunks it need not be told again: a chunk is named by its bytes, so what is remembered of it is right, whatever happened
-since. Nothing here is ever an answer by itself, and all of it may be forgotten at any time.
+It saves bytes and time, and all of it may be forgotten at any time:
+
+- `put` leaves out the chunks that it expects on the server.
+- `get_tuple` names the checkpoint and the chunks that it already has.
+- A history is asked for once per run, and grows a little each time. The request names a known point, and the script
+  (`lua/checkpoint/history.lua`) answers what lies above it, if nothing below it has changed.
+
+All of it is stored bytes: each answer is decoded anew.
+
+A thread has a tag. Each put sets a new random one, and whatever removes or replaces something drops it. While the server
+has the tag that this process put or read last, all is stored that it knows from there: `lua/lib/common_case.lua` has the
+proof. Own puts, each on the tag of the one before, form a chain, so what is known from before them stays true. A put of
+another process breaks the chain. What is known from before a break is only expected: a script looks for it, and `put`
+sends it if it is gone.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+import itertools
+import operator
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from redis_saver._common import config, forks
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._serde.elements import snapshot_start
-from redis_saver._storage.chunks import Stored, head_of, right_edge
-
-if TYPE_CHECKING:
-    from redis_saver._storage.histories import KnownPoint
+from redis_saver._storage.chunks import Stored, Write, head_of, right_edge
 
 CACHE_BYTES = 64 * 2**20
-"""Bytes that are remembered at the most, of all threads of a saver together."""
+"""Default limit of the memory of all threads of a saver together, in bytes."""
 
-_OVERHEAD = 150
-"""Bytes that Python takes for a chunk beside its own."""
+_CHUNK = 150
+"""Python's overhead for a chunk, in bytes."""
+_STRING = 40
+"""Python's overhead for a byte string, in bytes."""
+_HISTORY = 600
+"""Python's overhead for a history, and for each of its writes, in bytes."""
 
 
 class Version:
     """A version of a value that is in chunks."""
 
-    __slots__ = ("field", "size", "stored")
+    __slots__ = ("chain", "field", "size", "stored")
 
     def __init__(self, field: bytes, stored: Stored) -> None:
-        """Note where it is stored, and how."""
+        """Take the value's field, and the value as it is stored."""
+        self.chain: int = 0
+        """The chain of puts under which it is known to be stored."""
         self.field: bytes = field
         self.stored: Stored = stored
-        # The field is made of the namespace and the channel, by which it is found.
-        self.size: int = stored.size + (len(stored.chunks) + 2) * _OVERHEAD + 2 * len(field)
-        """The memory it takes, about."""
+        # The namespace and the channel, which are its key, are about as long as the field.
+        self.size: int = stored.size + (len(stored.chunks) + 2) * _CHUNK + 2 * len(field)
+        """About how many bytes of memory it takes."""
         if stored.elements:
             self.size += stored.elements.size
 
     def right_edge(self) -> list[bytes]:
-        """The chunks to name to the server: with what is below them, all but what a growing value is likely to change."""
+        """The chunks to name to the server: they stand for all chunks except those that a growing value is likely to change."""
         if self.stored.levels:
             return right_edge(self.stored.levels)
         return [self.field] if self.field else []
 
     def is_snapshot(self) -> bool:
-        """Whether it is a `_DeltaSnapshot`: of such a channel few checkpoints have a value, and the ones behind them rely on it."""
+        """True for a `_DeltaSnapshot`. Few checkpoints of such a channel have a value, and later ones rely on it."""
         return bool(self.stored.levels and snapshot_start(head_of(self.stored)))
 
 
 def names_version(field: bytes, chunk: bytes) -> Version:
-    """The chunk with the names of a checkpoint, as a version of None."""
+    """The chunk with the names of a checkpoint, as a version of the channel None."""
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
 
 
@@ -72,149 +86,216 @@ def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Vers
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
-"""A namespace and a channel. The channel None stands for the names of the last checkpoint, and says that no other channel
-of that namespace was in chunks."""
+"""A namespace and a channel. The channel None stands for the names of the last checkpoint; it also says that no other
+channel of that namespace was in chunks."""
 Cached: TypeAlias = Mapping[ChannelKey, Version]
 Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
-"""The same, as it is learned; None: it is not in chunks any more."""
+"""New versions. None: the channel's value is not in chunks any more."""
 
 POINTS_PER_NAMESPACE = 3
-"""Below so many checkpoints of a namespace histories are remembered: branches that are used in turns."""
+"""Maximum number of known points per namespace, for branches that take turns."""
 NAMESPACES_PER_THREAD = 16
-"""In so many namespaces of a thread. Each call of a subgraph has one of its own, and most are never asked for again."""
+"""Maximum number of cached namespaces per thread. Each call of a subgraph has its own, and most are never read again."""
 
 
-class KnownTable(NamedTuple):
-    """The version table of a checkpoint that was put or read: where its values are stored."""
+class KnownCheckpoint:
+    """A checkpoint that was put or read: its header and its values as they are stored."""
 
-    checkpoint: bytes
-    """The checkpoint's field."""
-    links: tuple[bytes, bytes, bytes]
-    """Of its header: names, slots, tokens. Those of the same bytes are the same table."""
-    fields: tuple[bytes, ...]
-    """The fields of its values, in the order of the entries."""
+    __slots__ = ("chain", "field", "header", "names_chunk", "size", "values")
 
-    @property
-    def size(self) -> int:
-        """Bytes of memory, about."""
-        strings = (self.checkpoint, *self.links, *self.fields)
-        return len(b"".join(strings)) + _STRING * len(strings)
+    def __init__(self, field: bytes, header: bytes, names_chunk: bytes, values: Mapping[bytes, bytes | None]) -> None:
+        """Take what is stored.
+
+        Args:
+            field: The checkpoint's field.
+            header: Its header.
+            names_chunk: The field of the chunk with its names.
+            values: The contents of its values' fields, in the order of its channels. None: there is no value. Empty: the
+                contents are not known.
+        """
+        its_bytes = sum(map(len, filter(None, values.values())))
+        if its_bytes + len(header) > MAX_KNOWN_BYTES:
+            its_bytes, values = 0, {field: value and b"" for field, value in values.items()}
+        self.chain: int = 0
+        """The chain of puts under which all of it is known to be stored."""
+        self.field: bytes = field
+        self.header: bytes = b"" if b"" in values.values() else header
+        """Empty if not all values are known."""
+        self.names_chunk: bytes = names_chunk
+        self.values: Mapping[bytes, bytes | None] = values
+        self.size: int = len(self.header) + its_bytes + sum(map(len, values)) + _STRING * (2 + 2 * len(values))
+        """About how many bytes of memory it takes."""
 
 
-MAX_KNOWN_FIELDS = 64
-"""Of a checkpoint with more channels no table is remembered: naming them all would take longer than reading them from the header."""
-_STRING = 40
-"""Bytes that Python takes for a byte string beside its own."""
+MAX_KNOWN_BYTES = 100_000
+"""Of a larger checkpoint, without its chunks, only the names of its values are remembered."""
+_chains = itertools.count(1)
+_SIZE = operator.attrgetter("size")
 
 
-class _Thread(NamedTuple):
+class History(NamedTuple):
+    """A channel's nearest stored value below a checkpoint, and the writes since."""
+
+    seed: bytes | None
+    """Contents of the value's field. None if no ancestor has a value."""
+    version: Version | None
+    """That value, if it is in chunks."""
+    writes: tuple[Write, ...]
+    """Oldest first."""
+
+
+class KnownPoint(NamedTuple):
+    """A checkpoint below which histories are known, and what they depend on, as the script answered it."""
+
+    checkpoint_id: bytes
+    """The checkpoint's id, escaped."""
+    rewritten: bytes
+    lowest: bytes
+    """The lowest id that matters, escaped."""
+    checkpoints: int
+    """Number of checkpoints with ids from `lowest` to this one."""
+    tasks: int
+    """Number of tasks with writes on those checkpoints."""
+    histories: Mapping[str, History]
+    """By channel."""
+    size: int
+    """About how many bytes of memory it takes, without versions (`size_of`)."""
+
+
+def size_of(histories: Mapping[str, History]) -> int:
+    """About how many bytes of memory histories take, without versions. O(n), so it is computed once."""
+    return _HISTORY + sum(
+        len(history.seed or b"") + sum([len(write.data) + _HISTORY for write in history.writes])
+        for history in histories.values()
+    )
+
+
+class KnownThread(NamedTuple):
+    """The memory of one thread. It never changes: `ChunkCache` replaces it."""
+
     versions: Cached = {}  # noqa: RUF012 - never changed
     points: Mapping[str, tuple[KnownPoint, ...]] = {}
-    """By namespace, that which was used last behind the others."""
-    tables: Mapping[str, KnownTable] = {}
-    """By namespace, that of the checkpoint that was put or read last."""
+    """By namespace, the last used one last."""
+    checkpoints: Mapping[str, KnownCheckpoint] = {}
+    """By namespace, the checkpoint that was put or read last."""
+    tag: bytes = b""
+    """The thread's tag when it was put to or read last, or nothing."""
+    chain: int = 0
+    """The chain of puts that ends with this tag."""
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about. What versions and histories both have is counted once."""
-        tables = sum([table.size for table in self.tables.values()])
+        """About how many bytes of memory it takes. What versions and histories share counts once."""
+        whole: int = sum(map(_SIZE, self.checkpoints.values()))
         if not self.points:
-            return tables + sum([version.size for version in self.versions.values()])
-        seeds = {
-            id(history.version): history.version
-            for points in self.points.values()
-            for point in points
-            for history in point.histories.values()
-            if history.version is not None
-        }
-        seeds.update((id(version), version) for version in self.versions.values())
-        own = sum(point.size for points in self.points.values() for point in points)
-        return tables + own + sum(version.size for version in seeds.values())
+            return whole + int(sum(map(_SIZE, self.versions.values())))
+        points = [point for points in self.points.values() for point in points]
+        seeds = [history.version for point in points for history in point.histories.values() if history.version]
+        versions = {id(version): version.size for version in (*seeds, *self.versions.values())}
+        return whole + sum(point.size for point in points) + sum(versions.values())
 
-    def follows_history(self, place: ChannelKey) -> bool:
-        """Whether a history of the channel is known: then its stored value is in few of the checkpoints."""
-        return any(place[1] in point.histories for point in self.points.get(place[0], ()))
+    def follows_history(self, key: ChannelKey) -> bool:
+        """True if a history of the channel is known. Then few of the checkpoints have a stored value of it."""
+        return any(key[1] in point.histories for point in self.points.get(key[0], ()))
+
+    def updated(self, seen: Update) -> KnownThread:
+        """This thread with new versions. A snapshot, or a channel with a history, keeps its version until there is another."""
+        versions = dict(self.versions)
+        for key, version in seen.items():
+            if version is not None:
+                versions[key] = version
+            elif key in versions and not (self.follows_history(key) or versions[key].is_snapshot()):
+                del versions[key]
+        return self._replace(versions=versions)
 
 
-_NOTHING = _Thread()
+NOTHING = KnownThread()
 
 
 def fields_in(cached: Cached) -> frozenset[bytes]:
-    """The fields of all chunks of a thread that the server is believed to have."""
+    """The fields of all chunks of a thread that the server should have."""
     return frozenset().union(*[version.stored.chunks for version in cached.values()])
 
 
 class ChunkCache:
-    """The last versions of values in chunks, and histories, of the threads used last."""
+    """The last versions, tables and histories of the threads used last.
+
+    If two OS threads change the same thread at once, one change may be lost, as if it had been forgotten.
+    """
 
     kind: ClassVar[str] = "remembered"
 
     def __init__(self, limit: int) -> None:
-        """Remember so many bytes at the most.
+        """Remember at most `limit` bytes.
 
         Raises:
-            ValueError: The limit is no number of bytes.
+            ValueError: The limit is not a number of bytes.
         """
         config.number("cache_bytes", limit, 0, whole=True)
-        self._limit = limit
+        self._threads: BoundedCache[bytes, KnownThread] = BoundedCache(max_bytes=limit)
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
+        """Count from zero in the child."""
         self._hits = self._misses = 0
-        self._threads: OrderedDict[bytes, _Thread] = OrderedDict()
-        self._sizes: dict[bytes, int] = {}
-        self._size = 0
-        self._lock = threading.Lock()
-
-    def of(self, thread: bytes) -> Cached:
-        """What is remembered of a thread, by the key of its data. It stays what it is: `remember` puts another in its place."""
-        with self._lock:
-            known = self._threads.get(thread)
-            if known is None:
-                self._misses += 1
-                return _NOTHING.versions
-            self._hits += 1
-            return known.versions
 
     def numbers(self) -> dict[str, Any]:
-        """The fields of `RedisStats` about it. A look at a thread (`of`) is a hit where something of it is remembered."""
-        return {"cache_bytes": self._size, "cache_hits": self._hits, "cache_misses": self._misses}
+        """Its fields of `RedisStats`. A lookup of a thread (`of`) is a hit if anything of the thread is remembered."""
+        return {"cache_bytes": self._threads.bytes, "cache_hits": self._hits, "cache_misses": self._misses}
 
-    def table_of(self, thread: bytes, ns: str) -> KnownTable | None:
-        """The version table of the checkpoint of a namespace that was put or read last."""
-        with self._lock:
-            return self._threads.get(thread, _NOTHING).tables.get(ns)
+    def of(self, thread: bytes) -> KnownThread:
+        """The memory of a thread, by the key of its data."""
+        known = self._threads.get(thread)
+        if known is None:
+            self._misses += 1
+            return NOTHING
+        self._hits += 1
+        return known
 
     def points_of(self, thread: bytes, ns: str) -> tuple[KnownPoint, ...]:
-        """The checkpoints of a namespace below which histories are remembered."""
-        with self._lock:
-            return self._threads.get(thread, _NOTHING).points.get(ns, ())
+        """The checkpoints of a namespace below which histories are known."""
+        return self._threads.get(thread, NOTHING).points.get(ns, ())
 
-    def remember(self, thread: bytes, seen: Update, ns: str = "", table: KnownTable | None = None) -> None:
-        """Add what was just seen of a thread; forgets the threads not used for longest where it becomes too much.
+    def remember(
+        self,
+        thread: bytes,
+        seen: Update,
+        ns: str = "",
+        checkpoint: KnownCheckpoint | None = None,
+        before: bytes = b"",
+        tag: bytes | None = None,
+    ) -> None:
+        """Add what was just seen of a thread.
 
-        A snapshot, or a version of a channel with a history, stays until there is another one, whether or not the last checkpoint has it.
+        Two OS threads need no lock: whichever is last leaves a tag, and a chain of what is stored under it.
 
         Args:
             thread: The thread, by the key of its data.
             seen: Versions of its values.
-            ns: The namespace of the checkpoint that these are of.
-            table: Its version table.
+            ns: The namespace of the checkpoint that they belong to.
+            checkpoint: That checkpoint. None: do not remember it.
+            before: The tag that a put, or a read, found.
+            tag: The tag that it left. None: it does not tell what is stored.
         """
-        with self._lock:
-            known = self._threads.get(thread, _NOTHING)
-            tables = known.tables
-            if table is not None and tables.get(ns) is not table:
-                tables = {name: of for name, of in tables.items() if name != ns}
-                tables[ns] = table
-                if len(tables) > NAMESPACES_PER_THREAD:
-                    del tables[next(iter(tables))]
-            if tables is known.tables and known.versions and seen.items() <= known.versions.items():
-                self._threads.move_to_end(thread)
-                return
-            self._store(thread, _Thread(_updated(known, seen), known.points, tables))
+        known = self._threads.get(thread, NOTHING)
+        if tag is not None:
+            known = known._replace(tag=tag, chain=known.chain if before and before == known.tag else next(_chains))
+            for version in seen.values():
+                if version is not None:
+                    version.chain = known.chain
+        checkpoints = known.checkpoints
+        if checkpoint is not None and checkpoints.get(ns) is not checkpoint:
+            checkpoints = {name: other for name, other in checkpoints.items() if name != ns}
+            checkpoints[ns] = checkpoint
+            if len(checkpoints) > NAMESPACES_PER_THREAD:
+                del checkpoints[next(iter(checkpoints))]
+        if checkpoint is not None and checkpoint.chain != known.chain:
+            checkpoint.chain = known.chain
+            for key, version in known.versions.items():
+                if key[0] == ns and checkpoint.values.get(version.field) is not None:
+                    version.chain = known.chain
+        self._store(thread, known.updated(seen)._replace(checkpoints=checkpoints))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update
@@ -225,49 +306,24 @@ class ChunkCache:
             thread: The thread, by the key of its data.
             ns: The namespace.
             point: The histories.
-            used: The checkpoints that these go on from: what is known below them is forgotten, as this takes its place.
-            seen: As `remember` takes it.
+            used: Ids of the known points that it continues, and so replaces.
+            seen: As in `remember`.
         """
-        with self._lock:
-            known = self._threads.get(thread, _NOTHING)
-            others = [
-                one
-                for one in known.points.get(ns, ())
-                if one.checkpoint_id != point.checkpoint_id and one.checkpoint_id not in used
-            ]
-            points = {name: of for name, of in known.points.items() if name != ns}
-            points[ns] = (*others, point)[-POINTS_PER_NAMESPACE:]
-            if len(points) > NAMESPACES_PER_THREAD:
-                del points[next(name for name in points if name)]  # the root stays, which is asked for each run
-            known = known._replace(points=points)
-            self._store(thread, known._replace(versions=_updated(known, seen)))
+        known = self._threads.get(thread, NOTHING)
+        replaced = {point.checkpoint_id, *used}
+        others = [other for other in known.points.get(ns, ()) if other.checkpoint_id not in replaced]
+        points = {name: other for name, other in known.points.items() if name != ns}
+        points[ns] = (*others, point)[-POINTS_PER_NAMESPACE:]
+        if len(points) > NAMESPACES_PER_THREAD:
+            del points[next(name for name in points if name)]  # the root stays, because each run reads it
+        self._store(thread, known._replace(points=points).updated(seen))
 
-    def _store(self, thread: bytes, known: _Thread) -> None:
-        self._drop(thread)
-        if not known.versions and not known.points and not known.tables:
-            return
-        self._threads[thread] = known
-        size = len(thread) + known.size
-        self._size += size
-        self._sizes[thread] = size
-        while self._size > self._limit:
-            self._drop(next(iter(self._threads)))
+    def _store(self, thread: bytes, known: KnownThread) -> None:
+        if known.versions or known.points or known.checkpoints:
+            self._threads.store(thread, known, len(thread) + known.size)
+        else:
+            self._threads.forget(thread)
 
     def forget(self, thread: bytes) -> None:
         """Forget a thread."""
-        with self._lock:
-            self._drop(thread)
-
-    def _drop(self, thread: bytes) -> None:
-        self._threads.pop(thread, None)
-        self._size -= self._sizes.pop(thread, 0)
-
-
-def _updated(known: _Thread, seen: Update) -> Cached:
-    versions = dict(known.versions)
-    for place, version in seen.items():
-        if version is not None:
-            versions[place] = version
-        elif place in versions and not (known.follows_history(place) or versions[place].is_snapshot()):
-            del versions[place]
-    return versions
+        self._threads.forget(thread)

@@ -67,7 +67,9 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
     root = level.fields[0][:1]
     if len(below) > MAX_BELOW:
         return None
-    new = tuple([field for level, same in zip(levels, kept, strict=True) for field in level.fields[same:]])
+    new: tuple[bytes, ...] = ()
+    for each, same in zip(levels, kept, strict=True):
+        new += each.fields[same:]
     chunks, size = by_field(levels, kept, before if lower else None)
     return Stored(root + digest(root + below) + below, chunks, tuple(levels), new, encoded._replace(elements=[]), size)
 
@@ -113,13 +115,13 @@ def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[t
 
 
 def _end_together(leaves: Level, sizes: Sequence[int]) -> bool:
-    """Whether each leaf ends where its last element ends, by the sizes of the elements (the head's comes first)."""
+    """True if each leaf ends where its last element ends, by the sizes of the elements (the head's comes first)."""
     places, ends = list(accumulate(leaves.counts)), list(accumulate(sizes[1:]))
     return places[-1] <= len(ends) and [ends[place - 1] for place in places] == list(accumulate(map(len, leaves.bytes)))
 
 
 def _ends_chunk(size: int, element: bytes) -> bool:
-    """Whether a chunk of this size ends with its last element, whatever comes behind."""
+    """True if a chunk of this size ends with its last element, whatever comes behind."""
     return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(element) < len(element) * _CUT)
 
 

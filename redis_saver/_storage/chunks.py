@@ -12,6 +12,7 @@ from __future__ import annotations
 import operator
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from hashlib import sha256
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeAlias
@@ -25,8 +26,9 @@ from redis_saver._storage.framing import take
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
 """Kinds of chunks: a list of chunks, bytes, compressed bytes."""
 DIGEST = 16
+_DIGEST_OF = operator.itemgetter(slice(1, None))
 _FRAMES = 1 + DIGEST
-"""Where the frames begin in a root, behind its kind and a digest of the rest."""
+"""Position of the frames in a root, after its kind and a digest of the rest."""
 
 KINDS = frozenset((LIST, PLAIN, ZSTD))
 
@@ -48,9 +50,9 @@ class Level(NamedTuple):
     fields: tuple[bytes, ...] = ()
     bytes: tuple[bytes, ...] = ()
     counts: tuple[int, ...] = ()
-    """How many elements, or chunks of the level below, each is made of. Empty for leaves that were read."""
+    """Number of elements, or chunks of the level below, in each chunk. Empty for leaves that were read."""
     closed: bool = False
-    """Whether the last chunk would end at the same place in a longer value."""
+    """True if the last chunk would end at the same place in a longer value."""
 
     def with_more(self, same: int, more: Sequence[Chunk], *, closed: bool) -> Level:
         """The first `same` chunks of this level, and more behind them."""
@@ -58,7 +60,7 @@ class Level(NamedTuple):
         return Level(self.fields[:same] + fields, self.bytes[:same] + found, self.counts[:same] + counts, closed)
 
     def whole(self, same: int) -> int:
-        """How many chunks are made of the first `same` elements alone, whatever follows these."""
+        """The number of chunks that are made of the first `same` elements alone, whatever follows."""
         if same >= sum(self.counts):
             return len(self.counts) - (not self.closed)
         return bisect_right(list(accumulate(self.counts)), same)
@@ -68,7 +70,7 @@ class Stored(NamedTuple):
     """A value as it is stored."""
 
     value: bytes
-    """What the value's field holds: the value, or the root of its chunks."""
+    """Contents of the value's field: the value, or the root of its chunks."""
     chunks: dict[bytes, bytes]
     """Its chunks by field, not compressed."""
     levels: tuple[Level, ...] = ()
@@ -76,9 +78,25 @@ class Stored(NamedTuple):
     new: tuple[bytes, ...] = ()
     """The fields of chunks that the earlier version, with which this one was compared, may lack."""
     elements: EncodedElements | None = None
-    """What the serializer compares the next version with."""
+    """The serializer's result, to compare the next version with."""
     size: int = 0
     """Bytes of the chunks."""
+
+
+IN_CHUNKS = b"\xffchunks"
+"""The type of a pending write that is stored in chunks. No UTF-8 begins like that."""
+
+
+class Write(NamedTuple):
+    """A pending write as it is stored."""
+
+    task_path: str
+    task_id: str
+    idx: int
+    channel: str
+    type: bytes
+    """`IN_CHUNKS` if the bytes are the root of its chunks."""
+    data: bytes
 
 
 NO_LEVEL = Level(closed=True)
@@ -101,11 +119,11 @@ def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
     """The digests of chunks, as a list of chunks or a root holds them."""
-    return b"".join([field[1:] for field in fields])
+    return b"".join(map(_DIGEST_OF, fields))
 
 
 def in_chunks(value: bytes) -> bool:
-    """Whether a stored value is the root of chunks. Other values begin with a digit, or are empty."""
+    """True if a stored value is the root of chunks. Other values begin with a digit, or are empty."""
     return value[:1] in KINDS
 
 
@@ -165,7 +183,7 @@ def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last
 
 
 def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
-    """How many are the same at the front of both."""
+    """The number of equal items at the front of both."""
     same = list(map(operator.eq, some, others))
     return len(same) if all(same) else same.index(False)
 
@@ -192,7 +210,7 @@ def by_field(
             size -= len(chunks.pop(field))
     for level, same in zip(levels, kept, strict=True):
         more = dict(zip(level.fields[same:], level.bytes[same:], strict=True))
-        size += sum(len(chunk) for field, chunk in more.items() if field not in chunks)
+        size += sum(map(len, map(more.__getitem__, more.keys() - chunks.keys())))
         chunks.update(more)
     return chunks, size
 
@@ -203,7 +221,7 @@ def type_of(stored: Stored) -> bytes:
 
 
 def head_of(stored: Stored) -> bytes:
-    """What the serializer gave in front of the elements."""
+    """The bytes that the serializer gave before the elements."""
     return take(stored.value, _FRAMES, 2)[0][1]
 
 
@@ -234,12 +252,14 @@ def right_edge(levels: Sequence[Level]) -> list[bytes]:
     return fields
 
 
-def reachable(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[bytes]:
+def reachable(
+    values: Iterable[bytes], lists: Mapping[bytes, bytes], known: AbstractSet[bytes] = frozenset()
+) -> set[bytes]:
     """The fields of all chunks of stored values. If a list is not in `lists`, the chunks below it are left out.
 
-    Chunks that values share are visited once.
+    Chunks that values share are visited once, and those in `known` (with all that is below them) not at all.
     """
-    found: set[bytes] = set()
+    found = set(known)
     for value in values:
         if in_chunks(value):
             open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
@@ -248,4 +268,4 @@ def reachable(values: Iterable[bytes], lists: Mapping[bytes, bytes]) -> set[byte
                 below = set(children(one[:1], one[1:])) - found
                 found |= below
                 open_lists += [lists[field] for field in below if field[:1] == LIST and field in lists]
-    return found
+    return found - known

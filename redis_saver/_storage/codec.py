@@ -1,14 +1,14 @@
-"""Values, pending writes and whole checkpoints as the bytes that are stored, and back; headers are in `header.py`.
+"""Values, pending writes and whole checkpoints as the bytes that are stored, and back. Headers are in `header.py`.
 
-What is stored of a value is what the serializer gave: a frame of the type, then the bytes as they are; or, of long lists
-and dicts, the same bytes in chunks (`chunks.py`).
+A stored value is what the serializer gave: a frame of the type, then the bytes as they are. Long lists and dicts are the
+same bytes in chunks (`chunks.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
 from langgraph.checkpoint.serde.types import TASKS
@@ -23,44 +23,29 @@ from redis_saver._storage import chunking, compression, encryption
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
-from redis_saver._storage.chunks import ZSTD, Stored
+from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, pack, unpack
 from redis_saver.errors import decoding, encoding
 
 Chunks = Mapping[bytes, bytes]
 """Chunks as a reading script answers them: bytes by field."""
-
-
 NOTHING: Mapping[ChannelKey, Version] = {}
 NO_CHUNKS: Chunks = {}
 
-IN_CHUNKS = b"\xffchunks"
-"""The type of a pending write that is stored in chunks. No UTF-8 begins like that."""
-
 _LONG = 64_000
-"""A value of so many bytes is decoded where it lies, without a copy, if the serializer can."""
+"""A value of this many bytes or more is decoded without a copy, if the serializer can."""
 
 
-class Write(NamedTuple):
-    """A pending write as it is stored."""
-
-    task_path: str
-    task_id: str
-    idx: int
-    channel: str
-    type: bytes
-    """`IN_CHUNKS` if the bytes are the root of its chunks."""
-    data: bytes
+# -- values
 
 
 def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
-    """A channel's value as it is stored; its last version, where it is known, saves work."""
+    """Encode a channel's value. Its last version, if it is known, saves work."""
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     with encoding("channel {!r}", channel):
         if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:  # not one that is wrapped
-            said, data = context.serde.dumps_typed(value)
-            encryption.check_written(context, said)
+            kind_name, data = encryption.dumps(context, value)
         else:
             encoded = dumps_elements(context.serde, value, before.elements if before else None)
             encryption.check_written(context, encoded.type)
@@ -69,38 +54,36 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
                 return stored
             if encoded.same:
                 return encode_value(context, value, channel)
-            said, data = encoded.type, b"".join(encoded.elements)
+            kind_name, data = encoded.type, b"".join(encoded.elements)
     limits.check(context.limits, "value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
-    kind, data = _shortened(context, said, data)
+    kind, data = _compressed(context, kind_name, data)
     return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
 def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
-    """Check a value in chunks against the saver's limits: its bytes as they are read, its chunks, the levels of these."""
+    """Check a value in chunks against the limits: its bytes as they are read, its chunks, and their levels."""
     check, levels = partial(limits.check, context.limits), stored.levels
     check("value_bytes", sum(map(len, levels[0].bytes)), "the value of channel {!r} has {} bytes", channel)
-    count = sum([len(level.fields) for level in levels])
+    count = 0
+    for level in levels:
+        count += len(level.fields)
     check("chunks", count, "the value of channel {!r} has {} chunks", channel)
     check("depth", len(levels) - 1, "the value of channel {!r} has {} levels of lists of chunks", channel)
+
+
+def _compressed(context: Context, kind: str, data: bytes) -> tuple[bytes, bytes]:
+    """The type and the bytes that a serializer gave, compressed if the saver compresses."""
+    return (names.encode(kind), data) if context.compression is None else compression.smaller(names.encode(kind), data)
 
 
 def decode_value(
     context: Context, stored: bytes, chunks: Chunks, channel: str, place: object, allowance: Allowance
 ) -> Any:
-    """The inverse of `encode_value`.
-
-    Args:
-        context: The saver.
-        stored: What the value's field holds.
-        chunks: Its chunks, and maybe others.
-        channel: The channel, for the message.
-        place: Whose value it is, for the message.
-        allowance: What it may become.
-    """
-    return _decoded(context, stored, chunks, channel, place, allowance)[0]
+    """The inverse of `encode_value`. The arguments are those of `decode_stored`."""
+    return decode_stored(context, stored, chunks, channel, place, allowance)[0]
 
 
-def _decoded(
+def decode_stored(
     context: Context,
     stored: bytes,
     chunks: Chunks,
@@ -109,19 +92,19 @@ def _decoded(
     allowance: Allowance,
     *,
     last: Stored | None = None,
-    keeps: bool = False,
+    remembers: bool = False,
 ) -> tuple[Any, Stored | None]:
-    """A value, and how it is stored if that is in chunks.
+    """Decode a value. Also return how it is stored, if that is in chunks.
 
     Args:
         context: The saver.
-        stored: As in `decode_value`, and so are the next three.
-        chunks: Its chunks.
-        channel: Its channel.
-        place: Whose it is.
-        allowance: What it may become.
-        last: The version that was seen last; what is the same at the front of both is not decoded again.
-        keeps: Whether the second answer is kept, so that it is worth knowing more of it.
+        stored: The contents of the value's field.
+        chunks: Its chunks, and maybe others.
+        channel: The channel, for the message.
+        place: The checkpoint or thread of the value, for the message.
+        allowance: The size that the value may have.
+        last: The version that was seen last. The front that both have in common is not decoded again.
+        remembers: True if the second result is remembered, so that it is worth knowing more of it.
     """
     last = last if last and last.levels else None
     with decoding("the value of channel {!r} of {}", channel, place):
@@ -129,12 +112,11 @@ def _decoded(
             kind, start = first(stored)
             encryption.check_read(context, kind)
             in_place = len(stored) >= _LONG and kind == b"msgpack" and takes_views(context.serde)
-            data: Any = memoryview(stored)[start:] if in_place else stored[start:]
-            return context.serde.loads_typed(_lengthened(kind, data, allowance)), None
+            return _loads(context, kind, memoryview(stored)[start:] if in_place else stored[start:], allowance), None
         whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last)
         encryption.check_read(context, chunked.type_of(whole))
         loads_elements = getattr(type(context.serde), "loads_elements", None)
-        if loads_elements is None or not keeps:
+        if loads_elements is None or not remembers:
             return context.serde.loads_typed(chunked.given(whole)), whole
         front = chunked.shared(whole, last) if last else ()
         found = front and loads_elements(
@@ -146,34 +128,88 @@ def _decoded(
         return value, chunking.with_counts(whole, known[0], known[1], front) if known else whole
 
 
-def decode_seed(
-    context: Context,
-    stored: bytes,
-    chunks: Chunks,
-    channel: str,
-    place: object,
-    allowance: Allowance,
-    last: Stored | None,
-) -> tuple[Any, Stored | None]:
-    """What `decode_value` answers, and how it is stored if that is in chunks, to be remembered; `last` is the version that was seen last."""
-    return _decoded(context, stored, chunks, channel, place, allowance, last=last, keeps=True)
+def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:
+    """Decode a value from its type and bytes, which may be compressed, whatever the saver's setting."""
+    kind, data = compression.original(kind, data, allowance)
+    return context.serde.loads_typed((names.decode(kind), data))
 
 
 def held(value: Any) -> Any:
-    """What a snapshot of a `DeltaChannel` holds; another value as it is."""
+    """The contents of a `DeltaChannel`'s snapshot. Any other value is returned as it is."""
     kind: Any = fallback.delta_snapshot
     return value.value if kind is not None and isinstance(value, kind) else value
 
 
-def _shortened(context: Context, said: str, data: bytes) -> tuple[bytes, bytes]:
-    """What a serializer gave as it is stored: compressed, if the saver is to."""
-    return (names.encode(said), data) if context.compression is None else compression.smaller(names.encode(said), data)
+def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
+    """Chunks by field, not compressed, from a script's answer: field, bytes, field, bytes, ...
+
+    Each is compared with the digest in its name, so no bit of a chunk flips unnoticed. That takes about a tenth of the
+    time of reading the value (2 microseconds a chunk), and only of the chunks that this process does not have.
+    """
+    if not flat:
+        return {}
+    with decoding("a chunk of a value of thread {!r}", thread):
+        chunks = dict(zip(flat[::2], flat[1::2], strict=True))
+        allowance = Allowance(context.limits, f"thread {shown(thread)}")
+        for field, stored in chunks.items():
+            chunk = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
+            if field[1:] != chunked.digest(chunk):
+                raise ValueError("its bytes do not match the digest in its name: they were changed")
+            chunks[field] = chunk
+    return chunks
 
 
-def _lengthened(kind: bytes, data: bytes, allowance: Allowance) -> tuple[str, bytes]:
-    """The inverse of `_shortened`, whatever the saver's setting."""
-    kind, data = compression.original(kind, data, allowance)
-    return names.decode(kind), data
+# -- pending writes
+
+
+def encode_writes(
+    context: Context, writes: Sequence[tuple[str, Any]], task_path: str, chunks: dict[bytes, bytes] | None = None
+) -> tuple[list[bytes], dict[int, bytes]]:
+    """The records of a task's regular writes, and one record per special write (`WRITES_IDX_MAP`) by its index.
+
+    Args:
+        context: The saver.
+        writes: The writes.
+        task_path: The task's path.
+        chunks: Takes the chunks of long `Send`s, by field. None: they are stored whole.
+
+    Raises:
+        EncodeError: The serializer does not know a value.
+        LimitExceeded: There are too many, or one is too long.
+    """
+    path = names.encode(task_path)
+    limits.check(context.limits, "writes", len(writes), "put_writes was given {} writes")
+    limits.check_names(context.limits, [path], "a task path")
+    regular, special = [], {}
+    for position, (channel, value) in enumerate(writes):
+        index = WRITES_IDX_MAP.get(channel, position)
+        stored = encode_value(context, value, channel) if channel == TASKS and chunks is not None else None
+        if stored and chunks is not None and stored.chunks:
+            chunks.update(stored.chunks)
+            kind, data = IN_CHUNKS, stored.value
+        elif stored:
+            kind, start = first(stored.value)
+            data = stored.value[start:]
+        else:
+            write = encode_write(context, ("", channel, value))
+            kind, data = write.type, write.data
+        channel_name = names.encode(channel)
+        limits.check_names(context.limits, [channel_name], "a channel")
+        record = pack([b"%d" % index, path, channel_name, kind, data])
+        if index >= 0:
+            regular.append(record)
+        else:
+            special[index] = record
+    return regular, special
+
+
+def encode_write(context: Context, write: PendingWrite) -> Write:
+    """Encode a pending write, without its position among those of its task. `load_write` is the inverse."""
+    task_id, channel, value = write
+    with encoding("a write to channel {!r}", channel):
+        kind, data = encryption.dumps(context, value)
+    limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
+    return Write("", task_id, 0, channel, *_compressed(context, kind, data))
 
 
 def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
@@ -205,7 +241,7 @@ def roots_in(record: bytes) -> list[bytes]:
 
 
 def count_writes(record: bytes, thread: str) -> int:
-    """How many writes are in a record."""
+    """The number of writes in a record."""
     with decoding("pending writes of thread {!r}", thread):
         return len(unpack(record)) // 5
 
@@ -220,84 +256,15 @@ def whole_write(write: Write, chunks: Chunks, place: object, allowance: Allowanc
 def load_write(
     context: Context, write: Write, place: object, allowance: Allowance, chunks: Chunks = NO_CHUNKS
 ) -> PendingWrite:
-    """A pending write as LangGraph takes it; the chunks are those of `whole_write`."""
+    """Decode a pending write. The chunks are those of `whole_write`."""
     if write.type == IN_CHUNKS:
         write = whole_write(write, chunks, place, allowance)
     with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
         encryption.check_read(context, write.type)
-        return write.task_id, write.channel, context.serde.loads_typed(_lengthened(write.type, write.data, allowance))
+        return write.task_id, write.channel, _loads(context, write.type, write.data, allowance)
 
 
-def encode_write(context: Context, write: PendingWrite) -> Write:
-    """A pending write as it is stored, but for its place among those of its task: `load_write` answers the same again."""
-    task_id, channel, value = write
-    with encoding("a write to channel {!r}", channel):
-        said, data = context.serde.dumps_typed(value)
-        encryption.check_written(context, said)
-    return Write("", task_id, 0, channel, *_shortened(context, said, data))
-
-
-def encode_writes(
-    context: Context, writes: Sequence[tuple[str, Any]], task_path: str, chunks: dict[bytes, bytes] | None = None
-) -> tuple[list[bytes], dict[int, bytes]]:
-    """The records of a task's regular writes, and one of each special write (`WRITES_IDX_MAP`) by its index.
-
-    Args:
-        context: The saver.
-        writes: The writes.
-        task_path: The task's path.
-        chunks: Takes the chunks of long `Send`s, by field. None: they are stored whole.
-
-    Raises:
-        EncodeError: The serializer does not know a value.
-        LimitExceeded: There are too many, or one is too long.
-    """
-    path = names.encode(task_path)
-    limits.check(context.limits, "writes", len(writes), "put_writes was given {} writes")
-    limits.check_names(context.limits, [path], "a task path")
-    regular, special = [], {}
-    for position, (channel, value) in enumerate(writes):
-        index = WRITES_IDX_MAP.get(channel, position)
-        stored = encode_value(context, value, channel) if channel == TASKS and chunks is not None else None
-        if stored and chunks is not None and stored.chunks:
-            chunks.update(stored.chunks)
-            kind, data = IN_CHUNKS, stored.value
-        elif stored:
-            kind, start = first(stored.value)
-            data = stored.value[start:]
-        else:
-            with encoding("a write to channel {!r}", channel):
-                said, data = context.serde.dumps_typed(value)
-                encryption.check_written(context, said)
-            limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
-            kind, data = _shortened(context, said, data)
-        channel_name = names.encode(channel)
-        limits.check_names(context.limits, [channel_name], "a channel")
-        record = pack([b"%d" % index, path, channel_name, kind, data])
-        if index >= 0:
-            regular.append(record)
-        else:
-            special[index] = record
-    return regular, special
-
-
-def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
-    """Chunks by field, not compressed, from what scripts answer: field, bytes, field, bytes, ...
-
-    Each is compared with the digest in its name, so no bit of a chunk flips unnoticed. That takes about a tenth of the time of reading
-    the value (2 microseconds a chunk), and only of the chunks that this process does not have.
-    """
-    if not flat:
-        return {}
-    with decoding("a chunk of a value of thread {!r}", thread):
-        chunks = dict(zip(flat[::2], flat[1::2], strict=True))
-        allowance = Allowance(context.limits, f"thread {shown(thread)}")
-        for field, stored in chunks.items():
-            chunk = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
-            if field[1:] != chunked.digest(chunk):
-                raise ValueError("its bytes do not match the digest in its name: they were changed")
-            chunks[field] = chunk
-    return chunks
+# -- checkpoints
 
 
 def decode_tuple(
@@ -308,57 +275,45 @@ def decode_tuple(
     had: Mapping[ChannelKey, Version] = NOTHING,
     used: dict[ChannelKey, Version] | None = None,
 ) -> CheckpointTuple:
-    """A checkpoint as a script answers it, as LangGraph takes it.
+    """Decode a checkpoint as a script answers it.
 
     Args:
         context: The saver.
         thread_id: The thread.
         stored: Id, namespace, header, values, writes.
-        chunks: What its names, its values and its writes are made of.
+        chunks: The chunks of its names, values and writes.
         had: Versions that were seen before.
         used: Takes the values that are in chunks, and the names.
     """
     with decoding("a checkpoint of thread {!r}", thread_id):
-        return _decode_tuple(context, thread_id, stored, chunks, had, used)
-
-
-def _decode_tuple(
-    context: Context,
-    thread_id: str,
-    stored: Sequence[Any],
-    chunks: Chunks,
-    had: Mapping[ChannelKey, Version],
-    used: dict[ChannelKey, Version] | None,
-) -> CheckpointTuple:
-    raw_id, raw_ns, header, values, writes = stored[:5]
-    where = Address(thread_id, names.name_of(raw_ns), names.name_of(raw_id))
-    allowance = Allowance(context.limits, where)
-    parent, checkpoint, metadata, names_chunk = headers.decode(
-        context, header, where.checkpoint_id or "", chunks, where
-    )
-    checkpoint["channel_values"] = found = {}
-    for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
-        if value:
-            seen = had.get((where.checkpoint_ns, channel))
-            last, keeps = seen.stored if seen else None, used is not None
-            found[channel], in_chunks = _decoded(
-                context, value, chunks, channel, where, allowance, last=last, keeps=keeps
+        raw_id, raw_ns, header, values, writes = stored[:5]
+        checkpoint_id, ns = names.name_of(raw_id), names.name_of(raw_ns)
+        address = Address(thread_id, ns, checkpoint_id)
+        allowance = Allowance(context.limits, address)
+        parent, checkpoint, metadata, names_chunk = headers.decode(context, header, checkpoint_id, chunks, address)
+        checkpoint["channel_values"] = channel_values = {}
+        for (channel, version), value in zip(checkpoint["channel_versions"].items(), values, strict=True):
+            if not value:
+                continue
+            seen = had.get((ns, channel))
+            last, remembers = seen.stored if seen else None, used is not None
+            channel_values[channel], in_chunks = decode_stored(
+                context, value, chunks, channel, address, allowance, last=last, remembers=remembers
             )
             if in_chunks and used is not None:
-                field = names.blob(where.checkpoint_ns, names.entry(channel, version))
+                field = names.blob(ns, names.entry(channel, version))
                 unchanged = seen and seen.field == field and seen.stored is in_chunks
-                used[where.checkpoint_ns, channel] = seen if seen and unchanged else Version(field, in_chunks)
-    if used is not None:
-        names_seen = had.get((where.checkpoint_ns, None))
-        is_same = names_seen and names_seen.field == names_chunk
-        used[where.checkpoint_ns, None] = (
-            names_seen if names_seen and is_same else names_version(names_chunk, chunks[names_chunk])
+                used[ns, channel] = seen if seen and unchanged else Version(field, in_chunks)
+        if used is not None:
+            last_names = had.get((ns, None))
+            if last_names is None or last_names.field != names_chunk:
+                last_names = names_version(names_chunk, chunks[names_chunk])
+            used[ns, None] = last_names
+        pending = [load_write(context, write, address, allowance, chunks) for write in decode_writes(writes, address)]
+        return CheckpointTuple(
+            config=to_config(thread_id, ns, checkpoint_id),
+            checkpoint=checkpoint,
+            metadata=metadata,
+            parent_config=to_config(thread_id, ns, parent) if parent else None,
+            pending_writes=pending,
         )
-    pending = [load_write(context, write, where, allowance, chunks) for write in decode_writes(writes, where)]
-    return CheckpointTuple(
-        config=to_config(thread_id, where.checkpoint_ns, where.checkpoint_id or ""),
-        checkpoint=checkpoint,
-        metadata=metadata,
-        parent_config=to_config(thread_id, where.checkpoint_ns, parent) if parent else None,
-        pending_writes=pending,
-    )

@@ -10,7 +10,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 
 Compression: TypeAlias = Literal["zstd"]
-"""What a saver may compress with."""
+"""The algorithms that a saver may compress with."""
 NAMES = ("zstd",)
 MIN_BYTES = 1024
 """Bytes below which a value is not compressed."""
@@ -66,7 +66,7 @@ def decompress(data: bytes, allowance: Allowance) -> bytes:
 
 
 def is_compressed(kind: bytes) -> bool:
-    """Whether a type is that of compressed bytes."""
+    """True if a type is that of compressed bytes."""
     return kind.startswith(_MARK)
 
 

@@ -1,8 +1,9 @@
-"""What every operation needs to know of the saver it works for."""
+"""The settings of a saver, as its operations see them."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -11,6 +12,9 @@ from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import Expiry
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.compression import Compression
+
+Counted: TypeAlias = "Callable[[Generator[Any, Any, Any], str], Generator[Any, Any, Any]]"
+"""Returns an operation that is counted under a name (`Counting.call`)."""
 
 
 class Context(NamedTuple):
@@ -21,15 +25,16 @@ class Context(NamedTuple):
     expiry: Expiry
     compression: Compression | None
     require_encryption: bool
-    """Whether plain values are refused (`encryption.py`)."""
+    """True if plain values are refused (`encryption.py`)."""
     chunk_cache: ChunkCache
     limits: Limits
     keep_last: int | None = None
-    """How many checkpoints of a namespace are kept; None: all."""
+    """Number of checkpoints that a namespace keeps. None: all."""
+    counted: Counted = lambda operation, _: operation
     requires_owner: bool = False
-    """Whether a thread that somebody owns takes no writes without a token."""
+    """True if a thread that somebody owns takes no writes without a token."""
     refuses_forks: bool = False
-    """Whether a loop's checkpoint is refused if its parent is not the newest any more."""
+    """True if a loop's checkpoint is refused if its parent is not the newest any more."""
 
 
 def default_ttl(context: Context) -> int | bytes:
@@ -38,5 +43,5 @@ def default_ttl(context: Context) -> int | bytes:
 
 
 def refresh_arguments(context: Context) -> tuple[bytes, int | bytes]:
-    """Whether reading moves the deadline, and the saver's TTL, as reading scripts take them."""
+    """The arguments of reading scripts that move the deadline: a flag, and the saver's TTL."""
     return (b"1" if context.expiry.refresh_on_read else b"0"), default_ttl(context)

@@ -1,21 +1,35 @@
-"""What a saver that encrypts refuses: values that are not encrypted.
+"""Encoding and decoding by a saver that encrypts, which refuses plain values.
 
-A serializer that encrypts names its cipher behind the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does. That serializer also
-decodes values without a cipher, as they are. So whoever can write to Redis could have a value decoded without knowing the key, and decoding
-can run code (`docs/security.md`).
+A serializer that encrypts names its cipher after the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does. That
+serializer also decodes values without a cipher. So whoever can write to Redis could have a value decoded without knowing
+the key, and decoding can run code (`docs/security.md`).
 """
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from redis_saver._storage.context import Context
+from redis_saver._common import names
 from redis_saver.errors import NotEncrypted
 
 
+class Context(Protocol):
+    """A saver, store or cache, as far as encryption matters."""
+
+    @property
+    def serde(self) -> SerializerProtocol:
+        """The serializer."""
+
+    @property
+    def require_encryption(self) -> bool:
+        """True if plain values are refused."""
+
+
 def check(required: bool | None, serde: SerializerProtocol) -> bool:
-    """Check a saver's setting. None stands for: yes if the serializer is an `EncryptedSerializer`.
+    """Check the setting `require_encryption`. None means True if the serializer is an `EncryptedSerializer`.
 
     Raises:
         TypeError: It is no bool.
@@ -36,31 +50,54 @@ def check(required: bool | None, serde: SerializerProtocol) -> bool:
 
 
 def names_cipher(kind: str | bytes) -> bool:
-    """Whether the type of a value says that it is encrypted."""
+    """True if the type of a value says that it is encrypted."""
     return b"+" in kind if isinstance(kind, bytes) else "+" in kind
 
 
-def check_read(context: Context, kind: str | bytes) -> None:
-    """Look at a stored value's type before the value is decoded.
+def dumps(context: Context, value: Any) -> tuple[str, bytes]:
+    """Encode a value by the serializer: its type and its bytes.
 
     Raises:
-        NotEncrypted: It is not encrypted, and the saver reads only what is.
+        ValueError: It is not encrypted, and only encrypted values may be written.
+    """
+    kind, data = context.serde.dumps_typed(value)
+    check_written(context, kind)
+    return kind, data
+
+
+def loads(context: Context, kind: bytes, data: bytes) -> Any:
+    """Decode a value by the serializer.
+
+    Raises:
+        NotEncrypted: It is not encrypted, and only encrypted values may be read. It is not decoded.
+    """
+    check_read(context, kind)
+    return context.serde.loads_typed((names.decode(kind), data))
+
+
+def check_read(context: Context, kind: str | bytes) -> None:
+    """Check a stored value's type before the value is decoded.
+
+    Raises:
+        NotEncrypted: As `loads`.
     """
     if context.require_encryption and not names_cipher(kind):
         raise NotEncrypted(
-            f"it is not encrypted (its type is {kind!r}), and this saver reads only what is. It was not decoded. If you wrote it before "
-            "you turned encryption on, encrypt the thread with redis-saver migrate, or read it with require_encryption=False "
-            "until it is written again. If you did not write it, somebody without the key did: see docs/security.md"
+            f"it is not encrypted (its type is {kind!r}), and only encrypted values are read here. It was not decoded. If you "
+            "wrote it before you turned encryption on, encrypt the thread with redis-saver migrate, or read it with "
+            "require_encryption=False until it is written again. If you did not write it, somebody without the key did: see "
+            "docs/security.md"
         )
 
 
 def check_written(context: Context, kind: str) -> None:
-    """Look at the type a serializer gave before the value is sent.
+    """Check the type that a serializer gave before the value is sent.
 
     Raises:
-        ValueError: It is not encrypted, and the saver writes only what is.
+        ValueError: As `dumps`.
     """
     if context.require_encryption and not names_cipher(kind):
         raise ValueError(
-            f"the serializer did not encrypt it (its type is {kind!r}), and require_encryption is on. Pass a serde= that encrypts every value"
+            f"the serializer did not encrypt it (its type is {kind!r}), and require_encryption is on. Pass a serde= that "
+            "encrypts every value"
         )

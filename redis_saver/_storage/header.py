@@ -14,17 +14,24 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, cast
 
-from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata
+from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
 
 from redis_saver._common import names
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._storage import encryption
+from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
-from redis_saver._storage.version_table import VersionTable, names_in, versions_seen
 from redis_saver.errors import decoding, encoding
 
+PRESENT, ABSENT = b"1", b"0"
+"""Flags of the channels of a header: with a value, without one."""
+NEW, UNCHANGED, EMPTIED, EMPTY = b"v", b"u", b"e", b"x"
+"""Flags of the channels of a `put`: the value is sent; it is stored already; there is none any more; there was none."""
+_MAX_NAMES = 65535
+_SEEN, _SEEN_SHORT = b"=", b"~"
 RETAINED = b"-"
 """Beside `ABSENT` and `PRESENT` the flag of an entry whose value is held, but is not the checkpoint's (see `lua/checkpoint/put.lua`)."""
 
@@ -45,7 +52,7 @@ class Header(NamedTuple):
 
 
 class Links(NamedTuple):
-    """What a header says in the open."""
+    """The links of a header, which scripts can read."""
 
     parent: str
     time: str
@@ -86,11 +93,9 @@ def encode(
     if "ts" in checkpoint and (not isinstance(time, str) or not time):
         rest["ts"] = time
     with encoding("checkpoint {!r}", checkpoint["id"]):
-        kind, body = context.serde.dumps_typed(rest)
-        encryption.check_written(context, kind)
+        kind, body = encryption.dumps(context, rest)
     with encoding("the metadata of checkpoint {!r}", checkpoint["id"]):
-        about_kind, about = context.serde.dumps_typed(metadata)
-        encryption.check_written(context, about_kind)
+        about_kind, about = encryption.dumps(context, metadata)
     return pack(
         (
             names.component(parent) if parent else b"",
@@ -114,12 +119,10 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
     """The inverse of all of that; `place` says whose header it is, for the message."""
     with decoding("the header of {}", place):
         parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
-        encryption.check_read(context, kind)
-        encryption.check_read(context, about_kind)
-        rest = _mapping(context.serde.loads_typed((names.decode(kind), body)))
+        rest = _mapping(encryption.loads(context, kind, body))
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the rest of the checkpoint holds keys that belong to its header")
-        metadata = _mapping(context.serde.loads_typed((names.decode(about_kind), about)))
+        metadata = _mapping(encryption.loads(context, about_kind, about))
         listed, versions = names_in(chunks[names_chunk]), [names.version_from(token) for token in unpack(tokens)]
         numbers = struct.unpack(f">{len(flags)}H", slots)
         checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
@@ -139,14 +142,14 @@ def _mapping(found: Any) -> dict[str, Any]:
     return found
 
 
-def table_of(header: bytes) -> tuple[bytes, bytes, bytes, bytes]:
-    """The flags, names, slots and tokens of a header; `KnownTable.links` are the last three.
+def names_chunk_of(header: bytes) -> bytes:
+    """The field of the chunk with a header's names."""
+    return take(header, 0, 4)[0][3]
 
-    Raises:
-        ValueError: It is no header.
-    """
-    _, _, _, names_chunk, flags, slots, tokens = take(header, 0, 7)[0]
-    return flags, names_chunk, slots, tokens
+
+def flags_of(header: bytes) -> bytes:
+    """The flags of a header's entries: `PRESENT` or `ABSENT`."""
+    return take(header, 0, 5)[0][4]
 
 
 def decode_time(links: bytes, thread: str) -> str:
@@ -169,7 +172,8 @@ def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allow
         entries = [
             flags[place : place + 1] + channels[place] + b"\0" + versions[slot] for place, slot in enumerate(numbers)
         ]
-        entries += [RETAINED + entry for entry in unpack(retained)]
+        if retained:
+            entries += [RETAINED + entry for entry in unpack(retained)]
         of = names.name_of(parent) if parent else ""
         return Links(of, names.decode(time), run, names_chunk, entries, links[:end])
 
@@ -179,17 +183,11 @@ def own_entries(entries: Iterable[bytes]) -> list[bytes]:
     return [entry for entry in entries if entry[:1] != RETAINED]
 
 
-def channel_of(entry: bytes) -> str:
-    """The channel of an entry."""
-    return names.name_of(entry[1 : entry.index(b"\0") + 1])
-
-
 def metadata(context: Context, header: bytes, where: object) -> dict[str, Any]:
     """The metadata of a header alone; `where` says whose, for the message."""
     with decoding("the metadata of {}", where):
         *_, kind, data = unpack(header)
-        encryption.check_read(context, kind)
-        return _mapping(context.serde.loads_typed((names.decode(kind), data)))
+        return _mapping(encryption.loads(context, kind, data))
 
 
 def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
@@ -202,7 +200,134 @@ def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
     about = metadata(context, header, f"a checkpoint of thread {shown(source)}")
     if about.get("thread_id") == source:
         with encoding("the metadata of a checkpoint"):
-            kind, chunks[_ABOUT + 1] = context.serde.dumps_typed({**about, "thread_id": target})
-            encryption.check_written(context, kind)
+            kind, chunks[_ABOUT + 1] = encryption.dumps(context, {**about, "thread_id": target})
         chunks[_ABOUT] = names.encode(kind)
     return pack(chunks)
+
+
+# -- version tables
+
+
+class VersionTable(NamedTuple):
+    """The channels of a checkpoint and their versions."""
+
+    names_chunk: bytes
+    """The field of the chunk with the names: of channels, then of nodes."""
+    names: bytes
+    """The chunk."""
+    fields: tuple[bytes, ...]
+    """The field of each channel's value, in the order of `channel_versions`, as the next ones."""
+    present: bytes
+    """Which channels have a value."""
+    flags: bytes
+    """The flags of `put`."""
+    slots: bytes
+    """The position of each version among the tokens, of two bytes."""
+    tokens: bytes
+    """Frames: the versions, each once."""
+    seen: bytes
+    """`versions_seen` as positions in names and tokens; nothing if it is of another form than LangGraph's."""
+    written: int
+    """Number of channels whose version is among the new versions of `put`."""
+
+
+def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes = b"") -> VersionTable:
+    """The version table of a checkpoint.
+
+    Args:
+        checkpoint: The checkpoint.
+        new_versions: The versions of the channels that were written.
+        prefix: What the fields of its namespace begin with.
+
+    Raises:
+        TypeError: A version is none.
+        ValueError: There are more names or versions than a header can tell apart.
+    """
+    versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
+    places = dict(zip(versions, range(len(versions)), strict=True))
+    tokens: dict[bytes, int] = {}
+    fields, slots, present, flags, written = list[bytes](), list[int](), list[bytes](), list[bytes](), 0
+    for channel, version in versions.items():
+        token = names.version_text(channel, version)
+        fields.append(prefix + names.component(channel) + token)
+        slots.append(tokens.setdefault(token, len(tokens)))
+        is_there, is_new = channel in values, channel in new_versions and new_versions[channel] == version
+        present.append(PRESENT if is_there else ABSENT)
+        flags.append((NEW if is_new else UNCHANGED) if is_there else EMPTIED if is_new else EMPTY)
+        written += is_new
+    seen = _seen(checkpoint.get("versions_seen"), places, tokens)
+    if len(places) > _MAX_NAMES or len(tokens) > _MAX_NAMES:
+        raise ValueError(
+            f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
+            f"the limit is {_MAX_NAMES}. Nothing was written. Store fewer channels"
+        )
+    packed = b""
+    if seen is not None:
+        short = max(len(places), len(tokens)) < 256
+        packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
+    return VersionTable(
+        *_names_chunk(tuple(places)),
+        tuple(fields),
+        b"".join(present),
+        b"".join(flags),
+        struct.pack(f">{len(slots)}H", *slots),
+        pack(tokens),
+        packed,
+        written,
+    )
+
+
+def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:
+    """`versions_seen` as positions: of each node its name and how many, then pairs of channel and version.
+
+    None where it is of another form than LangGraph's; it is then left in the body.
+    """
+    if type(seen) is not dict:
+        return None
+    numbers: list[int] = []
+    for node, of in seen.items():
+        if type(node) is not str or type(of) is not dict:
+            return None
+        numbers += (places.setdefault(node, len(places)), len(of))
+        for channel, version in of.items():
+            if type(channel) is not str or type(version) not in (str, int, float):
+                return None
+            numbers.append(places.setdefault(channel, len(places)))
+            numbers.append(tokens.setdefault(names.version_text(channel, version), len(tokens)))
+    return numbers
+
+
+_CHUNKS: BoundedCache[tuple[str, ...], tuple[bytes, bytes]] = BoundedCache(512, 2**20)
+"""Chunks by their names, which most checkpoints of a graph share. They can be made again."""
+_NAMES: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(512, 2**20)
+"""The inverse."""
+
+
+def _names_chunk(listed: tuple[str, ...]) -> tuple[bytes, bytes]:
+    """The field and the bytes of the chunk with some names. It is never empty."""
+    if (made := _CHUNKS.get(listed)) is None:
+        chunk = b"".join(map(names.component, listed)) or b"\0"
+        made = PLAIN + digest(chunk), chunk
+        _CHUNKS.store(listed, made, 2 * len(chunk))
+    return made
+
+
+def names_in(chunk: bytes) -> tuple[str, ...]:
+    """The names in a chunk."""
+    if (listed := _NAMES.get(chunk)) is None:
+        listed = tuple(names.components(chunk))
+        _NAMES.store(chunk, listed, 2 * len(chunk))
+    return listed
+
+
+def versions_seen(packed: bytes, listed: tuple[str, ...], versions: list[Any]) -> dict[str, dict[str, Any]]:
+    """The inverse: `versions_seen`, from names and versions."""
+    short = packed[:1] == _SEEN_SHORT
+    numbers = packed[1:] if short else struct.unpack(f">{len(packed) // 2}H", packed[1:])
+    seen, at = {}, 0
+    while at < len(numbers):
+        node, start = listed[numbers[at]], at + 2
+        at = start + 2 * numbers[at + 1]
+        pairs = zip(numbers[start:at:2], numbers[start + 1 : at : 2], strict=True)
+        seen[node] = {listed[channel]: versions[version] for channel, version in pairs}
+    return seen

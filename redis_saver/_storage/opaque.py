@@ -75,7 +75,7 @@ class OpaqueSerializer(FastSerializer):
         return obj.typed if isinstance(obj, Opaque) else super().dumps_typed(obj)
 
     def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
-        """As `FastSerializer.dumps_elements`."""
+        """Encode a value as `FastSerializer.dumps_elements` does."""
         if not fallback.KNOWN or obj is None or isinstance(obj, (bytes, bytearray, Opaque)):
             kind, data = self.dumps_typed(obj)
             return EncodedElements(kind, [data])
@@ -105,7 +105,7 @@ _PLAIN = OpaqueSerializer()
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same: their bytes are, or they compare as equal (sets, or 1 and 1.0)."""
+    """True if two values are the same: their bytes are, or they compare as equal (sets, or 1 and 1.0)."""
     try:
         if _PLAIN.dumps_typed(one) == _PLAIN.dumps_typed(other):
             return True

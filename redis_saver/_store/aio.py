@@ -9,8 +9,7 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from redis_saver._client.aio import AsyncDriver
-from redis_saver._client.blocks import AsyncBlock, NeedsAsyncWith
-from redis_saver._client.protocols import AsyncClient
+from redis_saver._client.base import AsyncBlock, AsyncClient, NeedsAsyncWith
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
@@ -26,10 +25,6 @@ class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
-    _takes = (
-        "an asyncio client, such as redis.asyncio.Redis or redis.asyncio.RedisCluster; "
-        "for a URL write from_conn_string(url)"
-    )
 
     async def setup(self) -> None:
         """The same as `asetup`, so await it."""

@@ -23,9 +23,8 @@ from langgraph.store.base import (
 )
 from typing_extensions import TypedDict
 
-from redis_saver._client import clients, clusters
-from redis_saver._client.base import RedisDriver
-from redis_saver._client.protocols import AsyncClient, SyncClient
+from redis_saver._client import clients
+from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of, shown
@@ -86,7 +85,7 @@ class StoreSettings(TypedDict, total=False):
     replica_timeout: float
 
 
-class Store(keywords.NamesOurs, BaseStore, Generic[ClientT]):
+class Store(BaseStore, Generic[ClientT]):
     """A store on one Redis or Valkey. Every method also has a form with an `a` in front, for asyncio."""
 
     supports_ttl: bool = True
@@ -108,7 +107,7 @@ class Store(keywords.NamesOurs, BaseStore, Generic[ClientT]):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
-        cluster_timeout: float = clusters.CLUSTER_TIMEOUT,
+        cluster_timeout: float = CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,

@@ -8,8 +8,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from redis_saver._client.blocks import Block, NeedsWith
-from redis_saver._client.protocols import SyncClient
+from redis_saver._client.base import Block, NeedsWith, SyncClient
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
@@ -27,7 +26,6 @@ class RedisStore(Store[SyncClient], Block):
 
     _driver: SyncDriver | DriverWrapper[Request]
     _driver_class = SyncDriver
-    _takes = "a blocking client, such as redis.Redis or redis.RedisCluster; for a URL write from_conn_string(url)"
 
     def setup(self) -> None:
         """Check the server's version, and make its own index of vectors, as `asetup` says."""

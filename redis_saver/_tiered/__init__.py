@@ -1,7 +1,7 @@
 """Operations over two tiers: a saver of ours that answers (hot), and any saver that remembers (cold).
 
-**Write-through.** Every write goes to cold first. So cold is complete, and hot may drop its copy of a thread at any time ("give it up"). Three things keep hot
-from answering with less than cold has:
+**Write-through.** Every write goes to cold first. So cold is complete, and hot may drop its copy of a thread at any
+time ("give it up"). Four things keep hot from answering with less than cold has:
 
 - **Intents.** Before a writer writes to cold, it puts a write intent into hot (`lua/tiered/begin_intent.lua`). When hot has the write too, the intent ends
   (`lua/tiered/end_intent.lua`). A reader that finds an intent asks cold. So no stale answer remains if the writer dies in between, or if hot fails it. After
@@ -11,6 +11,13 @@ from answering with less than cold has:
   that it has it (`lua/lib/tiers.lua`).
 - **Fill leases.** A reader that misses first asks hot for a fill lease (`lua/tiered/fill_lease.lua`), and then reads cold. Every write and deletion ends the
   fill lease. So the reader cannot fill hot with something older than what was written meanwhile (`lua/tiered/fill.lua`).
+- **Early writes.** LangGraph may send pending writes before their checkpoint. If hot then loses the thread, cold alone
+  has them, and a fill brings only what is older. So `@complete` and `@has_latest` hold the token of the fill that set
+  them. A process notes which fill it knows, and when it learned of it (`Fills`). It sends the token with a `put` only
+  if the checkpoint's id was made later. If hot has the same token, it has kept all writes since, among them those of
+  this checkpoint. No two clocks are compared: the id and the note are of one process.
+  Otherwise the `put` goes to cold first. Hot keeps what it has, but no longer says that it has the newest checkpoint
+  (`lua/tiered/put_through.lua`). A fill then brings the checkpoint with its writes.
 
 So a write does not begin if hot cannot be told of it: other processes may still see hot, and would go on believing it. With
 `on_hot_error="bypass"` reads go on without hot, and so do writes that have begun.

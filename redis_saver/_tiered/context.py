@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver, context_of
@@ -29,22 +30,73 @@ HOT_CANNOT_HAVE = (EncodeError, LimitExceeded)
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
-Verify: TypeAlias = Literal["never", "on_open", "always"]
+Verify: TypeAlias = Literal["never", "on_open"]
 ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
-class NegativeEntry(NamedTuple):
-    """An entry of the negative cache: cold had nothing. It holds until somebody writes the thread."""
+class Fill(NamedTuple):
+    """A fill that this process knows: hot learned from cold what the newest checkpoint is, or that there is none."""
 
-    token: str
-    field: bytes
-    """The field that a first write sets in hot: `@complete`, or `@has_latest` and the namespace."""
+    token: bytes
+    since: str
+    """The time in a uuid6 that was made when this process knew of the fill."""
+    field: bytes = b""
+    """If hot did not have the thread: the field that a first write sets (`@complete`, or `@has_latest` and the ns)."""
 
-    def holds_for(self, ns: str) -> bool:
-        """Whether a write to this namespace sets that field."""
-        return self.field in (WHOLE, newest_of(ns))
+    def is_before(self, checkpoint_id: str) -> bool:
+        """True if a checkpoint id was surely made after this process knew of the fill.
+
+        LangGraph makes ids by `uuid6`, which never goes back in one process. Of another kind of id nothing is known.
+        """
+        is_uuid6 = len(checkpoint_id) == 36 and checkpoint_id[14] == "6"
+        return is_uuid6 and checkpoint_id[: len(self.since)] > self.since
 
 
+class Fills:
+    """The last fill of each namespace of a thread that this process knows.
+
+    If one is forgotten, the next put goes to cold first: hot may lack pending writes of the checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self._young = dict[str, dict[str, Fill]]()
+        self._old = dict[str, dict[str, Fill]]()
+
+    @staticmethod
+    def now() -> str:
+        """The time in a uuid6 that is made now."""
+        return str(uuid6())[:18]
+
+    def learn(self, thread: str, ns: str, fill: Fill) -> None:
+        """Remember a fill. What was known of other namespaces is void if it is of the root, or of an empty thread."""
+        if len(thread) + len(ns) > names.MAX_CACHED_NAME:
+            return
+        by_ns = self._of_thread(thread)
+        if not ns or fill.field == WHOLE:
+            by_ns, ns = {}, ""
+        elif len(by_ns) >= MAX_NAMESPACES:
+            by_ns = {each: by_ns[each] for each in ("",) if each in by_ns}
+        if len(self._young) >= MAX_NOTED // 2:
+            self._old, self._young = self._young, {}
+        self._young[thread] = {**by_ns, ns: fill}
+
+    def hear(self, thread: str, ns: str, token: bytes) -> None:
+        """Learn the fill that hot names, unless it is known."""
+        fill = self.of(thread, ns)
+        if fill is None or fill.token != token:
+            self.learn(thread, ns, Fill(token, self.now()))
+
+    def of(self, thread: str, ns: str) -> Fill | None:
+        """The last known fill of a namespace, else that of the root: of a whole thread it is the same."""
+        by_ns = self._of_thread(thread)
+        return by_ns.get(ns) or by_ns.get("")
+
+    def _of_thread(self, thread: str) -> dict[str, Fill]:
+        return self._young.get(thread) or self._old.get(thread) or {}
+
+
+MAX_NAMESPACES = 50
+"""Maximum number of namespaces per thread whose fills are remembered."""
 WHOLE = b"@complete"
 
 
@@ -111,8 +163,7 @@ class Tiers:
         """None: write-through."""
         self.counts: Counts = Counts()
         self.backlog: BacklogCount = BacklogCount(self.counts)
-        self.negative_cache: dict[str, NegativeEntry] = {}
-        """Threads of which cold had nothing."""
+        self.fills: Fills = Fills()
         self.verified: set[tuple[str, str]] = set()
         """Threads and namespaces whose newest checkpoint was compared with cold's."""
 
@@ -126,6 +177,12 @@ class Tiers:
         clone = copy.copy(self)
         clone._hot = hot  # noqa: SLF001 - it is of this class
         return clone
+
+
+def known_fill(tiers: Tiers, where: config.Address, checkpoint_id: str | None = None) -> Fill | None:
+    """The last fill of a namespace that a write may rely on; a put only if its checkpoint's id was made later."""
+    fill = tiers.fills.of(where.thread_id, where.checkpoint_ns)
+    return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
 
 
 def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:

@@ -14,7 +14,7 @@ from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Argument, Call, Operation, Sleep
 from redis_saver._storage.context import default_ttl
 from redis_saver._tiered import context
-from redis_saver._tiered.context import Tiers, best_effort
+from redis_saver._tiered.context import Fill, Tiers, best_effort
 from redis_saver._tiered.enrolling import bring_enrolled
 from redis_saver._tiered.flush import run as flushing
 from redis_saver._tiered.flush.run import DELETIONS_KEPT, busy, flush_now
@@ -43,10 +43,12 @@ class Intent(NamedTuple):
     """Whether hot has writes of the checkpoint without their task paths, from a fill."""
     newest: bytes
     """The field that says what hot has of the thread after this write, as `lua/tiered/end_intent.lua` takes it."""
+    fill: bytes
+    """The token of the fill that the writer knows, or nothing."""
 
 
 def begin_intent(
-    tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", ns: str | None = None, *, need: Need = ""
+    tiers: Tiers, thread: str, record: bytes, writes: bytes = b"", fill: Fill | None = None, *, need: Need = ""
 ) -> Tiered[Intent]:
     """Begin a write intent. If hot has something that cold lacks, it is flushed first; until then hot is believed.
 
@@ -55,7 +57,7 @@ def begin_intent(
         thread: The thread.
         record: What is written.
         writes: For pending writes: the beginning of the members of the checkpoint's writes.
-        ns: The namespace that is written; None: all.
+        fill: The last fill that the writer knows, if the write may rely on it.
         need: "all": cold first gets what was coalesced, too. "nothing": the thread is deleted next, so what only hot has is not flushed, and a
             damaged thread is removed first.
 
@@ -64,10 +66,7 @@ def begin_intent(
     """
     keys = tiers.hot.keyspace.tier_keys(thread)
     token = tiers.leases.token(keys.intents)
-    known_empty = tiers.negative_cache.pop(thread, None)
-    if known_empty and (ns is None or not known_empty.holds_for(ns)):
-        known_empty = None
-    granted = known_empty.token if known_empty else ""
+    granted = fill.token if fill else b""
     arguments = (token, default_ttl(tiers.hot), writes, granted, record, need, context.WRITER_GONE)
     deadline = flushing.until_busy()
     while True:
@@ -87,10 +86,9 @@ def begin_intent(
         elif in_cold == IntentReply.WAIT:
             yield Sleep(0.02)
         else:
-            newest = known_empty.field if known_empty and nothing_since else b""
-            return Intent(
-                token, in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE, bool(is_pathless), newest
-            )
+            newest = fill.field if fill and nothing_since else b""
+            is_here, has_all = in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE
+            return Intent(token, is_here, has_all, bool(is_pathless), newest, granted)
 
 
 def _marked(
@@ -120,7 +118,10 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
     answer = yield Call(scripts.REPAIR, left, (b"0",))
     if answer == RepairReply.ASK_COLD:
-        in_cold = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        if tiers.cold_is_postgres:  # it also counts writes whose checkpoint has not come yet
+            in_cold = any((yield ColdCall("count_thread", (thread,))))
+        else:
+            in_cold = bool((yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})))
         answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
         if answer == RepairReply.ASK_COLD:  # if not, somebody deleted it meanwhile
             raise damage
@@ -135,7 +136,8 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
     """End an intent. Hot has what was written, if it has the field `needed`."""
-    yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, (intent.token, intent.newest, needed))
+    arguments = (intent.token, intent.newest, needed, intent.fill)
+    yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
 def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> Tiered[None]:
@@ -150,7 +152,7 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> T
         except Exception as error:
             if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
                 keys = tiers.hot.keyspace.tier_keys(thread)
-                yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE)))
+                yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
             raise
 
     yield from best_effort(tiers, or_forget())

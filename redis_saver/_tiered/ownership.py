@@ -110,11 +110,11 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
         elif answer == RollBackReply.WRITING:
             yield Sleep(_PAUSE)
             yield from reading.get_tuple(tiers, config.to_config(thread, "", ""))  # ends intents of dead writers
-    tiers.negative_cache.pop(thread, None)
     if removal:
         with decoding("what was removed of thread {!r}", thread):
             *_, revision = answer
-        yield from pruning.carry_out(tiers.hot, thread, revision, rest)  # chunks that nothing refers to any more
+        # Remove the chunks that nothing refers to any more.
+        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), revision, rest)
     if tiers.flush_queue:
         tiers.flush_queue.note(thread)
     else:

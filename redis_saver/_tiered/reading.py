@@ -10,11 +10,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import reading
-from redis_saver._checkpoint.put_request import whole
+from redis_saver._checkpoint.writing import whole
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
-from redis_saver._engine.replies import FillLeaseReply
+from redis_saver._engine.replies import FillLeaseReply, FillReply
 from redis_saver._engine.requests import Argument, Call
+from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._tiered import context
@@ -24,7 +25,7 @@ from redis_saver._tiered.context import (
     HOT_CANNOT_HAVE,
     MAX_NOTED,
     WHOLE,
-    NegativeEntry,
+    Fill,
     Tiers,
     best_effort,
     for_cold,
@@ -43,6 +44,8 @@ from redis_saver._tiered.requests import (
 from redis_saver.errors import ThreadDamaged
 
 _ATTEMPTS = 3
+TOKEN = 16
+"""Hexadecimal digits of a fill lease's token, which each put sends."""
 
 
 def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | None]:
@@ -50,10 +53,14 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
     where, waited, repaired = config.address(given), False, 0
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
     is_believed = tiers.verify == "never" or where.checkpoint_id is not None
+
+    def hear(token: bytes) -> None:
+        tiers.fills.hear(where.thread_id, where.checkpoint_ns, token)
+
     while True:
         damage: ThreadDamaged | None = None
         try:
-            found = yield from reading.read(tiers.hot, where, keys)
+            found = yield from reading.read(tiers.hot, where, keys, hear)
             if found is not None and (is_believed or (yield from _is_newest(tiers, where, found))):
                 tiers.counts.hits += 1
                 return found
@@ -78,16 +85,16 @@ def get_tuple(tiers: Tiers, given: RunnableConfig) -> Tiered[CheckpointTuple | N
         if waited:  # another caller read it from cold, and did not fill hot
             fetched = yield from _fetch(tiers, where, given)
         else:
-            fetched = yield SingleFlight((*where[:2], where.checkpoint_id or ""), lambda: _fetch(tiers, where, given))
+            fetched = yield fetching(tiers, where, given)
         if fetched is not None:
             return fetched.found
         waited = True
 
 
 def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | None) -> Tiered[bool]:
-    """For `verify`: whether cold has no newer checkpoint than hot. If it has, hot gives the thread up."""
+    """For `verify="on_open"`: False if cold has a newer checkpoint than hot, which then drops the thread."""
     place = where[:2]
-    if tiers.verify == "on_open" and place in tiers.verified:
+    if place in tiers.verified:
         return True
     newest = yield ColdCall("get_tuple", (for_cold(config.to_config(*place, "")),))
     if sum(map(len, place)) <= names.MAX_CACHED_NAME:
@@ -105,13 +112,19 @@ class _Fetched(NamedTuple):
     found: CheckpointTuple | None
 
 
+def fetching(tiers: Tiers, where: config.Address, given: RunnableConfig | None = None) -> SingleFlight:
+    """The request that fills hot with a checkpoint, or with the newest, unless hot has it."""
+    asked = given or config.to_config(*where[:2], where.checkpoint_id or "")
+    return SingleFlight((*where[:2], where.checkpoint_id or ""), lambda: _fetch(tiers, where, asked))
+
+
 def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered[_Fetched | None]:
     """Read from cold, and fill hot. None: hot has it by now.
 
     Raises:
         ThreadBusy: Hot had something that cold lacked, again after each flush.
     """
-    thread, token, deadline = where.thread_id, uuid4().hex, until_busy()
+    thread, token, deadline = where.thread_id, uuid4().hex[:TOKEN].encode(), until_busy()
     keys = tiers.hot.keyspace.tier_keys(thread)
     wanted = (
         names.component(where.checkpoint_ns),
@@ -129,33 +142,39 @@ def _fetch(tiers: Tiers, where: config.Address, given: RunnableConfig) -> Tiered
     except HotFailed:
         leased = 0
         tiers.counts.bypasses += 1
+    fill = Fill(token, tiers.fills.now())
     found = yield ColdCall("get_tuple", (for_cold(given),))
-    if found is None and leased and not where.checkpoint_id:
-        others = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
-        if len(thread) + len(where.checkpoint_ns) <= names.MAX_CACHED_NAME:
-            if len(tiers.negative_cache) >= MAX_NOTED:
-                tiers.negative_cache.clear()
-            tiers.negative_cache[thread] = NegativeEntry(token, newest_of(where.checkpoint_ns) if others else WHOLE)
-    if found is None or not leased:
-        return _Fetched(found)
-
-    def restore() -> Tiered[None]:
-        try:
-            arguments = fill_arguments(tiers.hot, found, token, newest=not where.checkpoint_id)
-        except HOT_CANNOT_HAVE:  # so cold alone has it
-            return
-        back, error = yield Attempt(Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments))
-        if error is None:
-            tiers.counts.rehydrations += back == 1  # not 0: the lease had ended
-        elif not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
-            raise error  # damaged: the next reader repairs it; out of memory: it does not fit into hot
-
-    yield from best_effort(tiers, restore())
+    if leased and (found or not where.checkpoint_id):
+        yield from best_effort(tiers, _restore(tiers, where, fill, found))
     return _Fetched(found)
 
 
+def _restore(tiers: Tiers, where: config.Address, fill: Fill, found: CheckpointTuple | None) -> Tiered[None]:
+    """Fill hot with what cold answered. If the namespace is empty in cold, note that in hot, or in this process."""
+    thread, ns, _ = where
+    try:
+        if found:
+            arguments = fill_arguments(tiers.hot, found, fill.token, newest=not where.checkpoint_id)
+            script: Script = scripts.FILL
+        else:
+            arguments, script = [fill.token, names.component(ns)], scripts.FILL_NOTHING
+    except HOT_CANNOT_HAVE:  # so cold alone has it
+        return
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    back, error = yield Attempt(Call(script, (keys.index_key, keys.data_key, keys.lease), arguments))
+    if error is not None and not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
+        raise error  # damaged: the next reader repairs it; out of memory: it does not fit into hot
+    if back == FillReply.FILLED:
+        tiers.counts.rehydrations += found is not None
+        if not where.checkpoint_id:
+            tiers.fills.learn(thread, ns, fill)
+    elif back == FillReply.ABSENT:
+        others = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        tiers.fills.learn(thread, ns, fill._replace(field=newest_of(ns) if others else WHOLE))
+
+
 def fill_arguments(
-    hot: Context, found: CheckpointTuple, token: str, *, newest: bool, is_last: bool = True
+    hot: Context, found: CheckpointTuple, token: str | bytes, *, newest: bool, is_last: bool = True
 ) -> list[Argument]:
     """The arguments of `lua/tiered/fill.lua`."""
     where = config.address(found.config)

@@ -24,7 +24,7 @@ class ColdCall(NamedTuple):
 class Attempt(NamedTuple):
     """A request that may fail. Reply: an `Outcome`."""
 
-    request: ColdCall | Request
+    request: ColdCall | SingleFlight | Request
 
 
 class Outcome(NamedTuple):

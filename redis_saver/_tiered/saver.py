@@ -5,29 +5,41 @@ from __future__ import annotations
 import copy
 import warnings
 from abc import abstractmethod
-from collections.abc import Collection, Generator
+from collections.abc import Collection, Generator, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+)
 from typing_extensions import Self
 
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Interface, Operations
+from redis_saver._checkpoint.interface import Interface
 from redis_saver._checkpoint.ownership import Record, Terms
+from redis_saver._checkpoint.pruning import Pruned
+from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import Log, log_text
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import R, T
+from redis_saver._engine.requests import Operation, R, T
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
-from redis_saver._tiered import checking, operations
+from redis_saver._tiered import checking, delta, listing, reading, thread_info, threads, writing
 from redis_saver._tiered.context import ColdHistory, Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import TieredDriver
 from redis_saver._tiered.flush.opaque_copy import opaque_pair
@@ -35,7 +47,7 @@ from redis_saver._tiered.flush.queue import FlushQueue, what_is_left
 from redis_saver._tiered.leases import Leases
 from redis_saver._tiered.lifetime import Lifetime
 from redis_saver._tiered.ownership import take
-from redis_saver._tiered.requests import HotFailed, Tiered, TieredRequest, setup
+from redis_saver._tiered.requests import HotFailed, Tiered, TieredRequest, TieredStream, setup
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.errors import BacklogWarning
@@ -54,11 +66,9 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     `verify`.
     """
 
-    _operations: ClassVar[Operations] = operations
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
-    _takes = "the saver in front, and the one behind it: (hot, cold)"
 
     @keywords.checked
     def __init__(
@@ -88,8 +98,8 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             on_hot_error: Write-through, where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone,
                 and so do writes that are under way. A new write raises in any case, and cold does not get it: other processes may still
                 see hot, and would believe it.
-            verify: Compare a newest checkpoint that hot answers with cold's, for writers that go straight to cold: `"never"`, `"on_open"`
-                (once for each thread and namespace in this process), `"always"`.
+            verify: For writers that go straight to cold. `"on_open"`: compare the newest checkpoint in hot with cold's, once per thread and
+                namespace in this process. `"never"`: trust hot.
             flusher: Write-behind, as all that follow: whether this process flushes, its own records and those that others left. False:
                 others do (`redis-saver flush`).
             flush_interval: Seconds for which records of a thread are gathered before they are flushed.
@@ -110,7 +120,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
                 f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another checkpoint saver, such as PostgresSaver"
             )
         configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
-        configs.one_of(type(self), "verify", verify, "never", "on_open", "always")
+        configs.one_of(type(self), "verify", verify, "never", "on_open")
         configs.one_of(type(self), "mode", mode, "write-through", "write-behind")
         configs.one_of(type(self), "cold_history", cold_history, "all", "latest")
         if mode == "write-behind" and on_hot_error == "bypass":
@@ -161,6 +171,63 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     @property
     def _context(self) -> Tiers:
         return self._tiers
+
+    # -- operations, as `Interface` calls them
+
+    def _get_tuple_gen(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
+        return reading.get_tuple(self._context, config)
+
+    def _put_gen(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> Tiered[RunnableConfig]:
+        return writing.put(self._context, config, checkpoint, metadata, new_versions)
+
+    def _put_writes_gen(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    ) -> Tiered[None]:
+        return writing.put_writes(self._context, config, writes, task_id, task_path)
+
+    def _list_checkpoints_gen(
+        self,
+        config: RunnableConfig | None,
+        filter: Mapping[str, Any] | None,
+        before: RunnableConfig | None,
+        limit: int | None,
+    ) -> TieredStream[CheckpointTuple]:
+        return listing.list_checkpoints(self._context, config, filter, before, limit)
+
+    def _get_delta_channel_history_gen(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Tiered[Mapping[str, DeltaChannelHistory]]:
+        return delta.get_delta_channel_history(self._context, config, channels)
+
+    def _delete_thread_gen(self, thread_id: str) -> Tiered[None]:
+        return threads.delete_thread(self._context, thread_id)
+
+    def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Tiered[None]:
+        return threads.delete_for_runs(self._context, run_ids)
+
+    def _copy_thread_gen(self, source: str, target: str) -> Tiered[None]:
+        return threads.copy_thread(self._context, source, target)
+
+    def _prune_gen(self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool) -> Tiered[Pruned]:
+        return threads.prune(self._context, thread_ids, retention, dry_run)
+
+    def _stream_threads_gen(self, query: ThreadQuery) -> TieredStream[TieredThreadInfo]:
+        return thread_info.stream_threads(self._context, query)
+
+    def _get_thread_gen(self, thread_id: str) -> Tiered[TieredThreadInfo | None]:
+        return thread_info.get_thread(self._context, thread_id)
+
+    def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
+        return threads.get_ttl(self._context, thread_id)
+
+    def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Tiered[None]:
+        return threads.expire(self._context, thread_id, verb, ttl)
 
     _guarded = scripts.GUARDED_TIERED
 

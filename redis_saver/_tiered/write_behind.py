@@ -1,14 +1,15 @@
 """Write-behind: hot acknowledges a write before cold has it.
 
-The scripts do that only if they know that hot lacks nothing (`lua/lib/write_behind.lua`): it has all of the thread, or the
-newest checkpoint of the namespace and the parent. If it does not, cold is read once, which fills hot. If the script refuses the write again, it goes to cold
-first, as with write-through.
+The scripts do that only if they know that hot lacks nothing (`lua/lib/write_behind.lua`). Hot has all of the thread, or
+the newest checkpoint of the namespace and the parent; and cold has no pending writes of the checkpoint that hot lost.
+If the script refuses, hot is filled with what may be missing. If it refuses again, the write goes to cold first, as
+with write-through.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
@@ -17,17 +18,13 @@ from redis_saver._checkpoint import writing
 from redis_saver._checkpoint.writing import Variant
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Argument, Operation
 from redis_saver._engine.scripts import Script
-from redis_saver._tiered import reading
 from redis_saver._tiered.cold_calls import writes_of
-from redis_saver._tiered.context import Queue, Tiers
+from redis_saver._tiered.context import Queue, Tiers, known_fill
 from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered.reading import fetching
 from redis_saver._tiered.requests import Tiered
 from redis_saver.errors import ThreadDamaged
-
-Store: TypeAlias = Callable[[Variant], Operation[bool]]
-"""An operation that stores a record in hot, by a variant of its script. It returns False if the script refused."""
 
 
 def put(
@@ -42,10 +39,13 @@ def put(
     where = config.address(given)
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else b""
 
-    def store(variant: Variant) -> Operation[bool]:
+    def store() -> Tiered[bool]:
+        variant = _variant(tiers, where, scripts.PUT_BEHIND, parent, checkpoint["id"])
         return writing.store(tiers.hot, where, given, checkpoint, metadata, new_versions, variant)
 
-    return (yield from _store(tiers, queue, where, store, scripts.PUT_BEHIND, parent))
+    # A fill tells nothing of this checkpoint's writes, as its id is older. So only the parent may be missing.
+    is_helped = where.checkpoint_id and known_fill(tiers, where, checkpoint["id"])
+    return (yield from _store(tiers, queue, where, store, [where] if is_helped else []))
 
 
 def put_writes(
@@ -59,33 +59,49 @@ def put_writes(
     """Store the pending writes of a task in hot. Returns False if they have to go to cold first."""
     where = config.address(given)
 
-    def store(variant: Variant) -> Operation[bool]:
+    def store() -> Tiered[bool]:
+        variant = _variant(tiers, where, scripts.PUT_WRITES_BEHIND, writes_of(where))
         return writing.store_writes(tiers.hot, where, given, writes, task_id, task_path, variant)
 
-    return (yield from _store(tiers, queue, where, store, scripts.PUT_WRITES_BEHIND, writes_of(where)))
+    # The checkpoint may not be there yet: then hot takes them if it has the newest.
+    return (yield from _store(tiers, queue, where, store, [where._replace(checkpoint_id=None), where]))
+
+
+def _variant(
+    tiers: Tiers, where: config.Address, script: Script, last: bytes, checkpoint_id: str | None = None
+) -> Variant:
+    """The script that also notes that cold lacks a record, with what this process knows of the thread."""
+    fill = known_fill(tiers, where, checkpoint_id)
+    more = (fill.token, fill.field, last) if fill else ("", "", last)
+    return Variant(script, tiers.hot.keyspace.tier_keys(where.thread_id).writing, more)
 
 
 def _store(
-    tiers: Tiers, queue: Queue, where: config.Address, store: Store, script: Script, last: bytes
+    tiers: Tiers,
+    queue: Queue,
+    where: config.Address,
+    store: Callable[[], Tiered[bool]],
+    lacked: Sequence[config.Address],
 ) -> Tiered[bool]:
-    """Store a record in hot, by a script that also notes that cold lacks it.
+    """Store a record in hot.
 
     Args:
         tiers: The saver.
         queue: Its flush queue.
         where: The checkpoint.
-        store: The operation.
-        script: The variant of its script.
-        last: The last argument of that.
+        store: The operation. It returns False if the script refused.
+        lacked: The checkpoints to fill hot with, one after the other, before it is tried again.
     """
     yield from queue.wait_for_capacity()
     try:
-        is_stored = yield from _fill_and_try(tiers, where, store, script, last)
+        is_stored = yield from _attempt(store)
+        for address in lacked:
+            if not is_stored:
+                yield fetching(tiers, address)
+                is_stored = yield from _attempt(store)
     except BaseException:
         queue.note(where.thread_id)  # hot may have it in spite of the error
         raise
-    finally:
-        tiers.negative_cache.pop(where.thread_id, None)
     if is_stored:
         queue.note(where.thread_id)
     else:
@@ -94,27 +110,11 @@ def _store(
     return is_stored
 
 
-def _fill_and_try(tiers: Tiers, where: config.Address, store: Store, script: Script, last: bytes) -> Tiered[bool]:
-    """As `_try`. If the script refuses, fill hot from cold and try once more."""
-    if (yield from _try(tiers, where, store, script, last)):
-        return True
-    wanted = [config.to_config(*where[:2], "")] if script is scripts.PUT_BEHIND else []
-    if where.checkpoint_id:
-        wanted.append(config.to_config(*where[:2], where.checkpoint_id))
-    for one in wanted:
-        yield from reading.get_tuple(tiers, one)
-    return (yield from _try(tiers, where, store, script, last))
-
-
-def _try(tiers: Tiers, where: config.Address, store: Store, script: Script, last: bytes) -> Tiered[bool]:
-    """Whether hot takes the record."""
-    known_empty = tiers.negative_cache.get(where.thread_id)
-    more: tuple[Argument, ...] = ("", "", last)
-    if known_empty and known_empty.holds_for(where.checkpoint_ns):
-        more = (known_empty.token, known_empty.field, last)
+def _attempt(store: Callable[[], Tiered[bool]]) -> Tiered[bool]:
+    """Store a record, unless hot's thread is damaged: cold may have it."""
     try:
-        return (yield from store(Variant(script, tiers.hot.keyspace.tier_keys(where.thread_id).writing, more)))
-    except ThreadDamaged:  # cold may have it
+        return (yield from store())
+    except ThreadDamaged:
         return False
 
 

@@ -17,9 +17,10 @@ from redis_saver._engine.scripts import Script
 from redis_saver._storage.chunks import digest
 from redis_saver._tiered import write_behind
 from redis_saver._tiered.cold_calls import versions_of_values, writes_of
-from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Tiers, for_cold
+from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, known_fill
 from redis_saver._tiered.intents import NOWHERE, begin_intent, end, end_intent
-from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver._tiered.reading import fetching
+from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
 from redis_saver.errors import ThreadDamaged
 
 
@@ -51,7 +52,11 @@ def put(
 
     field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
     parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
-    yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, needed=parent)
+    fill = known_fill(tiers, where, checkpoint["id"])
+    is_in_hot = yield from _write(tiers, where, cold, hot, scripts.PUT_THROUGH, field, fill, needed=parent)
+    if tiers.flush_queue and not is_in_hot:
+        # Hot can acknowledge the next put then. If the fill fails, the next reader raises the error.
+        yield Attempt(fetching(tiers, where._replace(checkpoint_id=None)))
     return stored
 
 
@@ -72,7 +77,10 @@ def put_writes(
         return writing.store_writes(tiers.hot, where, given, writes, task_id, task_path, variant)
 
     record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
-    yield from _write(tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, writes=writes_of(where))
+    fill = known_fill(tiers, where)
+    yield from _write(
+        tiers, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, fill, writes=writes_of(where)
+    )
 
 
 def _write(
@@ -82,10 +90,11 @@ def _write(
     hot: Callable[[Variant], Operation[bool]],
     script: Script,
     record: bytes,
+    fill: Fill | None,
     *,
     needed: bytes = b"",
     writes: bytes = b"",
-) -> Tiered[None]:
+) -> Tiered[bool]:
     """Write to cold, then to hot. Meanwhile the thread has a write intent in hot, which stays if something fails.
 
     Args:
@@ -95,20 +104,25 @@ def _write(
         hot: Makes the operation over hot, by a variant of its script.
         script: That variant, which also ends the intent.
         record: Names what is written.
+        fill: The last fill that may be relied on.
         needed: The field that hot must have so that it has after this all that cold has, unless the thread was empty.
         writes: For pending writes: the beginning of the members of the checkpoint's writes.
+
+    Returns:
+        True if hot stored it.
     """
-    thread = where.thread_id
-    intent = yield from begin_intent(tiers, thread, digest(record), writes, where.checkpoint_ns)
+    thread, is_in_hot = where.thread_id, False
+    intent = yield from begin_intent(tiers, thread, digest(record), writes, fill)
     yield cold(has_all=intent.has_all)
 
     def then() -> Operation[None]:
+        nonlocal is_in_hot
         # If hot gave up the parent, it may lack values. If writes came back by a fill, hot does not know the task paths that order them.
         if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
             keys = tiers.hot.keyspace.tier_keys(thread)
-            more = (intent.token, intent.newest, b"" if intent.newest else needed)
+            more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
             try:
-                yield from hot(Variant(script, (*keys.writing, keys.flush), more))
+                is_in_hot = yield from hot(Variant(script, (*keys.writing, keys.flush), more))
             except (ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
                 pass
             else:
@@ -116,3 +130,4 @@ def _write(
         yield from end_intent(tiers, thread, intent, NOWHERE)
 
     yield from end(tiers, thread, intent, then())
+    return is_in_hot

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis_saver._client.blocks import AsyncBlock
+from redis_saver._client.base import AsyncBlock
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._tiered.drivers import AsyncTieredDriver

@@ -186,10 +186,11 @@ def _take_page(
     if isinstance(answer, Mirror):
         try:
             results[position] = _search(tiers, place, op, answer)
-            tiers.counts.hits += 1
-            return
         except DecodeError:
             yield from _forget(tiers, place.partition, answer.entries)
+        else:
+            tiers.counts.hits += 1
+            return
         answer = b""
     tiers.counts.misses += 1
     missed.positions.append(position)

@@ -39,17 +39,9 @@ from redis_saver._tiered_store import reading, writing
 from redis_saver._tiered_store.context import StoreTiers, TieredStoreStats
 
 Hot = TypeVar("Hot", RedisStore, AsyncRedisStore)
-_ONLY_REDIS = "only a RedisStore has it, because hot holds copies of a part of what cold has. Over two tiers "
-_ELSEWHERE: Mapping[str, str] = {
-    "count": _ONLY_REDIS + "count what cold has, as by len(store.search(namespace_prefix, limit=1_000_000))",
-    "delete_namespace": _ONLY_REDIS
-    + "delete what store.search() finds by store.delete(), or all of a user by `redis-saver forget`",
-    "sweep_ttl": _ONLY_REDIS + "call cold.sweep_ttl() where cold has one; copies expire by themselves",
-}
-"""The remedy for a method of `RedisStore` that tiers do not have."""
 
 
-class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
+class TwoTierStore(BaseStore, Generic[Hot]):
     """What both flavours share.
 
     Writes go to `cold`, and return when it has them. `hot` has copies of what was read or written lately, and answers reads of these. `docs/tiered-store.md`
@@ -59,8 +51,6 @@ class TwoTierStore(keywords.NamesOurs, BaseStore, Generic[Hot]):
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
-    _takes = "the store in front, and the one behind it: (hot, cold)"
-    _elsewhere = _ELSEWHERE
     ttl_config: TTLConfig | None
 
     @keywords.checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redis_saver._client.blocks import Block
+from redis_saver._client.base import Block
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.drivers import SyncTieredDriver

@@ -92,7 +92,7 @@ async def test_each_entry_has_its_own_ttl(target: Target, cache: UniformCache) -
     names = [(A, "short"), (A, "long"), (A, "none")]
     await cache.set({names[0]: (1, 0.2), names[1]: (2, 100), names[2]: (3, None)})
     keys = CacheKeyspace(target.prefix)
-    short, long, none = (target.raw.pttl(keys.place(name).entry) for name in names)
+    short, long, none = (target.raw.pttl(keys.address(name).entry) for name in names)
     assert short <= 200 < 90_000 < long <= 100_000
     assert none == -1
     await asyncio.sleep(0.25)

@@ -14,7 +14,7 @@ from proxy import Proxy, proxy, retrying
 from uniform import Target
 from wrappers import Around, Meanwhile
 
-from redis_saver._cache import operations
+from redis_saver._cache.cache import ENTRIES_PER_REQUEST
 from redis_saver._cache.keys import SHARDS, CacheKeyspace
 from redis_saver._engine.requests import Batch
 
@@ -50,14 +50,14 @@ async def test_where_all_entries_have_a_ttl_every_key_has_a_deadline_that_is_not
         await cache.set({(A, str(ttl)): (1, ttl), (B, str(ttl)): (1, 10 * ttl)})
         assert without_deadline(target) == []
         entries = [target.raw.pttl(key) for key in target.keys() if b":entry:1:a" in key]
-        place = keyspace(target).place((A, "x"))
+        place = keyspace(target).address((A, "x"))
         generations = (place.generation, keyspace(target).generations[place.shard])
         assert all(max(entries) <= target.raw.pttl(key) + 100 <= 2 * longest + 100 for key in generations)
     assert index_sizes(target) == 0
 
 
 async def test_an_entry_without_a_ttl_outlives_one_with(target: Target, cache: UniformCache) -> None:
-    place = keyspace(target).place((A, "k"))
+    place = keyspace(target).address((A, "k"))
     await cache.set({(A, "k"): (1, 1)})
     await cache.set({(A, "other"): (1, None)})
     shard = keyspace(target).generations[place.shard]
@@ -69,14 +69,14 @@ async def test_an_entry_without_a_ttl_outlives_one_with(target: Target, cache: U
 
 async def test_clearing_a_namespace_removes_what_has_no_ttl(target: Target, cache: UniformCache) -> None:
     """In pages; what has a TTL is invalid at once, and goes by itself."""
-    many = 2 * operations.ENTRIES_PER_REQUEST + 7
+    many = 2 * ENTRIES_PER_REQUEST + 7
     await cache.set({(A, str(number)): (number, None) for number in range(many)})
     await cache.set({(("a", "x"), "k"): (1, None), (A, "0"): (1, 100)})
     assert index_sizes(target) == many
     await cache.clear([A])
     left = [key for key in target.keys() if b":entry:1:a" in key]
-    assert left == [keyspace(target).place((A, "0")).entry]
-    assert target.raw.exists(keyspace(target).place((A, "0")).generation) == 0
+    assert left == [keyspace(target).address((A, "0")).entry]
+    assert target.raw.exists(keyspace(target).address((A, "0")).generation) == 0
     assert index_sizes(target) == 1
     assert await cache.get([(A, "0"), (A, "1"), (("a", "x"), "k")]) == {(("a", "x"), "k"): 1}
 
@@ -104,7 +104,7 @@ async def test_an_index_forgets_entries_that_were_evicted(target: Target, cache:
         names = [(A, f"{turn}-{number}") for number in range(64)]
         await cache.set({name: (1, None) for name in names})
         if turn != 29:
-            target.raw.unlink(*(keyspace(target).place(name).entry for name in names))
+            target.raw.unlink(*(keyspace(target).address(name).entry for name in names))
         largest = max(largest, index_sizes(target))
     assert largest < 500, "of 1,920 that were set"
     assert len(await cache.get(names)) == 64
@@ -117,7 +117,7 @@ async def test_an_index_forgets_entries_that_were_evicted(target: Target, cache:
 async def test_a_generation_that_was_evicted_makes_misses(target: Target, cache: UniformCache, lost: str) -> None:
     names = [(A, "1"), (A, "2")]
     await cache.set({name: (1, None) for name in names})
-    place = keyspace(target).place(names[0])
+    place = keyspace(target).address(names[0])
     target.raw.unlink(place.generation if lost == "namespace" else keyspace(target).generations[place.shard])
     assert await cache.get(names) == {}
     await cache.set({names[0]: (2, None)})
@@ -135,7 +135,7 @@ async def test_an_index_that_was_evicted(target: Target, cache: UniformCache) ->
 
 async def test_an_older_entry_does_not_come_back_with_a_new_generation(target: Target, cache: UniformCache) -> None:
     await cache.set({(A, "k"): (1, None)})
-    entry = keyspace(target).place((A, "k")).entry
+    entry = keyspace(target).address((A, "k")).entry
     old = target.raw.get(entry)
     for namespaces in ([A], None):
         await cache.clear(namespaces)
@@ -267,7 +267,7 @@ def test_namespaces_lie_in_all_shards_and_these_in_all_parts_of_a_cluster() -> N
     from redis.crc import key_slot
 
     keys = CacheKeyspace("p")
-    shards = [keys.place(((f"user-{number}",), "k")).shard for number in range(1600)]
+    shards = [keys.address(((f"user-{number}",), "k")).shard for number in range(1600)]
     assert min(shards.count(shard) for shard in range(SHARDS)) > 50
     slots = sorted(key_slot(b"%d" % shard) for shard in range(SHARDS))
     assert max(high - low for low, high in zip(slots, slots[1:], strict=False)) < 16384 / 4
@@ -332,7 +332,7 @@ async def test_many_random_operations_against_a_model(target: Target, seed: int)
 async def test_callers_at_once_see_each_its_own(target: Target, seed: int, steps: int = 40) -> None:
     """Each caller has a namespace, all of one shard: what it set it finds, what it cleared it does not find, whatever others do there."""
     keys = keyspace(target)
-    spaces = [(f"{number}",) for number in range(400) if keys.place(((f"{number}",), "k")).shard == 3][:8]
+    spaces = [(f"{number}",) for number in range(400) if keys.address(((f"{number}",), "k")).shard == 3][:8]
     caches = [cache_of(target) for _ in range(2)]
 
     async def work(space: Any, rng: random.Random) -> None:

@@ -133,7 +133,7 @@ async def test_what_cannot_be_stored_whole_is_refused(target: Target, models: Un
 async def test_an_entry_that_is_no_answer_is_a_miss_that_counts(target: Target, models: UniformCache) -> None:
     space = CacheKeyspace(target.prefix, b"llm_cache")
     await models.update("p", "m", [Generation(text="x")])
-    entry = space.place(_name("p", "m")).entry
+    entry = space.address(_name("p", "m")).entry
     stamp = target.raw.get(entry)[:17]
     for raw in (
         b"7:msgpack\x01",

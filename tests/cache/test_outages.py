@@ -203,7 +203,7 @@ async def test_a_call_that_would_block_its_event_loop_is_not_skipped(target: Tar
 
 
 def entry(target: Target) -> bytes:
-    return CacheKeyspace(target.prefix).place(K).entry
+    return CacheKeyspace(target.prefix).address(K).entry
 
 
 async def unreadable(target: Target, raw: bytes, error: type[Exception], **options: Any) -> None:
@@ -242,7 +242,7 @@ async def test_bytes_of_a_newer_release_or_another_program(target: Target, raw: 
 
 async def test_a_key_of_another_program(target: Target) -> None:
     cache, strict = cache_of(target), cache_of(target, on_error="raise")
-    index = CacheKeyspace(target.prefix).indexes[CacheKeyspace(target.prefix).place(K).shard]
+    index = CacheKeyspace(target.prefix).indexes[CacheKeyspace(target.prefix).address(K).shard]
     target.raw.hset(index, "f", "1")
     await cache.set({K: (1, None)})
     assert (await cache.get([K]), cache.stats().errors, cache.stats().sets) == ({}, 1, 0)

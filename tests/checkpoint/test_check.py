@@ -14,7 +14,7 @@ import psycopg
 import pytest
 import redis
 from acl import acl_rule
-from factories import chain, config, put
+from factories import chain, config, late_id, put
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT
@@ -49,20 +49,21 @@ from redis_saver._common.names import Keyspace
 from redis_saver._storage import framing
 from redis_saver._storage.chunks import digest
 
+LATE = [late_id(number) for number in (1, 2, 3)]
 MESSAGES = [HumanMessage(f"{n} {'x' * 600}", id=str(n)) for n in range(12)]
 
 
-async def lived(uniform: Uniform) -> dict[str, Any]:
+async def lived(uniform: Uniform, one: str = "1", two: str = "2", three: str = "3") -> dict[str, Any]:
     """A thread with two namespaces, a run, values in chunks that two versions share, and writes of both kinds."""
     assert (
         await uniform.get_tuple(config()) is None
     )  # as a graph does; over two tiers hot then knows that it has all there is
     run = {"metadata": {"source": "loop", "step": 1, "parents": {}, "run_id": "run-1"}}
     first = await put(
-        uniform, config(), {"n": 1, "m": MESSAGES[:10]}, checkpoint_id="1", versions={"n": "1", "m": "1"}, **run
+        uniform, config(), {"n": 1, "m": MESSAGES[:10]}, checkpoint_id=one, versions={"n": "1", "m": "1"}, **run
     )
-    where = await put(uniform, first, {"n": 2, "m": MESSAGES}, checkpoint_id="2", versions={"n": "2", "m": "2"}, **run)
-    await put(uniform, config(ns="sub"), {"n": 3}, checkpoint_id="3", versions={"n": "1"}, **run)
+    where = await put(uniform, first, {"n": 2, "m": MESSAGES}, checkpoint_id=two, versions={"n": "2", "m": "2"}, **run)
+    await put(uniform, config(ns="sub"), {"n": 3}, checkpoint_id=three, versions={"n": "1"}, **run)
     await uniform.put_writes(where, [("n", 4), (INTERRUPT, "?")], "task", "path")
     return where
 
@@ -140,6 +141,30 @@ def report_chunks(target: Target) -> int:
     return sum(field[:1] in (b"p", b"z", b"n") for field in fields_of(target))
 
 
+async def test_a_version_that_comes_again_without_a_value_is_sound(saver: Uniform) -> None:
+    """Integer versions are the same on forks."""
+    first = await put(saver, config(), {"n": 1}, versions={"n": 1}, checkpoint_id="1")
+    for which, values in (("2", {"n": 2, "branch": "x"}), ("3", {"n": 3})):
+        versions = {"n": int(which), "branch": 2}
+        await put(saver, first, values, versions=versions, checkpoint_id=which)
+    assert (await saver.check("thread")).findings == ()
+    assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 3}
+
+
+async def test_what_older_versions_noted_for_a_history_limit_is_sound(target: Target) -> None:
+    """Members of subgraph calls, and two fields, in threads that a limit bounded before the client ran the trim."""
+    saver = target.uniform()
+    await put(saver, config("t"), {"n": 1}, checkpoint_id="1")
+    keys = Keyspace(target.prefix).keys("t")
+    target.raw.zadd(keys.index_key, {b"s" + names.component("1") + names.component("agent:task"): 0})
+    target.raw.hset(keys.data_key, mapping={b"@trim_at\0": b"28", b"@sweep_at": b"4096"})
+    assert (await saver.check("t")).findings == ()
+    await saver.copy_thread("t", "copy")
+    assert (await saver.check("copy")).findings == ()
+    await saver.prune(["t"], keep_last=1)
+    assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
+
+
 async def test_a_thread_that_is_not_there(saver: Uniform) -> None:
     with pytest.raises(ThreadNotFound, match="'thread'"):
         await saver.check("thread")
@@ -187,9 +212,9 @@ def names_chunk(target: Target) -> bytes:
 
 def counting(at: int, add: int) -> Callable[[Target], Any]:
     def act(target: Target) -> None:
-        state = [int(one) for one in fields_of(target)[b"@state"].split()]
-        state[at] += add
-        target.raw.hset(key_of(target), b"@state", b" ".join(b"%d" % one for one in state))
+        state = fields_of(target)[b"@state"].split()
+        state[at] = b"%d" % (int(state[at]) + add)
+        target.raw.hset(key_of(target), b"@state", b" ".join(state))
 
     return act
 
@@ -401,7 +426,7 @@ async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
         """What put_writes does, between the index and the data as the check reads them."""
         if left and left.pop():
             record = framing.pack([b"0", b"", b"n", b"null", b""])
-            form, rev, size, values, writes = map(int, fields_of(target)[b"@state"].split())
+            form, rev, size, values, writes = map(int, fields_of(target)[b"@state"].split()[:5])
             member = names.task("", "2", f"late {writes}")
             stored(member, record)(target)
             stored(b"@state", b"%d %d %d %d %d" % (form, rev, size + len(record), values, writes + 1))(target)
@@ -493,7 +518,7 @@ async def test_pages_that_do_not_go_on_end(target: Target) -> None:
 async def test_two_tiers_that_agree(tiers: Tiers) -> None:
     """Written through, behind, with gaps, and brought back; what cold lacks yet is counted, and nothing is wrong with it."""
     uniform = await tiers.uniform()
-    await lived(uniform)
+    await lived(uniform, *LATE)
     assert (await sound(uniform)).compared == 3
     behind = await tiers.uniform(mode="write-behind", flusher=False)
     await behind.get_tuple(config("behind"))
@@ -666,12 +691,12 @@ def test_the_command_when_it_cannot_run(capsys: pytest.CaptureFixture[str], monk
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_the_command_with_postgres(tiers: Tiers, capsys: pytest.CaptureFixture[str]) -> None:
-    await lived(await tiers.uniform())
+    await lived(await tiers.uniform(), *LATE)
     where = ("--redis", tiers.target.url, "--prefix", tiers.target.prefix, "--postgres")
     code, out = ran(capsys, *where, tiers.url, "thread")
     assert code == 0 and out[0].endswith(", 3 checkpoints compared with cold")
     with psycopg.connect(tiers.url, autocommit=True) as connection:
-        connection.execute("DELETE FROM checkpoints WHERE checkpoint_id = '2'")
+        connection.execute("DELETE FROM checkpoints WHERE checkpoint_id = %s", LATE[1:2])
     code, out = ran(capsys, *where, tiers.url, "thread")
     assert code == 1 and "cold does not have it" in out[1]
     assert ran(capsys, *where, tiers.url.rpartition("/")[0] + "/nothing", "thread")[0] == 2

@@ -62,7 +62,7 @@ async def test_what_a_warm_call_runs(target: Target) -> None:
     found = await saver.get_tuple(config())
     assert found.checkpoint["channel_values"] == {"messages": MESSAGES[:21], "n": 21}
     assert found.pending_writes == [("a task", "messages", MESSAGES[22:23]), ("a task", "n", 1)]
-    assert commands(target) == {"evalsha": 1, "zscore": 1, "hmget": 3, "zrevrangebylex": 1, "zrangebylex": 1}
+    assert commands(target) == {"evalsha": 1, "zscore": 1, "hmget": 2, "zrevrangebylex": 1, "zrangebylex": 1}
 
 
 async def test_a_warm_read_is_sent_no_chunk(target: Target) -> None:
@@ -125,34 +125,62 @@ async def test_a_thread_of_the_same_name_that_began_anew(target: Target) -> None
     assert (await reader.get_tuple(config())).checkpoint["channel_values"] == {"n": 0}
 
 
-@pytest.mark.parametrize("gone", [b"messages", b"n"])
-async def test_an_expected_value_that_is_gone(target: Target, gone: bytes) -> None:
-    saver = target.uniform()
-    await chat(saver)
-    await saver.get_tuple(config())
+@pytest.mark.parametrize("gone", [b"b\0messages\0", b"b\0n\0", b"c\x00000020\0"])
+async def test_a_field_of_a_known_checkpoint_that_somebody_removed(target: Target, gone: bytes) -> None:
+    """The process that put the checkpoint answers what it put. All others find the damage."""
+    saver, other = target.uniform(), target.uniform()
+    where = await chat(saver)
     data = saver.saver._context.keyspace.keys("thread").data_key
-    newest = saver.saver._context.chunk_cache.table_of(data, "")
-    (field,) = [field for field in newest.fields if field.startswith(b"b\0" + gone + b"\0")]
+    field = max(field for field in target.raw.hkeys(data) if field.startswith(gone))
     target.raw.hdel(data, field)
+    found = await saver.get_tuple(config())
+    assert (found.config, found.checkpoint["channel_values"]) == (where, {"messages": MESSAGES[:20], "n": 20})
     with pytest.raises(ThreadDamaged, match="is gone"):
-        await saver.get_tuple(config())
+        await other.get_tuple(config())
+    assert not (await saver.check("thread")).sound
 
 
-async def test_an_expected_header_or_record_that_is_gone(target: Target) -> None:
+async def test_a_record_of_pending_writes_that_is_gone(target: Target) -> None:
     saver = target.uniform()
     where = await chat(saver)
     await saver.put_writes(where, [("n", 1)], "a task")
     await saver.get_tuple(config())
     data = saver.saver._context.keyspace.keys("thread").data_key
     (record,) = [field for field in target.raw.hkeys(data) if field[:1] == b"w"]
-    kept = target.raw.hget(data, record)
     target.raw.hdel(data, record)
     with pytest.raises(ThreadDamaged, match="pending writes"):
         await saver.get_tuple(config())
-    target.raw.hset(data, record, kept)
-    target.raw.hdel(data, b"c\x00000020\0")
-    with pytest.raises(ThreadDamaged, match="header"):
-        await saver.get_tuple(config())
+
+
+async def test_processes_that_put_in_turns(target: Target) -> None:
+    """Each put finds the tag of another process, looks at all that it relies on, and takes one round trip."""
+    savers = [target.uniform(), target.uniform()]
+    where = await chat(savers[0])
+    for number in range(21, 31):
+        saver = savers[number % 2]
+        assert (await saver.get_tuple(config())).config == where
+        target.raw.config_resetstat()
+        where = await turn(saver, where, number)
+        where = await turn(savers[(number + 1) % 2], where, number, n=-number)
+        assert commands(target)["evalsha"] == 2
+    for saver in savers:
+        assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"messages": MESSAGES[:30], "n": -30}
+    assert (await savers[0].check("thread")).sound
+
+
+async def test_namespaces_that_are_put_to_in_turns_keep_the_tag(target: Target) -> None:
+    """As the subgraphs of a graph do: what a process knows of one of them holds while it puts to another."""
+    saver = target.uniform()
+    places = {ns: config(ns=ns) for ns in ("", "a", "b")}
+    for number in range(1, 9):
+        for ns, where in places.items():
+            target.raw.config_resetstat()
+            places[ns] = await turn(saver, where, number)
+            called = commands(target)
+            assert number < 3 or "hexists" not in called, (ns, number, called)
+    for ns in places:
+        assert (await saver.get_tuple(config(ns=ns))).checkpoint["channel_values"]["messages"] == MESSAGES[:8]
+    assert (await saver.check("thread")).sound
 
 
 async def test_a_value_that_came_later_for_a_version_without_one(target: Target) -> None:
@@ -189,14 +217,14 @@ async def test_a_checkpoint_that_is_put_again_while_it_is_known(target: Target) 
     assert (await saver.check("thread")).sound
 
 
-async def test_many_channels_are_read_from_the_header(target: Target) -> None:
-    """Of so many no table is remembered: the request would be longer than what it saves."""
+async def test_a_checkpoint_that_is_too_large_to_be_remembered(target: Target) -> None:
     saver = target.uniform()
-    values = {f"channel {number}": number for number in range(200)}
+    values = {f"channel {number}": "x" * 1000 for number in range(200)}
     versions = dict.fromkeys(values, versioned(1))
     await saver.put(config(), checkpoint(values, versions, "1"), {}, versions)
     data = saver.saver._context.keyspace.keys("thread").data_key
-    assert saver.saver._context.chunk_cache.table_of(data, "") is None
+    known = saver.saver._context.chunk_cache.of(data).checkpoints[""]
+    assert not known.header and known.size < 50_000
     for _ in range(2):
         assert (await saver.get_tuple(config())).checkpoint["channel_values"] == values
 
@@ -205,7 +233,7 @@ async def test_nothing_is_remembered_without_memory(target: Target) -> None:
     saver = target.uniform(cache_bytes=0)
     await chat(saver)
     data = saver.saver._context.keyspace.keys("thread").data_key
-    assert saver.saver._context.chunk_cache.table_of(data, "") is None
+    assert not saver.saver._context.chunk_cache.of(data).checkpoints
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"messages": MESSAGES[:20], "n": 20}
 
 

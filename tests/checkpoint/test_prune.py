@@ -144,6 +144,24 @@ async def test_what_a_delta_channel_needs_stays(saver: Uniform, seed_at: int | N
     assert await saver.prune(["t"], keep_last=keep_last) == Pruned()
 
 
+@pytest.mark.parametrize("absent", ["no version", "another version"])
+async def test_what_a_delta_channel_needs_stays_though_the_parent_needs_nothing(saver: Uniform, absent: str) -> None:
+    """The parent stays, and has no version of the channel yet; or it has one, and nothing was written before it."""
+    where: Any = config("t")
+    for step in range(5):
+        versions = {"n": f"{step:03}", "d": f"{step:03}"}
+        if absent == "no version" and 0 < step < 4:
+            del versions["d"]
+        values = {"n": step, **({"d": ["seed"]} if step == 0 else {})}
+        where = await put(saver, where, values, versions=versions, checkpoint_id=f"{step:03}")
+        if absent == "no version" or step == 3:
+            await saver.put_writes(where, [("d", step)], f"task{step}", "path")
+    before = await saver.get_delta_channel_history(config=where, channels=["d"])
+    await saver.prune(["t"], keep_last=2)
+    assert await saver.get_delta_channel_history(config=where, channels=["d"]) == before
+    assert "seed" in before["d"]
+
+
 async def test_a_channel_that_was_emptied_needs_nothing(saver: Uniform) -> None:
     """Like LangGraph's branch:to:... channels, which have a value for one checkpoint."""
     configs: list[dict[str, Any]] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from typing_extensions import TypedDict
 from uniform import Target, Uniform
 
 from redis_saver._checkpoint import guards
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver.errors import StaleParent
 
 
@@ -80,29 +80,9 @@ async def test_what_began_a_namespace_is_known_by_its_last_checkpoint(target: Ta
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_so_many_are_remembered(target: Target, monkeypatch: Any) -> None:
-    monkeypatch.setattr(guards, "_MAX_BEGUN", 3)
+async def test_only_the_last_loops_that_began_are_remembered(target: Target, monkeypatch: Any) -> None:
+    monkeypatch.setattr(guards, "_begun", BoundedCache(3))
     uniform = target.uniform(on_fork="raise")
     for number in range(5):
         await uniform.put(config(f"t{number}"), checkpoint({"n": 1}), {"source": "input", "step": -1}, {"n": "1"})
     assert [thread for _, thread, _ in guards._begun] == ["t2", "t3", "t4"]
-
-
-class _Shared(OrderedDict[Any, Any]):
-    """What OS threads share: another one forgets the oldest right after this one noted something."""
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        super().__setitem__(key, value)
-        if len(self) > 1:
-            self.popitem(last=False)
-
-
-@pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_a_put_is_not_failed_by_who_forgets_meanwhile(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    uniform = target.uniform(on_fork="raise")
-    begun = _Shared()
-    monkeypatch.setattr(guards, "_begun", begun)
-    where = await uniform.put(config(), checkpoint({"n": 1}), {"source": "input", "step": -1}, {"n": "1"})
-    OrderedDict.__setitem__(begun, "another", "x")
-    await uniform.put(where, checkpoint({"n": 2}), {"source": "loop", "step": 0}, {"n": "1"})
-    assert [place[1] for place in begun] == ["thread"]

@@ -541,6 +541,7 @@ def test_what_is_wrong_is_found_with_its_remedy(
             place.put(name, 1, n=1)
         raw.delete(saver._context.keyspace.keys(EVIL).index_key)
         behind = TieredSaver(saver, InMemorySaver(), mode="write-behind", flusher=False)
+        behind.get_tuple(config("dirty"))
         made = checkpoint({"n": "x"})
         behind.put(config("dirty"), made, {}, made["channel_versions"])
         monkeypatch.setattr(doctor, "_SLOW", 0)

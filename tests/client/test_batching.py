@@ -25,11 +25,11 @@ from servers import Cluster, Server, url_of
 from uniform import Target, Uniform
 
 from redis_saver import AsyncRedisSaver, KeyConflict
-from redis_saver._client import clusters, connections, pending
+from redis_saver._client import aio, batching
 from redis_saver._engine.requests import Batch, Call, Command
 from redis_saver._engine.scripts import Script
 
-EACH = pending.REQUESTS_PER_PIPELINE
+EACH = batching.REQUESTS_PER_PIPELINE
 
 
 class Relay:
@@ -221,11 +221,11 @@ async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(sav
         await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", b"x" * size)], f"task {size}")
 
     sent = Sent(monkeypatch)
-    third = pending.BYTES_PER_PIPELINE // 3
+    third = batching.BYTES_PER_PIPELINE // 3
     await asyncio.gather(*(write(third + number) for number in range(5)))
     assert sent.calls == [2, 2, 1]
     sent.writes.clear()
-    await asyncio.gather(write(10), write(pending.BYTES_PER_PIPELINE), write(20))
+    await asyncio.gather(write(10), write(batching.BYTES_PER_PIPELINE), write(20))
     assert sorted(sent.calls) == [1, 2]
 
 
@@ -678,7 +678,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pyt
     outside.join(20)
     assert outcomes == [redis.TimeoutError]  # its own: the relay stands still, as its loop has ended
     settings["port"] = server.port
-    monkeypatch.setattr(connections, "OWN_AFTER", 0.0)
+    monkeypatch.setattr(aio, "OWN_AFTER", 0.0)
 
     async def again() -> None:
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
@@ -749,18 +749,18 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     await all_right(read(clustered, *range(30)), *range(30))
     for position in (target, source, 3 - source - target):
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
-    client = clustered._driver.connections.batcher().client
+    batcher = clustered._driver.connections.batcher()
+    client = batcher.client
     assert client.get_node_from_key(keys.index_key).port == cluster.nodes[source].port  # it has not learned yet
-    assert await clusters.aask(client, keys.index_key, ("EXISTS", keys.index_key), {}) == 1
+    assert await batcher._carried(batcher.link.ask(keys.index_key, ("EXISTS", keys.index_key))) == 1
     await all_right(read(clustered, *range(30)), *range(30))
     await all_right(read(clustered, *range(30)), *range(30))
 
 
 async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:
     held = asyncio.Event()
-    node = clustered._driver.connections.batcher()._node_of(
-        Command(("GET", clustered._context.keyspace.keys("n0").index_key))
-    )
+    batcher = clustered._driver.connections.batcher()
+    node = batcher.link.node_of(clustered._context.keyspace.keys("n0").index_key)
     run = type(node).execute_pipeline
 
     async def hanging(self: Any, commands: Any) -> Any:
@@ -770,11 +770,10 @@ async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, cl
 
     monkeypatch.setattr(type(node), "execute_pipeline", hanging)
     tasks = read(clustered, *range(30))
-    batcher = clustered._driver.connections.batcher()
     there = {
         number
         for number in range(30)
-        if batcher._node_of(Command(("GET", clustered._context.keyspace.keys(f"n{number}").index_key))) == node
+        if batcher.link.node_of(clustered._context.keyspace.keys(f"n{number}").index_key) == node
     }
     assert 1 < len(there) < 30
     await all_right(

@@ -380,7 +380,7 @@ def test_a_child_is_closed_by_its_parent_before_the_fork_and_not_after(prefix: s
                 os._exit(1)
             os._exit(0)
         os.close(reads)
-        made.__exit__(None, None, None) if not saver._driver.connection._is_closed else None
+        made.__exit__(None, None, None) if not saver._driver._is_closed else None
         os.close(writes)
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

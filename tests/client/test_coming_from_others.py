@@ -1,4 +1,4 @@
-"""Each public method of the async savers that people come from: ours takes the same call, or names what to write."""
+"""Each public method of the async savers that people come from: ours takes the same call, or refuses it."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ OTHERS = [
 ]
 SAME = "the same call"
 IN_A_THREAD = "a blocking call: refused on the event loop"
+NOT_OURS = "no such method: docs/coming-from.md has what to write"
 GIVEN = checkpoint({"n": 1}, {"n": f"{1:032}.1"})
 AT = config("t", "", GIVEN["id"])
 
@@ -76,13 +77,13 @@ CALLS: dict[str, tuple[Any, str]] = {
         lambda saver: saver.get_delta_channel_history(config=config("t"), channels=["n"]),
         IN_A_THREAD,
     ),
-    "aget_channel_values": (lambda saver: saver.aget_channel_values("t"), "write get_tuple(config).checkpoint["),
-    "get_channel_values": (lambda saver: saver.get_channel_values("t"), "write get_tuple(config).checkpoint["),
-    "aset_client_info": (lambda saver: saver.aset_client_info(), "client_options={'driver_info': ...}"),
-    "set_client_info": (lambda saver: saver.set_client_info(), "client_options={'driver_info': ...}"),
-    "configure_client": (lambda saver: saver.configure_client(), "or write AsyncRedisSaver.from_conn_string(url)"),
-    "create_indexes": (lambda saver: saver.create_indexes(), "setup() checks the server's version"),
-    "from_pool": (lambda saver: type(saver).from_pool(None), "write AsyncRedisSaver(client), where the client is made with"),
+    "aget_channel_values": (lambda saver: saver.aget_channel_values("t"), NOT_OURS),
+    "get_channel_values": (lambda saver: saver.get_channel_values("t"), NOT_OURS),
+    "aset_client_info": (lambda saver: saver.aset_client_info(), NOT_OURS),
+    "set_client_info": (lambda saver: saver.set_client_info(), NOT_OURS),
+    "configure_client": (lambda saver: saver.configure_client(), NOT_OURS),
+    "create_indexes": (lambda saver: saver.create_indexes(), NOT_OURS),
+    "from_pool": (lambda saver: type(saver).from_pool(None), NOT_OURS),
     "from_conn_string": (lambda saver: at_once(type(saver).from_conn_string("redis://localhost")), SAME),
 }  # fmt: skip
 """A call as users of the others write it, and what becomes of it here."""
@@ -110,7 +111,7 @@ def test_the_table_has_each_method(module: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("method", CALLS)
-async def test_a_call_of_theirs_works_or_is_answered_with_ours(method: str) -> None:
+async def test_a_call_of_theirs_works_or_is_refused(method: str) -> None:
     call, expected = CALLS[method]
     async with AsyncRedisSaver.from_conn_string("memory://") as saver:
         await saver.aput(config("t"), GIVEN, {"step": 1}, GIVEN["channel_versions"])
@@ -120,48 +121,33 @@ async def test_a_call_of_theirs_works_or_is_answered_with_ours(method: str) -> N
             with pytest.raises(CalledOnEventLoop):
                 call(saver)
         else:
-            with pytest.raises(AttributeError) as caught:
+            with pytest.raises(AttributeError, match=f"'AsyncRedisSaver' (object )?has no attribute '{method}'"):
                 call(saver)
-            assert f"'AsyncRedisSaver' has no attribute '{method}': " in str(caught.value)
-            assert expected in str(caught.value)
 
 
 SETTINGS: dict[str, tuple[Any, str]] = {
-    "Postgres": (
-        lambda: AsyncRedisSaver.from_conn_string("redis://h", pipeline=True),
-        "has no argument 'pipeline': leave it out",
-    ),
-    "Postgres, pipe": (
-        lambda: AsyncRedisSaver(redis.asyncio.Redis(), pipe=None),
-        "has no argument 'pipe': leave it out",
-    ),
-    "Postgres, conn": (lambda: AsyncRedisSaver(conn=1), "has no argument 'conn': write AsyncRedisSaver(client)"),
+    "Postgres": (lambda: AsyncRedisSaver.from_conn_string("redis://h", pipeline=True), "has no argument 'pipeline'"),
+    "Postgres, pipe": (lambda: AsyncRedisSaver(redis.asyncio.Redis(), pipe=None), "has no argument 'pipe'"),
+    "Postgres, conn": (lambda: AsyncRedisSaver(conn=1), "has no argument 'conn'"),
     "Redis": (
         lambda: AsyncRedisSaver.from_conn_string("redis://h", checkpoint_prefix="a"),
-        "AsyncRedisSaver.from_conn_string has no argument 'checkpoint_prefix': write prefix=",
+        "AsyncRedisSaver.from_conn_string has no argument 'checkpoint_prefix'",
     ),
-    "Redis, client": (
-        lambda: AsyncRedisSaver.from_conn_string(redis_client=1),
-        "has no argument 'redis_client': write AsyncRedisSaver(client)",
-    ),
-    "Valkey, seconds": (
+    "Redis, client": (lambda: AsyncRedisSaver.from_conn_string(redis_client=1), "has no argument 'redis_client'"),
+    "Valkey": (
         lambda: AsyncRedisSaver.from_conn_string("valkey://h", ttl_seconds=60),
-        "has no argument 'ttl_seconds': write ttl=timedelta(seconds=n)",
-    ),
-    "Valkey, pool": (
-        lambda: AsyncRedisSaver.from_conn_string("valkey://h", pool_size=10),
-        "has no argument 'pool_size': write client_options={'max_connections': n}",
+        "has no argument 'ttl_seconds'",
     ),
     "Valkey, ttl": (lambda: AsyncRedisSaver(valkey.asyncio.Valkey(), ttl=60.0), "ttl=60.0: a bare float"),
     "Redis, max_results": (
         lambda: AsyncRedisSaver(redis.asyncio.Redis()).aprune(["t"], keep_last=2, max_results=10),
-        "AsyncRedisSaver.aprune has no argument 'max_results': leave it out",
+        "AsyncRedisSaver.aprune has no argument 'max_results'",
     ),
 }
 
 
 @pytest.mark.parametrize("call", SETTINGS)
-async def test_an_argument_of_theirs_is_answered_with_ours(call: str) -> None:
+async def test_an_argument_of_theirs_is_named(call: str) -> None:
     make, expected = SETTINGS[call]
     with pytest.raises(TypeError) as caught:
         await make()

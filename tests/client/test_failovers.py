@@ -8,7 +8,7 @@ import pytest
 from failovers import KINDS, MODES, History
 from seeds import seeds
 
-from redis_saver._client.clusters import CLUSTER_TIMEOUT
+from redis_saver._client.base import CLUSTER_TIMEOUT
 
 MAX_SECONDS = CLUSTER_TIMEOUT + 10
 """Seconds that a call may take: those that a request is repeated, the last try, and what a machine costs that is busy with other tests."""

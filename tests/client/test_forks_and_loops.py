@@ -33,8 +33,9 @@ from uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._common import forks
-from redis_saver._client import connections, loops, twins
+from redis_saver._client import aio, loops, twins
 from redis_saver._client.clients import connect
+from redis_saver._engine.requests import Command
 from redis_saver.errors import Closed, LoopEnded
 
 PROGRAM = Path(__file__).parents[1] / "support" / "forking.py"
@@ -121,10 +122,10 @@ def test_a_child_and_its_parent_go_on(used: Any) -> None:
 
 def test_a_fork_while_other_os_threads_hold_every_lock(used: Any) -> None:
     """The locks of pools, clients and savers, which nobody will release in the child."""
-    holders: list[Any] = [used._context.chunk_cache._lock]
+    holders: list[Any] = [used._context.chunk_cache._threads._lock]
     if isinstance(used, RedisSaver):
-        holders += [used._driver.connection._lock]
-        client = used._driver.connection.client
+        holders += [used._driver._lock]
+        client = used._driver.client
         for owner in (client, getattr(client, "connection_pool", None), getattr(client, "nodes_manager", None)):
             holders += [
                 lock for name in ("_lock", "_fork_lock", "_initialization_lock") if (lock := getattr(owner, name, None))
@@ -180,7 +181,7 @@ def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
 async def _client_id(saver: AsyncRedisSaver) -> int:
     batcher = saver._driver.connections.batcher()
     assert batcher is not None
-    return int(await batcher.send("CLIENT", "ID"))
+    return int(await batcher.answer(Command(("CLIENT", "ID"))))
 
 
 def test_a_fork_within_a_running_loop(prefix: str) -> None:
@@ -345,7 +346,7 @@ def test_many_loops_at_once_that_end_as_they_like(prefix: str) -> None:
 def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "OWN_AFTER", 1000.0)
+    monkeypatch.setattr(aio, "OWN_AFTER", 1000.0)
     client = connect(url_of("redis"), asynchronous=True)
     saver = AsyncRedisSaver(client, prefix=prefix)
     own = saver._driver.connections
@@ -360,7 +361,7 @@ def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
 
     async def lasts() -> tuple[Any, Any]:
         first = await asks()
-        monkeypatch.setattr(connections, "OWN_AFTER", 0.0)
+        monkeypatch.setattr(aio, "OWN_AFTER", 0.0)
         return first, await asks()
 
     first, second = asyncio.run(lasts())

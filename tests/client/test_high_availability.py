@@ -42,7 +42,9 @@ from redis_saver import (
     ReplicationTimeout,
     TieredSaver,
 )
-from redis_saver._client import clusters
+from redis_saver._client import link as linked
+from redis_saver._client.link import Link, Rules, Tries
+from redis_saver._engine.stats import Traffic
 from redis_saver._common.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]
@@ -711,14 +713,18 @@ async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) ->
 
 def test_a_first_try_that_took_all_the_time_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr(clusters, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    tries = clusters.Patience(redis.Redis(), 1.0).tries(None)
+    monkeypatch.setattr(linked, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def begun(timeout: float) -> Tries:
+        return Tries(Link(redis.Redis(), Rules(Traffic(), timeout, None, 0, 1.0, True)), None)
+
+    tries = begun(1.0)
     now[0] = 10.0
     assert 0 < tries.pause(redis.ConnectionError("the node is gone")) < 0.1
     with pytest.raises(ClusterMoving, match="for 10.0 seconds, in 2 tries"):
         tries.pause(redis.ConnectionError("the node is gone"))
     with pytest.raises(ClusterMoving, match="in 1 tries"):
-        clusters.Patience(redis.Redis(), 0).tries(None).pause(redis.ConnectionError("the node is gone"))
+        begun(0).pause(redis.ConnectionError("the node is gone"))
 
 
 @pytest.mark.parametrize(

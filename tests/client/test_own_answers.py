@@ -30,6 +30,7 @@ from wrappers import Around
 
 from redis_saver import ClusterMoving, KeyConflict, RedisSaver
 from redis_saver._client.batching import Batcher
+from redis_saver._client.link import Link
 from redis_saver._common.names import Keyspace
 
 pytestmark = pytest.mark.random
@@ -416,15 +417,15 @@ async def test_each_caller_gets_its_own_answer_over_two_tiers(tiers: Tiers, mode
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["async"], indirect=True)
 async def test_replies_of_a_pipeline_that_are_swapped_are_noticed(target: Target, monkeypatch: Any) -> None:
-    replies = Batcher._replies
+    together = Link.together
 
-    async def swapped(batcher: Batcher, *args: Any) -> Any:
-        found = list(await replies(batcher, *args))
-        if len(found) > 1:
-            found[0], found[1] = found[1], found[0]
-        return found
+    def swapped(link: Link, *args: Any, **options: Any) -> Any:
+        replies = yield from together(link, *args, **options)
+        if len(replies) > 1:
+            replies[0], replies[1] = replies[1], replies[0]
+        return replies
 
-    monkeypatch.setattr(Batcher, "_replies", swapped)
+    monkeypatch.setattr(Link, "together", swapped)
     crowd = Crowd(target.uniform().saver, 1, 15)
     await crowd.run(tasks=8, loops=0, os_threads=0)
     with pytest.raises(AssertionError, match="caller"):

@@ -16,7 +16,7 @@ from uniform import Target, Uniform
 
 from redis_saver import AsyncTieredSaver, RedisCache, TieredSaver
 from redis_saver._common.config import MAX_INT
-from redis_saver._common.filters import compile_filter
+from redis_saver._checkpoint.listing import compile_filter
 
 HUGE = 10**400
 UNSPEAKABLE = 10**5000

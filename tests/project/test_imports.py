@@ -46,7 +46,7 @@ MAY_IMPORT = {
 }
 """Beside the leaves, which import only one another."""
 JOINTS = {
-    "_cache": {"cache", "sync", "aio"},
+    "_cache": {"cache", "redis_cache"},
     "_checkpoint": {"owned_thread", "saver", "sync", "aio"},
     "_store": {"store", "sync", "aio"},
     "_tiered": {"drivers", "flush.workers", "cold_connections"},
@@ -66,7 +66,7 @@ def imported(path: Path, known: dict[str, Path]) -> set[str]:
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "redis_saver":
             base = (node.module or "").removeprefix("redis_saver").removeprefix(".")
             names = [f"{base}.{each.name}".removeprefix(".") for each in node.names]
-            found.update(name if name in known or name == "native" else base or "__init__" for name in names)
+            found.update(name if name in known else base or "__init__" for name in names)
         if isinstance(node, ast.Import):
             found.update(
                 each.name.removeprefix("redis_saver.") for each in node.names if each.name.startswith("redis_saver.")

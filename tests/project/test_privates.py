@@ -13,7 +13,7 @@ from langgraph.checkpoint.postgres.shallow import ShallowPostgresSaver
 
 from redis_saver._common import postgres
 from redis_saver._tiered import postgres as statements
-from redis_saver._serde import message_codec, pydantic_models
+from redis_saver._serde import message_codec
 
 
 class Changed(PostgresSaver):
@@ -40,6 +40,6 @@ def test_a_postgres_saver_that_is_not_what_it_was_is_used_by_its_interface_alone
 
 def test_models_that_are_not_what_they_were_take_the_ordinary_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert message_codec._known(lc.HumanMessage)
-    monkeypatch.setattr(pydantic_models, "KNOWN", False)
+    monkeypatch.setattr(message_codec, "KNOWN", False)
     assert not message_codec._known(lc.HumanMessage)
     assert message_codec._build() == ({}, {})

@@ -42,7 +42,7 @@ OWN = {
 }
 TRAFFIC = {"operations", "round_trips", "retries", "script_loads", "bytes_sent", "bytes_received"}
 VALUES = {
-    "Limits": {"name_bytes", "value_bytes", "channels", "writes", "chunks", "depth"},
+    "Limits": {"name_bytes", "value_bytes"},
     "CacheStats": {"hits", "misses", "sets", "waits", "errors", "skipped", "last_error", *TRAFFIC},
     "OperationStats": {"calls", "errors", "seconds", "histogram"},
     "RedisStats": {"cache_bytes", "cache_hits", "cache_misses", *TRAFFIC},

@@ -85,6 +85,25 @@ def test_only_what_every_server_has(name: str) -> None:
     assert set(COMMANDS.findall(text)) <= (core | of_stores if name.startswith("store/") else core)
 
 
+WRITES = {
+    "HDEL", "HSET", "PERSIST", "PEXPIRE", "PEXPIREAT", "RENAME", "SET", "UNLINK", "ZADD", "ZREM", "ZREMRANGEBYRANK",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rules(name: str) -> None:
+    """A header names known rules, and they hold: a script without a write reads."""
+    said = re.findall(r"^-- Rules: (.*)\.$", split(name)[0], re.MULTILINE)
+    rules = set(said[0].split(", ")) if said else set[str]()
+    assert len(said) <= 1 and rules <= {"reads", "confirmed", "owned"}
+    writes = set(COMMANDS.findall(scripts.load(name).text)) & WRITES
+    assert writes or rules == {"reads"}
+    script = scripts.load(name)
+    assert (script.on_primary is not None, script.is_confirmed, script.is_owned) == tuple(
+        rule in rules for rule in ("reads", "confirmed", "owned")
+    )
+
+
 def test_the_folder_is_found_in_a_checkout() -> None:
     assert Path("lua").resolve() == FOLDER.resolve()
 
@@ -109,11 +128,13 @@ CODES = {
     "checkpoint/history": replies.HistoryReply,
     "checkpoint/take_ownership": replies.OwnershipReply,
     "tiered/put_behind": replies.PutReply,
+    "tiered/put_through": replies.PutReply,
     "tiered/put_writes_behind": replies.PutReply,
     "tiered/begin_intent": replies.IntentReply,
     "tiered/repair": replies.RepairReply,
     "tiered/roll_back": replies.RollBackReply,
     "tiered/fill_lease": replies.FillLeaseReply,
+    "tiered/fill_nothing": replies.FillReply,
     "tiered/claim": replies.ClaimReply,
     "tiered/ack": replies.AckReply,
 }

@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from uniform import Target
 
 from redis_saver import EncodeError, RedisSaver, TieredSaver
-from redis_saver._serde import native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, safe
 
 FAST, JSONPLUS = FastSerializer(), JsonPlusSerializer()
@@ -46,7 +46,7 @@ def run(*arguments: str) -> None:
 @pytest.mark.parametrize("packed_by", ["native", "python"])
 def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
     """`python tests/support/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
-    if packed_by == "native" and native_bridge.native is None:
+    if packed_by == "native" and message_fields.native is None:
         pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
     run("serializer", packed_by)
 
@@ -177,7 +177,7 @@ WHEN = datetime(2026, 1, 1)
 )
 def test_a_copy_is_packed_as_the_value(value: Any, packed_by: str, monkeypatch: Any) -> None:
     if packed_by == "python":
-        monkeypatch.setattr(native_bridge, "native", None)
+        monkeypatch.setattr(message_fields, "native", None)
     for each in (value, [value, 1], {"a": value, "b": 1}, deque([value]), [{1}, value]):
         try:
             wanted = JSONPLUS.dumps_typed(each)
@@ -193,7 +193,7 @@ def test_a_copy_is_packed_as_the_value(value: Any, packed_by: str, monkeypatch: 
 def test_what_is_copied_is_nobody_elses(packed_by: str, monkeypatch: Any) -> None:
     """Nothing that `default` does to the value while it is packed is seen."""
     if packed_by == "python":
-        monkeypatch.setattr(native_bridge, "native", None)
+        monkeypatch.setattr(message_fields, "native", None)
 
     class Clearing:
         def model_dump(self) -> Any:
@@ -237,7 +237,7 @@ def test_what_holds_itself_is_an_error_and_no_crash() -> None:
     """In a process of its own: LangGraph's JsonPlusSerializer exhausts the C stack with it."""
     code = """
 from collections import deque
-from redis_saver._serde import native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.serializer import FastSerializer, safe
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 def outcomes():
@@ -254,8 +254,8 @@ def outcomes():
                     encode(each)
                 except TypeError as error:
                     yield str(error)
-for native in (native_bridge.native, None):
-    native_bridge.native = native
+for native in (message_fields.native, None):
+    message_fields.native = native
     found = list(outcomes())
     assert len(found) == 3 * 4 * 3
     assert sum("may contain itself" in one or "contains itself" in one for one in found) > 15, found

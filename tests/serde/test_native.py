@@ -29,10 +29,10 @@ from message_strategies import (
 )
 
 from redis_saver._serde import message_codec as single
-from redis_saver._serde import message_fields, message_list, native_bridge
+from redis_saver._serde import message_fields, message_list
 from redis_saver._serde import msgpack as heads
 
-native: Any = native_bridge.native
+native: Any = message_fields.native
 pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.skipif(native is None, reason="redis_saver._serde.native was not built: there was no C compiler"),
@@ -41,11 +41,11 @@ pytestmark = [
 
 def of_python(function: Any, *arguments: Any) -> Any:
     """What a function of `chats` does without the compiled module."""
-    native_bridge.native = None
+    message_fields.native = None
     try:
         return function(*arguments)
     finally:
-        native_bridge.native = native
+        message_fields.native = native
 
 
 PLAIN = [message for message in ORDINARY_MESSAGES if not message.model_extra]
@@ -65,8 +65,8 @@ def readable(cls: type) -> bool:
 
 
 def test_every_class_is_known() -> None:
-    assert native_bridge.CLASSES == set(single._CLASSES)
-    assert {cls.__name__ for cls in native_bridge.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
+    assert message_fields.CLASSES == set(single._CLASSES)
+    assert {cls.__name__ for cls in message_fields.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
 
 
 @pytest.mark.parametrize("message", PLAIN, ids=lambda message: type(message).__name__)
@@ -271,10 +271,10 @@ def test_what_python_remembers_is_not_mixed_with_what_is_remembered_here(
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(40)]
     longer = [*value, lc.AIMessage("more"), lc.AIMessage("and more")]
     wanted = FAST.dumps_typed(longer)
-    monkeypatch.setattr(native_bridge, "native", here[known_before])
+    monkeypatch.setattr(message_fields, "native", here[known_before])
     last, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
     assert {type(one) for one in read.fingerprint.fields} == {tuple if known_before else bytes}
-    monkeypatch.setattr(native_bridge, "native", here[known_then])
+    monkeypatch.setattr(message_fields, "native", here[known_then])
     more, alike = FAST.dumps_elements(longer, last), known_then or not known_before
     assert more.same == (40 if alike else 0)
     assert b"".join([more.elements[0], *last.elements[1 : 1 + more.same], *more.elements[1:]]) == wanted[1]
@@ -398,10 +398,10 @@ class Broken:
             raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
 sys.meta_path.insert(0, Broken())
 from langchain_core.messages import HumanMessage
-from redis_saver._serde import native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.serializer import FastSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-assert native_bridge.native is None and not native_bridge.CLASSES
+assert message_fields.native is None and not message_fields.CLASSES
 value = [HumanMessage("x")] * 99
 stored = FastSerializer().dumps_typed(value)
 assert stored == JsonPlusSerializer().dumps_typed(value) and FastSerializer().loads_typed(stored) == value

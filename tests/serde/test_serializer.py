@@ -70,7 +70,7 @@ from pydantic import BaseModel, SecretStr
 
 from redis_saver._serde import elements as element_codec
 from redis_saver._serde import message_codec as fast
-from redis_saver._serde import message_fields, message_list, native_bridge
+from redis_saver._serde import message_fields, message_list
 from redis_saver._serde import msgpack as heads
 from redis_saver._serde.elements import EncodedElements
 from redis_saver._serde.serializer import FastSerializer
@@ -81,12 +81,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.fixture(autouse=True, scope="module", params=["native", "python"])
 def _native(request: Any) -> Any:
     """With the compiled module, and without."""
-    kept = native_bridge.native
+    kept = message_fields.native
     if request.param == "native" and kept is None:
         pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
-    native_bridge.native = kept if request.param == "native" else None
+    message_fields.native = kept if request.param == "native" else None
     yield
-    native_bridge.native = kept
+    message_fields.native = kept
 
 
 # -- values of every kind
@@ -846,7 +846,7 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
 @pytest.mark.parametrize("shown", ["at once", "one by one"])
 def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monkeypatch: Any) -> None:
     """It says nothing of those behind it, one of which has changed for good."""
-    monkeypatch.setattr(native_bridge, "native", None)  # while that looks, no other thread runs
+    monkeypatch.setattr(message_fields, "native", None)  # while that looks, no other thread runs
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
     last = FAST.dumps_elements(value)
     pack_all, calls = message_fields.pack_all, []

@@ -19,7 +19,7 @@ from seeds import seeds
 from bench.history import history, message
 from redis_saver import Limits
 from redis_saver._common.limits import Allowance
-from redis_saver._serde import native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.message_codec import state
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage import chunking, chunks, codec
@@ -46,7 +46,7 @@ def read_back(
     saver: Any, value: bytes, found: dict[bytes, bytes], last: Stored | None = None
 ) -> tuple[Any, Stored | None]:
     allowance = Allowance(Limits(), "a thread")
-    return codec._decoded(saver, value, found, "value", "place", allowance, last=last, keeps=True)
+    return codec.decode_stored(saver, value, found, "value", "place", allowance, last=last, remembers=True)
 
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
@@ -275,13 +275,13 @@ def test_known_forgets_what_was_used_longest_ago() -> None:
         known.remember(thread, {("", "messages"): version})
     known.remember(b"1", {("", "messages"): version})
     known.remember(b"4", {("", "messages"): version})
-    assert [bool(known.of(thread)) for thread in (b"1", b"2", b"3", b"4")] == [True, False, True, True]
+    assert [bool(known.of(thread).versions) for thread in (b"1", b"2", b"3", b"4")] == [True, False, True, True]
     known.forget(b"1")
     known.remember(b"5", {("", "messages"): version})
-    assert [bool(known.of(thread)) for thread in (b"1", b"3", b"4", b"5")] == [False, True, True, True]
+    assert [bool(known.of(thread).versions) for thread in (b"1", b"3", b"4", b"5")] == [False, True, True, True]
     nothing = ChunkCache(0)
     nothing.remember(b"1", {("", "messages"): version})
-    assert nothing.of(b"1") == {}
+    assert not nothing.of(b"1").versions
 
 
 ROWS = [{"name": f"row {n}", "value": n * 1000, "share": n / 3, "of": [n, [n]]} for n in range(20)]
@@ -300,7 +300,7 @@ REMEMBERED = {
 def compiled_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs a test with the compiled part, and without."""
     if request.param == "without":
-        monkeypatch.setattr(native_bridge, "native", None)
+        monkeypatch.setattr(message_fields, "native", None)
 
 
 def reader(value: list[Any]) -> Callable[[], Version]:
@@ -414,10 +414,10 @@ def test_nothing_to_remember_takes_no_memory() -> None:
     for number in range(50):
         known.remember(b"%d" % number, {})
         known.remember(b"%d" % number, {("", "messages"): None})
-    assert not known._threads
+    assert known.numbers()["cache_bytes"] == 0
     stored = codec.encode_value(Bare(), history(100), "value")
     known = ChunkCache(10**6)
     known.remember(b"1", {("", "messages"): Version(b"b", stored)})
     known.remember(b"1", {("", "messages"): None})
-    assert known.of(b"1") == {}
-    assert known._size == 0
+    assert not known.of(b"1").versions
+    assert known.numbers()["cache_bytes"] == 0

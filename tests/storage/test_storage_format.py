@@ -231,7 +231,7 @@ async def test_sends_are_stored_as_format_2_says_and_read(target: Target) -> Non
     await store_sends(saver)
     assert stored(target) == golden("sends")
     data = Keyspace(target.prefix).keys("sends").data_key
-    assert target.raw.hget(data, "@state").startswith(b"2 ")
+    assert target.raw.hget(data, "@state").startswith(b"3 ")
     wanted = await told(saver)
     await saver.delete_thread("sends")
     restore(target, golden("sends"), 2)

@@ -38,7 +38,7 @@ from redis_saver import (
     RedisSaver,
     TieredSaver,
 )
-from redis_saver._serde import native_bridge
+from redis_saver._serde import message_fields
 from redis_saver._serde.serializer import FastSerializer, safe
 
 WHEN = datetime.datetime(2026, 1, 1)
@@ -261,7 +261,7 @@ if __name__ == "__main__":
         encrypted = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
         found = [FastSerializer(), *map(safe, (Own(), encrypted, FastSerializer(pickle_fallback=True)))]
         if sys.argv[2] == "python":
-            native_bridge.native = None
+            message_fields.native = None
             found = found[:1]
         serializers(found * 2)
     elif sys.argv[1] == "unsafe":

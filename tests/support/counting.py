@@ -14,9 +14,10 @@ from redis_saver._engine.requests import Batch, Call, Command
 def load_scripts(raw: Any) -> None:
     """Give a server all scripts, in all forms: then none is sent again, whichever test came before, and what is counted is always the same."""
     named = list(vars(scripts).values())
-    forms = [form for one in named if isinstance(one, dict) for form in one.values()]
-    for script in {one for one in (*named, *forms) if isinstance(one, scripts.Script)}:
-        raw.script_load(script.text)
+    guarded = [form for one in named if isinstance(one, dict) for form in one.values()]
+    for script in {one for one in (*named, *guarded) if isinstance(one, scripts.Script)}:
+        for form in filter(None, (script, script.on_primary)):
+            raw.script_load(form.text)
 
 
 class Counted:

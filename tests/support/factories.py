@@ -36,6 +36,11 @@ def checkpoint(
     }
 
 
+def late_id(number: int) -> str:
+    """An id in LangGraph's form, later than any that is made now; ordered by its number."""
+    return f"ffff{number:04}-0000-6000-8000-000000000000"
+
+
 async def put(
     uniform: Any, where: dict[str, Any], values: dict[str, Any] | None = None, **kwargs: Any
 ) -> dict[str, Any]:

@@ -164,7 +164,7 @@ class History:
             return saver
         tiered: Any = AsyncTieredSaver if asynchronous else TieredSaver
         if mode == "through":
-            return tiered(saver, self.cold, verify="never" if flusher else "always")
+            return tiered(saver, self.cold, verify="never" if flusher else "on_open")
         return tiered(
             saver,
             self.cold,

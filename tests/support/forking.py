@@ -22,7 +22,7 @@ import traceback
 from typing import Any
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
-from redis_saver._client import connections
+from redis_saver._client import aio
 from redis_saver._client.clients import connect
 from redis_saver._tiered.flush.run import FLUSH_LEASE
 
@@ -219,7 +219,7 @@ def main() -> int:
     logging.getLogger("asyncio").addFilter(lambda record: "Executing " not in str(record.msg))  # the machine is slow
     failed = 0
     for seed in range(given.first, given.first + given.histories):
-        connections.OWN_AFTER = random.Random(seed).choice((0.0, 0.002, 1.0))
+        aio.OWN_AFTER = random.Random(seed).choice((0.0, 0.002, 1.0))
         log: list[str] = []
         client = connect(given.url, asynchronous=given.kind in ("async", "atiered"))
         with contextlib.ExitStack() as stack:

@@ -290,6 +290,13 @@ class Models:
         if not before:
             self.all = agreeing
 
+    def forget_orphans(self, thread: str, ns: str, which: str) -> None:
+        """Drop the writes of a checkpoint that was never stored, which nobody can read."""
+        for one in self.all:
+            if which not in one.places(thread, ns):
+                one.writes.pop((thread, ns, which), None)
+        self._are(self.all)
+
     def have(self, place: dict[str, Any]) -> Any:
         """The checkpoint, if it is surely there."""
         found = [one.get_tuple(place) for one in self.all]
@@ -338,7 +345,8 @@ class History:
     async def step(self) -> None:
         chance = self.chance
         what = chance.choice(
-            ["put"] * 7
+            ["put"] * 6
+            + ["ahead"] * 3
             + ["writes"] * 5
             + ["get"] * 5
             + ["old"] * 2
@@ -367,6 +375,8 @@ class History:
             await self.read(at, "list", chance.choice([None, config(thread, None), config(thread, ns)]))
         elif what == "deltas" and not self.is_coalescing:
             await self.read(at, "get_delta_channel_history", config=config(thread, ns), channels=["x", "y"])
+        elif what == "ahead":
+            await self.ahead(at, thread, ns)
         elif what in ("put", "writes", "delete", "copy", "prune", "runs"):
             act = await getattr(self, what)(at, thread, ns)
             if act:
@@ -530,12 +540,34 @@ class History:
         chance, where = self.chance, self.some_place(thread, ns)
         if where not in self.made or not self.models.have(where):
             return None  # to what was copied nothing is added: the paths that order its writes do not come along
+        return "put_writes", (where, *self.some_writes())
+
+    def some_writes(self) -> tuple[Any, ...]:
+        chance = self.chance
         task, is_special = f"task-{chance.randrange(3)}", chance.random() < 0.4
         writes = [
             (chance.choice([INTERRUPT, "__error__"] if is_special else ["x", "y"]), [self.number, index])
             for index in range(1 if is_special else chance.choice([1, 1, 3]))
         ]
-        return "put_writes", (where, writes, task, f"path-{task}")
+        return writes, task, f"path-{task}"
+
+    async def ahead(self, at: int, thread: str, ns: str) -> None:
+        """Send pending writes before their checkpoint, while hot loses threads, and others read and flush."""
+        chance, (method, given) = self.chance, await self.put(at, thread, ns)
+        coming, parent = config(thread, ns, given[1]["id"]), given[0]
+        for _ in range(chance.randrange(1, 4)):
+            await self.do(chance.randrange(len(self.processes)), "put_writes", (coming, *self.some_writes()))
+            whats = ["evict", "evict", "empty", "later", "get", "get", "list"] + [
+                "turn",
+                "flush",
+                "flush",
+            ] * self.is_behind
+            for what in chance.choices(whats, k=chance.randrange(4)):
+                await self.act(what, chance.randrange(len(self.processes)), thread, ns)
+        self.place = thread, ns
+        if "checkpoint_id" not in parent["configurable"] or self.models.have(parent):
+            await self.do(at, method, given)
+        self.models.forget_orphans(thread, ns, given[1]["id"])
 
     async def delete(self, _: int, thread: str, __: str) -> Any:
         return "delete_thread", (thread,)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from uniform import Target
@@ -13,12 +14,20 @@ from redis_saver._common.names import Keyspace
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec, framing
 from redis_saver._storage import header as headers
-from redis_saver._storage.version_table import ABSENT
+from redis_saver._storage.header import ABSENT
 
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
     """What the data's `@state` says."""
-    return dict(zip(("format", "rev", "bytes", "blobs", "writes"), map(int, fields[b"@state"].split()), strict=True))
+    counted, _ = _state(fields)
+    return dict(zip(("format", "rev", "bytes", "blobs", "writes"), map(int, counted), strict=True))
+
+
+def _state(fields: dict[bytes, bytes]) -> tuple[list[bytes], bytes]:
+    """The counters in `@state`, and the tag, or nothing."""
+    said = re.fullmatch(rb"(\d+ \d+ \d+ \d+ \d+)(?: ([0-9a-f]{16}))?", fields[b"@state"])
+    assert said, fields[b"@state"]
+    return said[1].split(), said[2] or b""
 
 
 def size(fields: dict[bytes, bytes]) -> int:
@@ -42,8 +51,8 @@ def writes_in_chunks(fields: dict[bytes, bytes]) -> list[bytes]:
 
 def check_counters(fields: dict[bytes, bytes]) -> None:
     said = counters(fields)
-    formats = {2} if writes_in_chunks(fields) else {1, 2}
-    assert said.pop("format") in formats
+    lowest = 3 if _state(fields)[1] else 2 if writes_in_chunks(fields) else 1
+    assert lowest <= said.pop("format") <= 3
     assert said.pop("rev") > 0
     assert said == counted(fields)
 
@@ -83,7 +92,7 @@ def without_revision(holds: Any) -> Any:
         return holds
     kept = {field: value for field, value in holds.items() if field != b"@copy"}
     if b"@state" in kept:
-        kept[b"@state"] = kept[b"@state"].split(b" ", 2)[2]
+        kept[b"@state"] = b" ".join(_state(kept)[0][2:])
     if b"@rewritten" in kept:
         kept[b"@rewritten"] = b""
     return kept

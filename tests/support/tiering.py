@@ -305,7 +305,7 @@ def new() -> Any:
 
 async def two_runs(uniform: Uniform, thread: str = "thread", of: str = "") -> None:
     """Of one checkpoint each: run-1, and run-2."""
-    first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
     await uniform.get_tuple(config(thread))
+    first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
     stored = await uniform.put(config(thread), first, {"run_id": f"{of}run-1"}, first["channel_versions"])
     await uniform.put(stored, second, {"run_id": f"{of}run-2"}, second["channel_versions"])

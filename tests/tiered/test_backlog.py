@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from factories import checkpoint, config
+from factories import checkpoint, config, late_id
 from seeds import seeds
 from tiering import BEHIND, Tiers, drained
 from uniform import Uniform
@@ -35,7 +35,7 @@ def counted(tiers: Tiers) -> int:
 
 
 async def write(uniform: Uniform, thread: str, number: int) -> None:
-    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+    one = checkpoint({"n": [number]}, {"n": f"{number:032}.1"}, late_id(number))
     if number == 1:
         await uniform.get_tuple(config(thread))
     await uniform.put(config(thread), one, {"step": number}, one["channel_versions"])
@@ -83,7 +83,7 @@ async def test_parallel_writes_of_a_process_keep_the_limit(tiers: Tiers) -> None
     uniform = await tiers.uniform(**BEHIND, max_backlog=7, backlog_timeout=0)
 
     def act(number: int) -> bool:
-        one = checkpoint({"n": [1]}, {"n": f"{1:032}.1"})
+        one = checkpoint({"n": [1]}, {"n": f"{1:032}.1"}, late_id(1))
         uniform.saver.get_tuple(config(f"t{number}"))
         try:
             uniform.saver.put(config(f"t{number}"), one, {}, one["channel_versions"])

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from factories import checkpoint, config
+from factories import checkpoint, config, late_id
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from seeds import seeds_and_slow, targets
@@ -16,7 +16,7 @@ from wrappers import Around
 
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
-from redis_saver._tiered import operations as tiered_operations
+from redis_saver._tiered import writing as tiered_writing
 from redis_saver._tiered import delta as tiered_delta
 from redis_saver._tiered.requests import ColdCall
 
@@ -47,7 +47,7 @@ class Talk:
             self.number += 1
             version = {"log": f"{self.number:032}.{self.number:020}"}
             values = {"log": _DeltaSnapshot([f"until {self.number}"])} if snapshot else {}
-            made = checkpoint(values, version, f"{self.number:08}")
+            made = checkpoint(values, version, late_id(self.number))
             self.where = await self.uniform.put(self.where, made, {"step": self.number}, version)
             await self.uniform.put_writes(self.where, [("log", [self.number])], f"task-{self.number}", "path")
 
@@ -181,9 +181,9 @@ async def test_a_write_while_hot_is_filled(tiers: Tiers, after: bool) -> None:
         return reply
 
     def write() -> Any:
-        where = config("thread", "", "00000004")
+        where = config("thread", "", late_id(4))
         written.append(where)
-        yield from tiered_operations.put_writes(writer.saver._tiers, where, [("log", ["late"])], "task-4b", "path")
+        yield from tiered_writing.put_writes(writer.saver._tiers, where, [("log", ["late"])], "task-4b", "path")
 
     Around(reader.saver, meanwhile)
     assert await talk.history(reader) == talk.expected(1, last=8)
@@ -197,13 +197,13 @@ async def test_a_write_while_hot_is_filled(tiers: Tiers, after: bool) -> None:
 
 LATER: dict[str, Any] = {
     "a write to one that hot lacks": lambda other: other.put_writes(
-        config("thread", "", "00000002"), [("log", ["late"])], "task-2b", "path"
+        config("thread", "", late_id(2)), [("log", ["late"])], "task-2b", "path"
     ),
     "more of a task of one that hot lacks": lambda other: other.put_writes(
-        config("thread", "", "00000002"), [("log", [2]), ("log", ["late"])], "task-2", "path"
+        config("thread", "", late_id(2)), [("log", [2]), ("log", ["late"])], "task-2", "path"
     ),
     "a write to one that hot got back": lambda other: other.put_writes(
-        config("thread", "", "00000005"), [("log", ["late"])], "task-5b", "path"
+        config("thread", "", late_id(5)), [("log", ["late"])], "task-5b", "path"
     ),
 }
 
@@ -220,7 +220,7 @@ async def test_what_cold_answered_is_not_believed_once_something_came(tiers: Tie
     other = await tiers.uniform()
     for _ in range(2):
         if again:
-            assert await other.get_tuple(config("thread", "", "00000005"))
+            assert await other.get_tuple(config("thread", "", late_id(5)))
         await LATER[what](other)
         await talk.say()
         cold = await tiers.cold_uniform()
@@ -262,7 +262,7 @@ async def test_random_operations_over_two_tiers(tiers: Tiers, mode: str, seed: i
         if kind == "put" or which is None:
             version = {"log": f"{number:032}.{number:020}"}
             values = {"log": _DeltaSnapshot([f"until {number}"])} if chance.random() < 0.15 else {}
-            made = checkpoint(values, version, f"{number:08}")
+            made = checkpoint(values, version, late_id(number))
             for one in (uniform, None):
                 given = (config("thread", "", which), made, {"step": number}, version)
                 await one.put(*given) if one else model.put(*given)
@@ -327,8 +327,8 @@ async def test_what_a_process_knows_does_not_outlive_the_thread_in_hot(tiers: Ti
     before = talk.where
     tiers.evict()
     other = await tiers.uniform()
-    await other.put_writes(config("thread", "", "00000002"), [("log", ["late"])], "task-2b", "path")
-    for where in (before, config("thread", "", "00000002"), before):
+    await other.put_writes(config("thread", "", late_id(2)), [("log", ["late"])], "task-2b", "path")
+    for where in (before, config("thread", "", late_id(2)), before):
         assert await talk.uniform.get_tuple(where)
     found = (await talk.history())["log"]["writes"]
     assert [write[2] for write in found] == [[1], [2], ["late"], [3]]
@@ -349,7 +349,7 @@ async def test_a_write_intent_of_another_asks_cold(tiers: Tiers) -> None:
 
     writer = await tiers.uniform(cold=flaky.wrap())
     flaky.after["put_writes"] = ask if tiers.native_async else sync_ask
-    await writer.put_writes(config("thread", "", "00000001"), [("log", ["late"])], "task-1b", "path")
+    await writer.put_writes(config("thread", "", late_id(1)), [("log", ["late"])], "task-1b", "path")
     for found in (*late, await talk.history()):
         assert [write[2] for write in found["log"]["writes"]] == [[1], ["late"], [2]]
     assert len(late) == 1

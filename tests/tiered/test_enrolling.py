@@ -105,7 +105,7 @@ async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
     await two_runs(uniform)
     await drained(uniform)
     first = (await uniform.list(config()))[-1].config
-    last = (await uniform.get_tuple(config())).config
+    last = (await through.get_tuple(config())).config
     writing = going_on(through, operations.put(through.saver._context, last, new(), {}, VERSIONS), "ColdCall put")
     deleting = UnderWay(
         uniform.saver, "", operations.delete_for_runs(uniform.saver._context, ["run-2"]), lambda _: None, "thread"

@@ -154,11 +154,14 @@ async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage:
         assert [one for one in answer[3] if one[0] == "task-c"] == [("task-c", INTERRUPT, ["newer"])]
 
 
-async def test_it_coalesces_nothing_that_it_wrote_over(tiers: Tiers) -> None:
+@pytest.mark.parametrize("reads", [True, False])
+async def test_it_coalesces_nothing_that_it_wrote_over(tiers: Tiers, reads: bool) -> None:
     settings = {**BEHIND, "cold_history": "latest"}
     stage = Stage(tiers, *[await tiers.uniform(**settings) for _ in range(3)], await tiers.cold_uniform())
     last = (await written(stage.uniform))[-1]
     await stage.take()
+    if reads:
+        await stage.other.get_tuple(config())
     await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(stage.other)
     await stage.other.put(last, new(), {}, VERSIONS)

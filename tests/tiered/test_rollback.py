@@ -136,6 +136,7 @@ async def test_a_lock_in_cold_keeps_no_owner_waiting(tiers: Tiers) -> None:
         await drained(one)
         with locked(tiers):
             async with Owning(other, on_busy="rollback", run_id="a run") as new:  # the same id once more
+                assert (await other.get_tuple(config())).checkpoint["id"] == told.first
                 flush = other.flush(timeout=30) if other.native_async else asyncio.to_thread(other.saver.flush, 30)
                 removing = asyncio.ensure_future(flush)
                 fourth = await put(other, new, 4, told.first, run_id="a run")

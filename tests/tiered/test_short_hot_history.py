@@ -12,12 +12,16 @@ from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from seeds import seeds_and_slow, targets
 from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain
+from wrappers import Around
 
 from redis_saver._common import names
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call
+from redis_saver._storage import codec
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 HOT: dict[str, Any] = {"hot": {"history": {"keep_last": 3}}}
-MOST = 3 + 16
+MOST = 3 + 32
 
 
 def settings_of(mode: str) -> dict[str, Any]:
@@ -140,6 +144,34 @@ async def test_writes_that_cold_lacks_keep_their_checkpoint(tiers: Tiers) -> Non
     await uniform.put_writes(configs[4], [("n", "late")], "late", "path")
     for _ in range(30):
         await talk.put()
+    assert ids_of(configs)[4] in in_hot(tiers)
+    await drained(uniform)
+    found = await (await tiers.cold_uniform()).get_tuple(configs[4])
+    assert ("late", "n", "late") in found.pending_writes
+
+
+async def test_writes_that_come_during_a_trim_keep_their_checkpoint(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(**settings_of("write-behind"))
+    assert await uniform.get_tuple(config()) is None
+    talk, late = Talk(uniform), 0
+    configs = [await talk.put() for _ in range(MOST)]
+    await drained(uniform)
+
+    def around(request: Any) -> Any:
+        nonlocal late
+        if getattr(request, "script", None) is scripts.REMOVE and not late:
+            late += 1
+            keys = names.Keyspace(tiers.target.prefix).tier_keys("thread")
+            member = names.task("", ids_of(configs)[4], "late")
+            (record,), _ = codec.encode_writes(uniform.saver.hot._context, [("n", "late")], "path")
+            of_checkpoint = b"w" + names.checkpoint("", ids_of(configs)[4])[1:]
+            yield Call(scripts.PUT_WRITES_BEHIND, keys.writing, (member, record, 1, "", "", "", "", of_checkpoint))
+        return (yield request)
+
+    Around(uniform.saver.hot, around)
+    await talk.put()
+    assert late == 1
+    assert ids_of(configs)[6] not in in_hot(tiers), "what it does not need went"
     assert ids_of(configs)[4] in in_hot(tiers)
     await drained(uniform)
     found = await (await tiers.cold_uniform()).get_tuple(configs[4])

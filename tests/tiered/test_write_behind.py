@@ -296,18 +296,20 @@ async def test_what_goes_to_cold_first(tiers: Tiers) -> None:
     await drained(uniform)
     tiers.evict()
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    stored = await uniform.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # without a look of its caller
-    assert uniform.saver.stats().written_through == 0
-    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
-    await uniform.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # the paths of its others are not known
+    stored = await uniform.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # cold may have early writes of it
     assert uniform.saver.stats().written_through == 1
+    assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
+    await uniform.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # the paths of its others are not known
+    assert uniform.saver.stats().written_through == 2
     assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
     for each in (uniform, await tiers.uniform(**BEHIND)):
         for place in (config(), stored, *made):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place))
     await uniform.put_writes(stored, [("n", [2])], "task-c")  # now it knows enough
-    assert uniform.saver.stats().written_through == 1
-    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1
+    newer = checkpoint({"n": [10]}, {"n": f"{10:032}.1", "whole": f"{1:032}.1"})
+    await uniform.put(stored, newer, {}, {"n": f"{10:032}.1"})  # its id was made when hot had the thread
+    assert uniform.saver.stats().written_through == 2
+    assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 2
 
 
 async def test_both_modes_at_once(tiers: Tiers) -> None:
@@ -495,7 +497,7 @@ async def test_a_fenced_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypa
     tiers.target.raw.hset(keys_of(tiers).flush, "until", 0)
     await drained(other)
     through = await tiers.uniform(on_hot_error="bypass")
-    works = tiers.fails(through, scripts.PUT)
+    works = tiers.fails(through, scripts.PUT_THROUGH)
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     stored = await through.put(made[-1], new, {}, new["channel_versions"])
     works()
@@ -693,6 +695,7 @@ async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
 async def test_what_cold_could_not_read_is_not_brought_there(tiers: Tiers, stored: bytes) -> None:
     """A value whose type was damaged in hot, or that cannot be packed again."""
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
+    await uniform.get_tuple(config())
     made = checkpoint({"a": ["text"]}, {"a": "1"})
     await uniform.put(config(), made, {"step": 1}, made["channel_versions"])
     data = keys_of(tiers).data_key
@@ -750,12 +753,14 @@ async def test_values_reach_cold_as_the_bytes_they_are(tiers: Tiers) -> None:
 
 
 async def test_verify(tiers: Tiers) -> None:
-    uniform, cold = await tiers.uniform(**BEHIND, verify="always"), await tiers.cold_uniform()
+    uniform, cold = await tiers.uniform(**BEHIND, verify="on_open"), await tiers.cold_uniform()
     made = await written(uniform)
     assert (await uniform.get_tuple(config())).config == made[-1]  # cold lags behind, and that is all right
     assert await uniform.get_tuple(config("thread", "sub")) is None
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     await cold.put(made[-1], new, {}, new["channel_versions"])
+    assert (await uniform.get_tuple(config())).config == made[-1]  # it was compared before
+    uniform = await tiers.uniform(**BEHIND, verify="on_open")
     assert (await uniform.get_tuple(config())).checkpoint["id"] == new["id"]
     assert len(await cold.list(config())) == 4  # nothing of ours was lost
 
@@ -976,6 +981,7 @@ async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_
 ) -> None:
     settings = {**BEHIND, "cold_history": "latest"}
     uniform = await tiers.uniform(**settings)
+    await uniform.get_tuple(config())
     older, newer = (checkpoint({"n": n}, {"n": f"{n:032}.1"}) for n in (1, 2))
     stored = await uniform.put(config(), older, {"step": 0}, older["channel_versions"])
     await uniform.put_writes(stored, [("n", 1), (INTERRUPT, 2)], "task")

@@ -70,7 +70,7 @@ AsyncRedisSaver(valkey.Valkey())  # type: ignore[arg-type]
 
 # -- settings
 
-RedisSaver(blocking, ttl="7d", compression="zstd", limits=Limits(depth=3), serde=FastSerializer(), min_replicas=1)
+RedisSaver(blocking, ttl="7d", compression="zstd", limits=Limits(value_bytes=3), serde=FastSerializer(), min_replicas=1)
 RedisSaver(blocking, ttl={"default_ttl": 60, "refresh_on_read": True})
 RedisSaver.from_conn_string("redis://localhost", ttl=timedelta(days=7), client_options={"socket_timeout": 2})
 AsyncRedisSaver.from_conn_string("redis://localhost", prefix="mine", cache_bytes=0)
@@ -111,7 +111,7 @@ AsyncTieredSaver(async_saver, cold, on_hot_error="bypass", verify="on_open")
 
 TieredSaver(saver, cold, mode="write-behnd")  # type: ignore[arg-type]
 TieredSaver(saver, cold, cold_history="newest")  # type: ignore[arg-type]
-TieredSaver(saver, cold, verify="sometimes")  # type: ignore[arg-type]
+TieredSaver(saver, cold, verify="always")  # type: ignore[arg-type]
 TieredSaver(saver, cold, on_hot_error="ignore")  # type: ignore[arg-type]
 TieredSaver(saver, cold, flush_seconds=1.0)  # type: ignore[call-arg]
 TieredSaver(async_saver, cold)  # type: ignore[arg-type]

@@ -25,6 +25,7 @@ from redis_saver._engine import scripts
 from redis_saver._engine.replies import AckReply, ClaimReply
 from redis_saver._engine.requests import Argument, Call, Command, Sleep
 from redis_saver._storage import codec
+from redis_saver._storage.chunks import Write
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context
 from redis_saver._tiered.cold_calls import calls_for, paths_in_hot, to_put, versions_of_values
@@ -64,7 +65,6 @@ class Flushed(NamedTuple):
 
 def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
     """Delete a thread in hot, and note a tombstone for cold. Returns False if somebody is writing the thread to cold."""
-    tiers.negative_cache.pop(thread, None)
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     return bool((yield Call(scripts.PUT_TOMBSTONE, keys.writing, ())))
@@ -402,7 +402,7 @@ class _Claim:
         return (yield from self._ask_cold(ColdCall("put_writes", (where, given, task, writes[0].task_path))))
 
     def _filled(
-        self, member: bytes, writes: Sequence[codec.Write], given: Sequence[tuple[str, Any]]
+        self, member: bytes, writes: Sequence[Write], given: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
         """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
         keys, hot, place = (

@@ -1,0 +1,506 @@
+"""Exchanges with a server, without I/O: NOSCRIPT, slots that move, replicas that confirm, SCAN.
+
+The methods of `Link` are generators. They yield three verbs: `Send`, `Together` and `Sleep`. `SyncDriver` and
+`Batcher` carry these out. A request may be sent twice, because every script of ours gives the same result again.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from redis_saver._client import clients
+from redis_saver._common.display import error_text, shown
+from redis_saver._common.logs import ThrottledLog
+from redis_saver._common.names import REPLICATED
+from redis_saver._engine.requests import (
+    KEYS_PER_SCAN,
+    Argument,
+    Batch,
+    Call,
+    Command,
+    R,
+    Request,
+    Scan,
+    Sleep,
+    T,
+    key_of,
+)
+from redis_saver._engine.scripts import Script
+from redis_saver._engine.stats import Traffic
+from redis_saver.errors import ClusterMoving, RedisSaverError, ReplicationTimeout, from_reply
+
+_LOG = ThrottledLog("redis_saver.client")
+_MIN_PAUSE, _MAX_PAUSE = 0.01, 0.5
+"""Seconds between two tries, about. The pause grows from the first value to the second."""
+_jitter = random.Random()  # noqa: S311 - no secret; apart from `random`, which a graph may seed
+ALONE: Any = object()
+"""A reply of `Link.together`: send this request again, alone."""
+
+
+class Send(NamedTuple):
+    """Send a command by the client, which repeats it by its own rules.
+
+    Reply: the command's. An error reply is raised.
+    """
+
+    command: Sequence[Argument]
+    key: bytes | None = None
+    """The key that gives the node in a cluster."""
+    node: Any = None
+    """The node itself, if the command is about a node."""
+
+
+class Together(NamedTuple):
+    """Send commands on one connection to one node (None: the server).
+
+    Reply: a list of replies, with error replies among them.
+    """
+
+    commands: Sequence[Sequence[Argument]]
+    node: Any = None
+    """A node of the client's cluster, or a `Newcomer`."""
+
+
+class Newcomer(NamedTuple):
+    """A node that a cluster's client does not know."""
+
+    host: str
+    port: int
+
+
+Exchange: TypeAlias = Generator[Send | Together | Sleep, Any, T]
+
+
+class Rules(NamedTuple):
+    """Settings that say how requests are sent."""
+
+    traffic: Traffic
+    cluster_timeout: float
+    guard: Sequence[Argument] | None
+    """A command that only a primary accepts, with `require_primary`."""
+    min_replicas: int
+    replica_timeout: float
+    repeats_late: bool
+
+
+class Link:
+    """A client, and the exchanges with its server."""
+
+    def __init__(self, client: Any, rules: Rules) -> None:
+        """Use a client under these rules."""
+        self.client: Any = client
+        self.rules = rules
+        self.traffic: Traffic = rules.traffic
+        self.is_cluster: bool = clients.is_cluster(client)
+        self.is_plain: bool = rules.guard is None and not rules.min_replicas
+        """True if a script is sent as the operation names it."""
+        self.exceptions: Any = clients.exceptions_of(client)
+        self.options: dict[str, Any] = clients.raw_options(client)
+        module = self.exceptions
+        of_the_client = ("RedisClusterException", "ValkeyClusterException")
+        # LookupError and RuntimeError: another call is changing the client's tables of nodes and slots.
+        self.passing: tuple[type[Exception], ...] = (
+            OSError, module.ConnectionError, module.TimeoutError,
+            module.ClusterError, module.AskError, module.TryAgainError,
+            AttributeError, LookupError, RuntimeError,
+            *(getattr(module, name) for name in of_the_client if hasattr(module, name)),
+        )  # fmt: skip
+        """Errors that clients raise while slots move. It does not help to try again after some of these (`final`)."""
+        final = ("AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ExternalAuthProviderError")
+        self.final: tuple[type[Exception], ...] = (
+            RedisSaverError,
+            *(getattr(module, name) for name in final if hasattr(module, name)),
+        )
+        """Errors after which a next try would raise the same: no connection is free, or a password is wrong."""
+        self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
+        self._retried_alone: tuple[type[Exception], ...] = (self.exceptions.ResponseError,)
+        if self.is_cluster:
+            self._failures += self.passing
+            self._retried_alone += self._failures
+
+    def node_of(self, key: bytes | None) -> Any:
+        """Return the node that serves a key.
+
+        Return None for a single server, and while the client of a cluster is learning its slots anew.
+        """
+        if not self.is_cluster:
+            return None
+        try:
+            return self.client.get_node_from_key(key)
+        except self._failures:
+            return None
+
+    def travels(self, request: Request) -> bool:
+        """True if a request may share a pipeline with those of other callers."""
+        if isinstance(request, Call):
+            return not self._waits(request)
+        return isinstance(request, Command) and self.rules.guard is None
+
+    def answer(self, request: Request) -> Exchange[Any]:
+        """Answer any request except `Sleep`."""
+        if isinstance(request, Scan):
+            return self._scan(request)
+        request = self.on_primary(request)
+        if isinstance(request, Batch):
+            return self._batch(request.requests)
+        assert isinstance(request, Call | Command)  # noqa: S101 - for the type checker
+        return self.alone(request)
+
+    def alone(self, request: Call | Command) -> Exchange[Any]:
+        """Answer a request by the client."""
+        if isinstance(request, Call) and self._waits(request):
+            return self._repeated(lambda: self._replicated(request), request.keys[0])
+        if isinstance(request, Command) and self.rules.guard is not None:
+            return self._at(None, request.arguments)
+        if not self.is_cluster:
+            return self._by_client(request)
+        return self._repeated(lambda: self._by_client(request), key_of(request))
+
+    def refused(self, request: Call | Command, error: Exception) -> Exchange[Any]:
+        """Go on after an error reply: send the script's text if the server lacks it.
+
+        Raises:
+            RedisSaverError: It is an error of one of our scripts, or a key of ours has another type.
+            Exception: It is another error.
+        """
+        if isinstance(request, Call) and isinstance(error, self.exceptions.NoScriptError):
+            self.traffic.loads += 1
+            try:
+                return (yield from self._to_slot(request, as_command_with_source(request)))
+            except self.exceptions.ResponseError as second:
+                error = second
+        if (ours := self._ours(request, error)) is not None:
+            raise ours from error
+        raise error
+
+    def together(
+        self, node: Any, requests: Sequence[Call | Command], *, neighbours: bool = False
+    ) -> Exchange[list[Any]]:
+        """Send requests to one node in a pipeline.
+
+        A pipeline of `neighbours`, requests of several callers, hands no caller the error of another.
+
+        Returns:
+            For each request its reply, its final error, or `ALONE`.
+        """
+        replies: list[Any] = [None] * len(requests)
+        positions: Sequence[int] = range(len(requests))
+        for with_source in (False, True):
+            commands = _commands([requests[position] for position in positions], with_source)
+            try:
+                answers = yield Together(commands, node)
+            except self._failures as failure:
+                if not self.rules.repeats_late and isinstance(failure, self.exceptions.TimeoutError):
+                    raise  # to the callers of this turn whose requests were not sent yet, too
+                _LOG.info(
+                    "%d calls that travelled together failed, and are made again alone: %s",
+                    len(commands),
+                    error_text(failure),
+                )
+                answers = [failure] * len(commands)
+            unknown = []
+            for position, reply in zip(positions, answers, strict=True):
+                replies[position] = reply
+                if not isinstance(reply, Exception):
+                    continue
+                if isinstance(reply, self.exceptions.NoScriptError) and not with_source:
+                    unknown.append(position)
+                elif (ours := self._ours(requests[position], reply)) is not None:
+                    ours.__cause__ = reply
+                    replies[position] = ours
+                elif neighbours or isinstance(reply, self._retried_alone):
+                    self.traffic.retries += 1
+                    replies[position] = ALONE
+            if not unknown:
+                break
+            positions = unknown
+            self.traffic.loads += len({requests[position].script for position in unknown})  # type: ignore[union-attr]
+        return replies
+
+    def check_version(self) -> Exchange[None]:
+        """Ask each server for its version.
+
+        Raises:
+            UnsupportedServer: It is too old.
+        """
+
+        def check() -> Exchange[None]:
+            for name in clients.nodes(self.client):
+                clients.check_version((yield from self._at(name, ("HELLO",))))
+
+        return self._repeated(check, None)
+
+    def on_primary(self, request: R) -> R:
+        """Replace scripts by forms that a replica refuses (READONLY), with `require_primary`."""
+        if self.rules.guard is None:
+            return request
+        if isinstance(request, Call) and request.script.on_primary is not None:
+            return request._replace(script=request.script.on_primary)
+        if isinstance(request, Batch):
+            return Batch([self.on_primary(each) for each in request.requests])  # type: ignore[return-value]
+        return request
+
+    # -- one request
+
+    def _waits(self, call: Call) -> bool:
+        return self.rules.min_replicas > 0 and call.script.is_confirmed
+
+    def _repeated(self, attempt: Callable[[], Exchange[T]], key: bytes | None) -> Exchange[T]:
+        """Return the result of an attempt. With a cluster, whose slots may be moving, repeat it for a while."""
+        if not self.is_cluster:
+            return (yield from attempt())
+        tries = Tries(self, key)
+        while True:
+            try:
+                return (yield from attempt())
+            except self.passing as error:
+                pause = tries.pause(error)
+            self.traffic.retries += 1
+            yield Sleep(pause)
+
+    def _by_client(self, request: Call | Command) -> Exchange[Any]:
+        try:
+            return (yield from self._to_slot(request, as_command(request)))
+        except self.exceptions.ResponseError as error:
+            return (yield from self.refused(request, error))
+
+    def _to_slot(self, request: Call | Command, command: Sequence[Argument]) -> Exchange[Any]:
+        """Send a command. If its cluster slot is moving and redis-py gives up, ask the nodes directly."""
+        key = key_of(request)
+        try:
+            return (yield Send(command, key))
+        except (self.exceptions.ClusterError, AttributeError) as error:
+            # It does not find the node that an ASK names, or goes back and forth between two nodes.
+            if not self.is_cluster or type(error) not in (self.exceptions.ClusterError, AttributeError):
+                raise
+        self.traffic.retries += 1
+        return (yield from self.ask(key, command))
+
+    def ask(self, key: bytes, command: Sequence[Argument]) -> Exchange[Any]:
+        """Send a command to the node that has a key's slot, and then to the node that the slot is moving to.
+
+        A node answers ASK for a key that it has given away, of a slot that it still has. The other node has to be
+        sent ASKING first, which counts for the next command on the same connection
+        (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio client (8.1)
+        sends each of the two on any free connection. With an even number of connections it goes back and forth
+        between the nodes until it raises a ClusterError. Both of its clients raise an AttributeError for a node that
+        has no slot yet, because they do not know it.
+        """
+        (reply,) = yield Together((command,), self.client.get_node_from_key(key))
+        if isinstance(reply, self.exceptions.MovedError):  # the whole slot has moved meanwhile
+            return (yield Send(command, key))
+        if isinstance(reply, self.exceptions.AskError):
+            target = self.client.get_node(reply.host, reply.port) or Newcomer(reply.host, reply.port)
+            _, reply = yield Together((("ASKING",), command), target)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _ours(self, request: Call | Command, error: Exception) -> Exception | None:
+        return from_reply(error, request.keys, self.exceptions) if request.keys else None
+
+    # -- a batch
+
+    def _batch(self, requests: Sequence[Call | Command]) -> Exchange[list[Any]]:
+        """Answer requests in one round trip to each node.
+
+        Raises:
+            Exception: The first error among the replies.
+        """
+        replies: list[Any] = [ALONE] * len(requests)
+        nodes: dict[str | None, tuple[Any, list[int]]] = {}
+        for position, request in enumerate(requests):
+            node = self.node_of(key_of(request))
+            if node is not None or not self.is_cluster:
+                nodes.setdefault(name_of(node), (node, []))[1].append(position)
+        for node, positions in nodes.values():
+            answers = yield from self.together(node, [requests[position] for position in positions])
+            for position, reply in zip(positions, answers, strict=True):
+                replies[position] = reply
+        for position, reply in enumerate(replies):
+            if isinstance(reply, Exception):
+                raise reply
+            if reply is ALONE:
+                replies[position] = yield from self.alone(requests[position])
+        return replies
+
+    # -- replicas and primaries
+
+    def _replicated(self, call: Call) -> Exchange[Any]:
+        """Run a script, and wait until replicas have what it wrote.
+
+        WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/). So it
+        travels with the script, on one connection. A server that became a replica in between answers WAIT with an
+        error. A script that is sent again may have nothing left to write, so a key is written between the two;
+        replicas get writes in order.
+
+        Raises:
+            ReplicationTimeout: Too few replicas had it in time, or the server became a replica itself.
+        """
+        beside = call.keys[0].rpartition(b"}:")[0] + b"}:" + REPLICATED
+        wait = ("WAIT", self.rules.min_replicas, round(self.rules.replica_timeout * 1000))
+        confirmation: Sequence[Sequence[Argument]] = (("SET", beside, "", "PX", 1), wait)
+        node = self.node_of(call.keys[0])
+        try:
+            if self.is_cluster and node is None:  # the slots are being learned anew
+                yield from self._by_client(call)
+                node = self.client.get_node_from_key(call.keys[0])
+            replies = yield Together((as_command(call), *confirmation), node)
+            if isinstance(replies[0], self.exceptions.NoScriptError):
+                self.traffic.loads += 1
+                replies = yield Together((as_command_with_source(call), *confirmation), node)
+            return self._confirmed(call, replies)
+        except self.passing:
+            if self.is_cluster:
+                yield from self._by_client(call)  # the cluster's client learns from it where the slot is
+            raise
+
+    def _confirmed(self, call: Call, replies: Sequence[Any]) -> Any:
+        reply, written, confirmed = replies
+        if isinstance(reply, Exception):
+            if (ours := self._ours(call, reply)) is not None:
+                raise ours from reply
+            raise reply
+        failed = next((each for each in (written, confirmed) if isinstance(each, Exception)), None)
+        if failed is not None and not isinstance(failed, self.exceptions.ResponseError):
+            raise failed
+        if failed is None and confirmed >= self.rules.min_replicas:
+            return reply
+        why = (
+            f"the server answered {error_text(failed)}"
+            if failed
+            else f"only {confirmed} replicas had it after {self.rules.replica_timeout:g} seconds (replica_timeout)"
+        )
+        raise ReplicationTimeout(
+            f"{shown(call.keys[0].decode('utf-8', 'backslashreplace'))} was written on the primary, but {why}; "
+            f"min_replicas={self.rules.min_replicas} asks for more. Calling again is safe. "
+            "Look whether the replicas are connected, or lower min_replicas"
+        ) from failed
+
+    def _at(self, name: str | None, command: Sequence[Argument]) -> Exchange[Any]:
+        """Send a command to a node by its name (None: the server); with `require_primary` to a primary only.
+
+        Raises:
+            Exception: The server is a replica (READONLY), or the command failed.
+        """
+        if self.rules.guard is None:
+            return (yield Send(command, node=clients.node_named(self.client, name)))
+        guarded, reply = yield Together((self.rules.guard, command))
+        # A primary that refuses writes, because it lacks replicas or cannot save, may be read.
+        if isinstance(guarded, Exception) and not str(guarded).startswith(("NOREPLICAS", "MISCONF")):
+            raise guarded
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    # -- SCAN
+
+    def _scan(self, request: Scan) -> Exchange[tuple[Any, list[bytes]]]:
+        """Return one page of SCAN.
+
+        The position is the names of the nodes left to ask, and the cursor in the first of them.
+        """
+        position = request.position
+
+        def page() -> Exchange[tuple[Any, list[bytes]]]:
+            nonlocal position
+            nodes, cursor = position or (clients.nodes(self.client), 0)
+            position = None  # if it fails the nodes may have changed, so the next attempt begins again
+            command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
+            return clients.next_position(nodes, (yield from self._at(nodes[0], command)))
+
+        return self._repeated(page, None)
+
+
+class Tries:
+    """The tries of one request to a cluster whose slots move, or whose primary is replaced.
+
+    Meanwhile clients raise many errors: those of the nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), those of connections
+    to a node that is gone, and others because the client's own state changes during a call. (When redis-py 8.1 learns
+    the slots anew it closes connections in use, and a call then raises `AttributeError: 'NoneType' object has no
+    attribute 'writelines'`.)
+    """
+
+    def __init__(self, link: Link, key: bytes | None) -> None:
+        """Begin. Without a key, the request is about all nodes."""
+        self._link, self._key = link, key
+        self._began, self._count = time.monotonic(), 0
+
+    def pause(self, error: Exception) -> float:
+        """Return the seconds to wait after an error, before the next try.
+
+        A second try comes however long the first one took, unless the timeout is 0: a client learns the nodes anew by
+        an error, and the first try may have spent all the time on those that it knew.
+
+        Raises:
+            ClusterMoving: The time is up.
+            Exception: The error itself, if trying again does not help.
+        """
+        if isinstance(error, self._link.final):
+            raise error
+        self._count += 1
+        pause: float = min(_MAX_PAUSE, _MIN_PAUSE * 2 ** min(self._count - 1, 10)) * _jitter.uniform(0.5, 1.0)
+        elapsed, timeout = time.monotonic() - self._began, self._link.rules.cluster_timeout
+        if elapsed + pause > timeout and (self._count > 1 or not timeout):
+            raise self._failed(elapsed, error) from error
+        if self._count == 1:
+            _LOG.info("requests to the cluster are tried again, as slots move or a node is gone: %s", error_text(error))
+        return pause
+
+    def _failed(self, seconds: float, error: Exception) -> ClusterMoving:
+        what = "the nodes of the cluster were not all there"
+        if self._key is not None:
+            slot = self._link.client.keyslot(self._key)
+            what = f"slot {slot} of the cluster (key {shown(self._key)}) was not served"
+        why = "Its slots move, or a primary is lost and no replica has taken its place"
+        if isinstance(error, (self._link.exceptions.AskError, self._link.exceptions.TryAgainError)):
+            why = (
+                "The slot is open: some of its keys are on another node. "
+                "If nobody is moving it any more, close it with redis-cli --cluster fix"
+            )
+        return ClusterMoving(
+            f"{what} for {seconds:.1f} seconds, in {self._count} tries; the last one ended with {error_text(error)}. "
+            f"{why}. Calling again is safe. "
+            f"Calls are tried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
+        )
+
+
+def name_of(node: Any) -> str | None:
+    """Return the name of a node.
+
+    redis-py 5.2 makes its nodes anew each time it looks at the cluster, so names tell nodes apart.
+    """
+    return None if node is None else node.name
+
+
+def as_command(request: Call | Command) -> Sequence[Argument]:
+    """Return a request as the arguments of a command; a script by its digest."""
+    if isinstance(request, Command):
+        return request.arguments
+    return ("EVALSHA", request.script.sha, len(request.keys), *request.keys, *request.arguments)
+
+
+def as_command_with_source(call: Call) -> Sequence[Argument]:
+    """Return a script's call with its text, which teaches the server the script.
+
+    A server forgets its scripts by SCRIPT FLUSH, a restart, or a failover.
+    """
+    return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
+
+
+def _commands(requests: Sequence[Call | Command], with_source: bool) -> list[Sequence[Argument]]:
+    """Return requests as commands. With source, the first call of each script has the script's text."""
+    if not with_source:
+        return [as_command(request) for request in requests]
+    sent = set[Script]()
+    commands = []
+    for request in requests:
+        if isinstance(request, Call) and request.script not in sent:
+            sent.add(request.script)
+            commands.append(as_command_with_source(request))
+        else:
+            commands.append(as_command(request))
+    return commands

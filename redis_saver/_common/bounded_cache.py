@@ -1,0 +1,70 @@
+"""The cache behind everything that this process remembers and may forget at any time."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections import OrderedDict
+from typing import TypeVar
+
+from redis_saver._common import forks
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedCache(OrderedDict[K, V]):
+    """Items under keys. Beyond a bound, the items stored longest ago go first; storing an item again renews it.
+
+    Read it as a dict: `get`, `[]` and `in` are one step in C, and OS threads need no lock for them. Write it with `store`,
+    `renew` and `forget` only. The child of a fork begins with an empty cache.
+    """
+
+    def __init__(self, max_items: int = sys.maxsize, max_bytes: int = sys.maxsize) -> None:
+        """Set the bounds.
+
+        Args:
+            max_items: Maximum number of items.
+            max_bytes: Maximum sum of the sizes that `store` is given. A larger item is not stored at all.
+        """
+        super().__init__()
+        self._max_items, self._max_bytes = max_items, max_bytes
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
+        self._lock = threading.RLock()  # a finalizer may store something while another item is being dropped
+        self._sizes: dict[K, int] = {}
+        self.bytes: int = 0
+        self.clear()
+
+    def store(self, key: K, value: V, size: int = 0) -> None:
+        """Store an item, and forget old ones beyond the bounds.
+
+        Args:
+            key: The key.
+            value: The value.
+            size: About how many bytes of memory both take. It only matters with `max_bytes`.
+        """
+        with self._lock:
+            self.forget(key)
+            if size > self._max_bytes:
+                return
+            self[key] = value
+            self._sizes[key] = size
+            self.bytes += size
+            while self.bytes > self._max_bytes or len(self) > self._max_items:
+                self.forget(next(iter(self)))
+
+    def renew(self, key: K) -> None:
+        """Treat an item as just stored, if it is there."""
+        with self._lock:
+            if key in self:
+                self.move_to_end(key)
+
+    def forget(self, key: K) -> None:
+        """Forget an item, if it is there."""
+        with self._lock:
+            self.pop(key, None)
+            self.bytes -= self._sizes.pop(key, 0)

@@ -1,0 +1,198 @@
+"""Exchanges with a server, played without one: what a link sends after each reply."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from hashlib import sha1
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from redis.exceptions import AskError, ClusterError, MovedError, NoScriptError, ResponseError, TryAgainError
+
+from redis_saver import KeyConflict, ReplicationTimeout
+from redis_saver._client.link import ALONE, Newcomer, Link, Rules, Send, Together
+from redis_saver._engine.requests import Batch, Call, Command, Scan, Sleep
+from redis_saver._engine.runner import run
+from redis_saver._engine.scripts import Script
+from redis_saver._engine.stats import Traffic
+
+A, B = SimpleNamespace(name="a:1"), SimpleNamespace(name="b:2")
+CONFIRM = (("SET", b"p:{t}:replicated", "", "PX", 1), ("WAIT", 2, 500))
+
+
+class Nodes:
+    """A cluster of two nodes: keys that begin with `b` are on the second."""
+
+    def get_encoder(self) -> Any:
+        return SimpleNamespace(decode_responses=False)
+
+    def get_primaries(self) -> list[Any]:
+        return [A, B]
+
+    def get_node_from_key(self, key: bytes) -> Any:
+        return B if key.startswith(b"b") else A
+
+    def get_node(self, host: str = "", port: int = 0, node_name: str = "") -> Any:
+        return {"a:1": A, "b:2": B}.get(node_name or f"{host}:{port}")
+
+    def keyslot(self, key: bytes) -> int:
+        return 7
+
+
+def link(client: Any = None, guard: Sequence[str] | None = None, replicas: int = 0, repeats_late: bool = True) -> Link:
+    return Link(redis.Redis() if client is None else client, Rules(Traffic(), 20.0, guard, replicas, 0.5, repeats_late))
+
+
+def script(text: str, **rules: bool) -> Script:
+    return Script(text, text, sha1(text.encode(), usedforsecurity=False).hexdigest(), None, **rules)
+
+
+ONE, TWO = script("return 1"), script("return 2")
+GET = Call(ONE, [b"p:{t}:index"], ["x"])
+BY_DIGEST, BY_TEXT = ("EVALSHA", ONE.sha, 1, b"p:{t}:index", "x"), ("EVAL", ONE.text, 1, b"p:{t}:index", "x")
+
+
+def played(exchange: Generator[Any, Any, Any], *answers: Any) -> tuple[Any, list[Any]]:
+    """Answer each verb with the next of these, or raise it. Returns the result, and the verbs except for pauses."""
+    seen, left = list[Any](), list(answers)
+
+    def answer(verb: Any) -> Any:
+        if isinstance(verb, Sleep):
+            return None
+        seen.append(verb)
+        reply = left.pop(0)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    result = run(exchange, answer)
+    assert not left
+    return result, seen
+
+
+def test_a_script_that_the_server_lacks_is_sent_with_its_text() -> None:
+    at = link()
+    assert played(at.answer(GET), "reply") == ("reply", [Send(BY_DIGEST, GET.keys[0])])
+    sent = [Send(BY_DIGEST, GET.keys[0]), Send(BY_TEXT, GET.keys[0])]
+    assert played(at.answer(GET), NoScriptError(), "reply") == ("reply", sent)
+    assert played(at.refused(GET, NoScriptError()), "reply") == ("reply", sent[1:])
+    assert at.traffic.loads == 2
+    with pytest.raises(KeyConflict):
+        played(at.answer(GET), NoScriptError(), ResponseError("WRONGTYPE Operation against a key"))
+    with pytest.raises(ResponseError, match="unknown command"):
+        played(at.answer(Command(("NONE", b"k"))), ResponseError("unknown command"))
+
+
+def test_a_lost_connection_is_the_callers_with_one_server_and_tried_again_with_a_cluster() -> None:
+    lost = redis.ConnectionError("lost")
+    with pytest.raises(redis.ConnectionError):
+        played(link().answer(GET), lost)
+    at = link(Nodes())
+    assert played(at.answer(GET), lost, TryAgainError(), "reply")[0] == "reply"
+    assert at.traffic.retries == 2
+    with pytest.raises(redis.AuthenticationError):
+        played(at.answer(GET), redis.AuthenticationError("wrong password"))
+
+
+@pytest.mark.parametrize("error", [ClusterError("TTL exhausted"), AttributeError("no attribute 'redis_connection'")])
+def test_if_the_client_gives_up_the_nodes_are_asked(error: Exception) -> None:
+    at, key = link(Nodes()), GET.keys[0]
+    by_client, by_node = Send(BY_DIGEST, key), Together((BY_DIGEST,), A)
+    assert played(at.answer(GET), error, ["reply"]) == ("reply", [by_client, by_node])
+    assert played(at.answer(GET), error, [MovedError("7 b:2")], "reply")[1] == [by_client, by_node, by_client]
+    for to, node in (("b:2", B), ("c:3", Newcomer("c", 3))):
+        seen = played(at.answer(GET), error, [AskError(f"7 {to}")], [b"OK", "reply"])[1]
+        assert seen == [by_client, by_node, Together((("ASKING",), BY_DIGEST), node)]
+
+
+def test_in_a_pipeline_only_unknown_scripts_are_sent_again_each_text_once() -> None:
+    at = link()
+    calls = [GET, Call(TWO, [b"k"], []), GET._replace(arguments=["y"]), Call(TWO, [b"l"], [])]
+    unknown = NoScriptError()
+    replies, seen = played(at.together(None, calls, neighbours=True), [unknown, 2, unknown, unknown], [1, 3, 4])
+    assert (replies, at.traffic.loads) == ([1, 2, 3, 4], 2)
+    assert [command[0] for command in seen[1].commands] == ["EVAL", "EVALSHA", "EVAL"]
+
+
+def test_in_a_pipeline_nobody_gets_the_error_of_another() -> None:
+    at, calls, refused = link(), [GET, Call(TWO, [b"k"], [])], ResponseError("ERR")
+    ours = ResponseError("WRONGTYPE Operation against a key")
+    replies, _ = played(at.together(None, calls, neighbours=True), [ours, refused])
+    assert isinstance(replies[0], KeyConflict) and replies[0].__cause__ is ours and replies[1] is ALONE
+    lost = redis.ConnectionError("lost")
+    assert played(at.together(None, calls, neighbours=True), lost)[0] == [ALONE, ALONE]
+    assert played(at.together(None, calls), lost)[0] == [lost, lost]  # of one caller
+    assert played(link(Nodes()).together(A, calls), lost)[0] == [ALONE, ALONE]
+    with pytest.raises(redis.TimeoutError):
+        played(link(repeats_late=False).together(None, calls, neighbours=True), redis.TimeoutError())
+
+
+def test_a_batch_is_one_pipeline_for_each_node() -> None:
+    at = link(Nodes())
+    batch = Batch([Command(("GET", key)) for key in (b"a1", b"b1", b"a2")])
+    replies, seen = played(at.answer(batch), [1, ResponseError("ERR")], [2], 3)
+    assert replies == [1, 2, 3]
+    assert seen == [
+        Together([("GET", b"a1"), ("GET", b"a2")], A),
+        Together([("GET", b"b1")], B),
+        Send(("GET", b"a2"), b"a2"),
+    ]
+    with pytest.raises(redis.ConnectionError):
+        played(link().answer(batch), redis.ConnectionError("lost"))
+
+
+def test_a_confirmed_write_waits_on_its_own_connection() -> None:
+    at, write = link(replicas=2), Call(script("return 3", is_confirmed=True), GET.keys, [])
+    by_digest, by_text = ("EVALSHA", write.script.sha, 1, *write.keys), ("EVAL", write.script.text, 1, *write.keys)
+    assert at.travels(GET) and not at.travels(write)
+    sent = [Together((by_digest, *CONFIRM)), Together((by_text, *CONFIRM))]
+    assert played(at.answer(write), ["reply", True, 2]) == ("reply", sent[:1])
+    assert played(at.answer(write), [NoScriptError(), True, 2], ["reply", True, 3]) == ("reply", sent)
+    with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
+        played(at.answer(write), ["reply", True, 1])
+    with pytest.raises(ReplicationTimeout, match="READONLY"):
+        played(at.answer(write), ["reply", ResponseError("READONLY You can't write"), 0])
+    moving = link(Nodes(), replicas=2)
+    answers = [redis.ConnectionError("lost"), "by the client", ["reply", True, 2]]
+    result, seen = played(moving.answer(write), *answers)
+    assert result == "reply" and [type(verb) for verb in seen] == [Together, Send, Together]
+
+
+def test_commands_and_scans_have_a_guard_in_front() -> None:
+    guard = ("UNLINK", "p:primary")
+    at = link(guard=guard)
+    command = ("GET", b"k")
+    assert played(at.answer(Command(command)), [0, b"v"]) == (b"v", [Together((guard, command))])
+    assert played(at.answer(Command(command)), [ResponseError("NOREPLICAS"), b"v"])[0] == b"v"
+    with pytest.raises(ResponseError, match="READONLY"):
+        played(at.answer(Command(command)), [ResponseError("READONLY"), b"v"])
+    guarded = ONE._replace(on_primary=TWO)
+    assert played(at.answer(GET._replace(script=guarded)), 1)[1][0].command[1] == TWO.sha
+    assert played(at.answer(Scan(b"*", None)), [0, [b"0", [b"k"]]])[0] == (None, [b"k"])
+
+
+def test_a_scan_begins_again_after_a_failure() -> None:
+    at = link(Nodes())
+    position, keys = played(at.answer(Scan(b"*", None)), [{"a:1": 5}, [b"k"]])[0]
+    assert (position, keys) == ((["a:1", "b:2"], 5), [b"k"])
+    _, seen = played(at.answer(Scan(b"*", position)), redis.ConnectionError("lost"), [{"a:1": 0}, []])
+    assert [verb.command[1] for verb in seen] == [5, 0]
+
+
+def test_an_interrupted_exchange_is_closed() -> None:
+    closed = list[bool]()
+
+    def exchange() -> Generator[Any, Any, None]:
+        try:
+            yield "request"
+        finally:
+            closed.append(True)
+
+    def interrupted(_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(exchange(), interrupted)
+    assert closed == [True]

@@ -1,0 +1,124 @@
+"""The cache keeps its bounds, forgets the oldest items first, and survives OS threads, finalizers and forks."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from typing import Any
+
+import pytest
+
+from redis_saver._common.bounded_cache import BoundedCache
+from redis_saver._common.names import _Made
+
+
+def test_beyond_its_items_the_oldest_go_first() -> None:
+    cache: BoundedCache[str, int] = BoundedCache(max_items=3)
+    for number, key in enumerate("abc"):
+        cache.store(key, number)
+    cache.store("a", 9)
+    cache.renew("b")
+    cache.renew("gone")
+    cache.store("d", 3)
+    assert list(cache.items()) == [("a", 9), ("b", 1), ("d", 3)]
+
+
+def test_beyond_its_bytes_the_oldest_go_first() -> None:
+    cache: BoundedCache[str, int] = BoundedCache(max_bytes=10)
+    for key, size in (("a", 4), ("b", 4), ("c", 4)):
+        cache.store(key, 0, size)
+    assert (list(cache), cache.bytes) == (["b", "c"], 8)
+    cache.store("b", 1, 6)
+    assert (list(cache), cache.bytes) == (["c", "b"], 10)
+    cache.store("c", 1, 11)  # too large for any room
+    assert (list(cache), cache.bytes) == (["b"], 6)
+    cache.forget("b")
+    cache.forget("b")
+    assert (len(cache), cache.bytes) == (0, 0)
+
+
+def test_results_are_made_once_and_again_when_they_were_forgotten() -> None:
+    asked: list[str] = []
+
+    def make(name: str) -> str:
+        asked.append(name)
+        return name.upper()
+
+    made: _Made[str, str] = _Made(make)
+    assert [made["a"], made["a"], made["b"]] == ["A", "A", "B"]
+    assert asked == ["a", "b"]
+    assert made["x" * 2**20] and made["y" * 2**20]
+    assert list(made) == ["y" * 2**20], "no name takes more than the bytes of the cache"
+    assert made["a"] == "A" and asked[-1] == "a"
+
+
+def test_os_threads_share_it() -> None:
+    cache: BoundedCache[int, int] = BoundedCache(max_items=50, max_bytes=2000)
+    failed: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        rng = random.Random(seed)
+        try:
+            for _ in range(5000):
+                key = rng.randrange(100)
+                rng.choice((cache.renew, cache.forget, cache.get))(key)
+                cache.store(key, key, rng.randrange(100))
+                assert cache.get(key, key) == key
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    assert len(cache) <= 50
+    assert cache.bytes == sum(cache._sizes.values()) <= 2000
+    assert cache._sizes.keys() == cache.keys()
+
+
+class Storing:
+    """A value whose finalizer stores another one."""
+
+    def __init__(self, cache: Any) -> None:
+        self.cache = cache
+
+    def __del__(self) -> None:
+        self.cache.store("from the finalizer", 1, 1)
+
+
+@pytest.mark.timeout(20)
+def test_a_finalizer_may_store_meanwhile() -> None:
+    cache: BoundedCache[Any, Any] = BoundedCache(max_items=2)
+    for number in range(5):
+        cache.store(number, Storing(cache), 1)
+    assert len(cache) <= 2
+    assert cache.bytes == len(cache)
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_the_child_of_a_fork_begins_with_an_empty_one() -> None:
+    cache: BoundedCache[str, int] = BoundedCache(max_bytes=100)
+    cache.store("a", 1, 10)
+    held, leave = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with cache._lock:
+            held.set()
+            leave.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait(10)
+    if (child := os.fork()) == 0:
+        empty = not cache and not cache.bytes
+        cache.store("b", 2, 10)
+        os._exit(0 if empty and dict(cache) == {"b": 2} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    leave.set()
+    thread.join(10)
+    assert dict(cache) == {"a": 1}

@@ -1,0 +1,68 @@
+"""A version table tells each channel's field, flags and version, and which versions each node has seen."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from redis_saver._common import names
+from redis_saver._storage import framing, header
+
+OURS = st.builds(lambda counter, random: f"{counter:032}.{random:020}", st.integers(0, 2**32), st.integers(0, 2**64))
+VERSIONS = st.one_of(OURS, st.text(max_size=3), st.integers(), st.floats(allow_nan=False))
+NAMES = st.one_of(
+    st.sampled_from(["messages", "__start__", "branch:to:agent", "é", "\0", "\1", "", "\ud800"]), st.text(max_size=4)
+)
+CHANNELS = st.dictionaries(NAMES, VERSIONS, max_size=8)
+
+
+def table_of(versions: Any, seen: Any, values: Any = (), new: Any = None, prefix: bytes = b"") -> Any:
+    checkpoint: Any = {"id": "1", "channel_values": dict.fromkeys(values), "channel_versions": versions}
+    return header.version_table({**checkpoint, "versions_seen": seen}, new or {}, prefix)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    data=st.data(), versions=CHANNELS, seen=st.dictionaries(NAMES, CHANNELS, max_size=5), prefix=st.binary(max_size=5)
+)
+def test_a_table_can_be_read_again(data: Any, versions: Any, seen: Any, prefix: bytes) -> None:
+    values = [name for name in versions if data.draw(st.booleans())]
+    new = {name: version if data.draw(st.booleans()) else "other" for name, version in versions.items()}
+    table = table_of(versions, seen, values, new, prefix)
+    listed, tokens = header.names_in(table.names), framing.unpack(table.tokens)
+    slots = [int.from_bytes(table.slots[at : at + 2], "big") for at in range(0, len(table.slots), 2)]
+    found = {name: names.version_from(tokens[slot]) for name, slot in zip(listed, slots, strict=False)}
+    assert (list(found.items()), list(map(type, found.values()))) == (
+        list(versions.items()),
+        list(map(type, versions.values())),
+    )
+    assert table.fields == tuple(prefix + names.entry(name, version) for name, version in versions.items())
+    for name, present, flag in zip(versions, table.present.decode(), table.flags.decode(), strict=True):
+        is_new = new[name] == versions[name]
+        assert (present, flag) == (("1", "v" if is_new else "u") if name in values else ("0", "e" if is_new else "x"))
+    assert table.written == sum(new[name] == versions[name] for name in versions)
+    assert header.versions_seen(table.seen, listed, list(map(names.version_from, tokens))) == seen
+
+
+def test_more_than_255_names_take_two_bytes_each() -> None:
+    versions = {f"channel{n}": f"{n:032}.{n:020}" for n in range(300)}
+    table = table_of(versions, {"node": versions})
+    tokens = list(map(names.version_from, framing.unpack(table.tokens)))
+    assert len(table.seen) > 2 * 2 * 300
+    assert header.versions_seen(table.seen, header.names_in(table.names), tokens) == {"node": versions}
+
+
+def test_a_dict_with_an_order_of_its_own_keeps_it() -> None:
+    moved = OrderedDict((f"channel{n}", f"{n:032}.{n:020}") for n in range(3))
+    moved.move_to_end("channel0")
+    table = table_of(moved, {"node": {"channel0": moved["channel0"]}})
+    assert header.names_in(table.names) == ("channel1", "channel2", "channel0", "node")
+    assert table.fields == tuple(names.entry(name, version) for name, version in moved.items())
+
+
+def test_versions_seen_of_another_form_are_left_to_the_body() -> None:
+    for seen in (None, {"node": 1}, {"node": {"a": None}}, {1: {}}, OrderedDict(node={})):
+        assert table_of({}, seen).seen == b""

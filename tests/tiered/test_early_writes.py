@@ -1,0 +1,368 @@
+"""Pending writes that reach the tiers before their checkpoint, as LangGraph sends them, while hot loses threads."""
+
+from __future__ import annotations
+
+import asyncio
+import operator
+import random
+import sys
+import threading
+from collections import Counter, defaultdict
+from typing import Annotated, Any
+
+import pytest
+from factories import checkpoint, config
+from interleaving import Interleaving
+from langgraph.channels import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.types import INTERRUPT
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command as Resume
+from langgraph.types import Send, interrupt
+from seeds import seeds_and_slow, targets
+from tiering import BEHIND, Tiers, drained, keys_of
+from typing_extensions import TypedDict
+from uniform import Target
+from wrappers import Around, script_of
+
+from redis_saver import TieredSaver
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Sleep
+from redis_saver._tiered import operations
+from redis_saver._tiered.flush import run as flushing
+
+MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+
+
+def settings_of(mode: str) -> dict[str, Any]:
+    return BEHIND if mode == "write-behind" else {}
+
+
+def numbered(number: int) -> Any:
+    return checkpoint({"n": [number]}, {"n": f"{number:032}.1"})
+
+
+# -- by hand
+
+
+@MODES
+@pytest.mark.parametrize("before", [0, 1], ids=["first checkpoint", "second checkpoint"])
+async def test_early_writes_that_only_cold_has(tiers: Tiers, mode: str, before: int) -> None:
+    """Hot loses the thread after the flush, and another process fills it again before the checkpoint comes."""
+    uniform, reader = await tiers.uniform(**settings_of(mode)), await tiers.uniform(**settings_of(mode))
+    cold = await tiers.cold_uniform()
+    where = config()
+    await uniform.get_tuple(where)
+    for number in range(before):
+        first = numbered(number)
+        where = await uniform.put(where, first, {}, first["channel_versions"])
+    second = numbered(7)
+    coming = config("thread", "", second["id"])
+    await uniform.put_writes(coming, [("n", [1])], "task-a")
+    await drained(uniform)
+    tiers.evict()
+    await reader.get_tuple(config())
+    await uniform.put_writes(coming, [(INTERRUPT, ["?"])], "task-b")
+    await uniform.put(where, second, {}, second["channel_versions"])
+    for each in (uniform, reader, await tiers.uniform(**settings_of(mode)), cold):
+        for place in (config(), coming):
+            if each is cold:
+                await drained(uniform)
+            found = await each.get_tuple(place)
+            assert found.checkpoint["id"] == second["id"]
+            assert sorted(found.pending_writes) == [("task-a", "n", [1]), ("task-b", INTERRUPT, ["?"])]
+
+
+# -- in any order
+
+
+class Supersteps(Interleaving):
+    """Runs that are ahead of their checkpoints: pending writes of up to three may come before them."""
+
+    MOST_AHEAD = 3
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.ahead = defaultdict[tuple[str, str], list[Any]](list)
+        """What is to be put next in a namespace, in this order."""
+
+    def begin(self, thread: str) -> None:
+        kinds = ["go_ahead"] * 6 + ["early"] * 6 + ["put"] * 6 + ["writes"] * 2 + ["delete"]
+        kinds += ["get"] * 5 + ["list"] + ["deltas"] * 2 + ["flush"] * 6 + ["forget"] * 4
+        getattr(self, self.chance.choice(kinds))(thread)
+
+    def go_ahead(self, thread: str) -> None:
+        """A superstep is over: its checkpoint gets its id. A run begins with a look."""
+        ns = self.chance.choice(["", "", "sub"])
+        ahead = self.ahead[thread, ns]
+        if len(ahead) < self.MOST_AHEAD and not self.is_being(thread, "delete"):
+            if not ahead and self.chance.random() < 0.8:
+                self.read_newest(thread, ns)
+            ahead.append(self.following(thread, ns, ahead[-1] if ahead else None))
+
+    def following(self, thread: str, ns: str, last: Any) -> tuple[Any, ...]:
+        """The arguments of the next put; `log` has no value, as that of a `DeltaChannel`."""
+        found = self.model.get_tuple(config(thread, ns)) if last is None else None
+        before: Any = last[1] if last else found.checkpoint if found else checkpoint({}, {})
+        parent = last[1]["id"] if last else found and found.checkpoint["id"]
+        self.number += 1
+        new = dict.fromkeys([self.chance.choice("xyz"), "log"], f"{self.number:032}.1")
+        versions = {**before["channel_versions"], **new}
+        values = dict(before["channel_values"])
+        values |= {channel: [version, "v" * 900] for channel, version in new.items() if channel != "log"}
+        return config(thread, ns, parent), checkpoint(values, versions), {"step": self.number}, new
+
+    def early(self, thread: str) -> None:
+        """Pending writes of a checkpoint that is not there yet."""
+        ns = self.chance.choice(["", "", "sub"])
+        if ahead := self.ahead[thread, ns]:
+            self.write_to(config(thread, ns, self.chance.choice(ahead)[1]["id"]))
+
+    def writes(self, thread: str) -> None:
+        if found := self.some_newest(thread):
+            self.write_to(found.config)
+
+    def write_to(self, where: Any) -> None:
+        thread, task = where["configurable"]["thread_id"], f"task {self.number}"
+        if not self.is_being(thread, "delete"):
+            channels = self.chance.choice([["x"], ["x", "log"], [INTERRUPT], ["log", INTERRUPT, "y"]])
+            writes = [(channel, [self.number]) for channel in channels]
+            self.write("put_writes", thread, *self.calling("put_writes", (where, writes, task, f"path {task}")))
+
+    def put(self, thread: str) -> None:
+        """One put of a run at a time; another process may send it than the writes."""
+        ns = self.chance.choice(["", "", "sub"])
+        if not self.ahead[thread, ns] or self.is_being(thread, f"put {ns}") or self.is_being(thread, "delete"):
+            return
+        make, happened = self.calling("put", self.ahead[thread, ns][0])
+
+        def stored() -> None:
+            happened()
+            self.ahead[thread, ns].pop(0)
+
+        self.write(f"put {ns}", thread, make, stored)
+
+    def is_being(self, thread: str, what: str) -> bool:
+        return any(one.thread == thread and one.what.startswith(what) for one in self.running)
+
+    def delete(self, thread: str) -> None:
+        if self.is_only_being_deleted(thread):
+            super().delete(thread)
+            for ns in ("", "sub"):
+                self.ahead[thread, ns].clear()
+
+    def read_newest(self, thread: str, ns: str) -> None:
+        where = config(thread, ns)
+        self.read(
+            "get_tuple", thread, lambda saver: operations.get_tuple(saver, where), lambda: self.model.get_tuple(where)
+        )
+
+    def deltas(self, thread: str) -> None:
+        """The history of a channel that has no value in any checkpoint."""
+        if not self.is_coalescing and (found := self.some_newest(thread)):
+            where = found.config
+            self.read(
+                "get_delta_channel_history",
+                thread,
+                lambda saver: operations.get_delta_channel_history(saver, where, ["log"]),
+                lambda: self.model.get_delta_channel_history(config=where, channels=["log"]),
+            )
+
+    def check_all(self, cold: Any) -> None:
+        while any(self.ahead.values()):
+            for thread, _ in list(self.ahead):
+                self.put(thread)
+            while self.running:
+                self.step(self.chance.choice(self.running))
+        super().check_all(cold)
+
+
+async def play(tiers: Tiers, seed: int, processes: list[dict[str, Any]], history: str = "all") -> None:
+    await Supersteps(tiers, seed, processes, history).run(800)
+
+
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("flavour", ["sync"], indirect=True)
+@pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.parametrize("seed", seeds_and_slow(range(4), range(4, 60)))
+async def test_random_supersteps(tiers: Tiers, seed: int, history: str) -> None:
+    behind = {**BEHIND, "cold_history": history}
+    await play(tiers, seed, [behind, behind, {}], history)
+
+
+# -- graphs
+
+
+def joined(now: list[str] | None, new: list[list[str]]) -> list[str]:
+    return [*(now or []), *(each for some in new for each in some)]
+
+
+Delta = Annotated[list[str], DeltaChannel(joined, snapshot_frequency=7)]
+
+
+class Answer(TypedDict):
+    answer: str
+
+
+class Inner(Answer):
+    of: str
+    thoughts: Delta
+
+
+class Seen(TypedDict):
+    seen: str
+
+
+class Memory(Seen):
+    of: str
+    memory: Delta
+
+
+class Outer(TypedDict):
+    of: str
+    notes: Delta
+    log: Annotated[list[str], operator.add]
+    answer: str
+    seen: str
+
+
+class Part(TypedDict):
+    of: str
+    number: int
+
+
+def talking(ran: Counter[str]) -> StateGraph[Any]:
+    """A graph with three tasks, a subgraph that asks, and one that remembers. `ran` counts its nodes' runs."""
+
+    def first(state: Outer) -> dict[str, Any]:
+        ran[f"first {state['of']}"] += 1
+        return {"notes": [f"first {state['of']}"]}
+
+    def part(state: Part) -> dict[str, Any]:
+        ran[f"part {state}"] += 1
+        return {"log": [f"{state['number']} {state['of']}"], "notes": [f"part {state['number']}"]}
+
+    def last(state: Outer) -> dict[str, Any]:
+        ran[f"last {state['of']}"] += 1
+        return {"notes": [f"last {len(state['notes'])}, heard {state['answer']}, seen {state['seen']}"]}
+
+    def think(state: Inner) -> dict[str, Any]:
+        ran[f"think {state['of']}"] += 1
+        return {"thoughts": [f"think {state['of']}"]}
+
+    def ask(state: Inner) -> dict[str, Any]:
+        return {"answer": interrupt(f"sure of {state['thoughts'][-1]}?"), "thoughts": ["asked"]}
+
+    def end(state: Inner) -> dict[str, Any]:
+        ran[f"end {state['of']}"] += 1
+        return {"thoughts": [f"end {len(state['thoughts'])}"]}
+
+    def remember(state: Memory) -> dict[str, Any]:
+        ran[f"remember {state['of']}"] += 1
+        return {"memory": [state["of"]], "seen": f"{len(state['memory'])} before {state['of']}"}
+
+    def fan_out(state: Outer) -> list[Any]:
+        return [*(Send("part", {"of": state["of"], "number": number}) for number in range(3)), "inner", "memory"]
+
+    inner = StateGraph(Inner, output_schema=Answer).add_node("think", think).add_node("ask", ask).add_node("end", end)
+    inner.add_edge(START, "think").add_edge("think", "ask").add_edge("ask", "end")
+    memory = StateGraph(Memory, output_schema=Seen).add_node("remember", remember).add_edge(START, "remember")
+    outer = StateGraph(Outer).add_node("first", first).add_node("part", part).add_node("last", last, defer=True)
+    outer.add_node("inner", inner.compile()).add_node("memory", memory.compile(checkpointer=True))
+    outer.add_edge(START, "first").add_conditional_edges("first", fan_out, ["part", "inner", "memory"])
+    return outer.add_edge("part", "last").add_edge("inner", "last").add_edge("memory", "last")
+
+
+REMOVE_IF_CLEAN = """
+if redis.call('EXISTS', KEYS[1], KEYS[2]) == 0 or redis.call('EXISTS', KEYS[3]) == 1 then return 0 end
+return redis.call('UNLINK', KEYS[1], KEYS[2])
+"""
+
+
+class Loses:
+    """Hot loses a thread between requests, whoever sends them: what is dirty is flushed at other moments.
+
+    Args:
+        tiers: The servers.
+        cold: A blocking saver.
+        chance: Of what happens when.
+    """
+
+    def __init__(self, tiers: Tiers, cold: Any, chance: random.Random) -> None:
+        self._raw, self._keys, self._chance, self._lock = tiers.target.raw, keys_of(tiers), chance, threading.Lock()
+        blocking = Target(tiers.target.name, "sync", tiers.target.url, tiers.target.prefix).uniform().saver
+        self._flusher = TieredSaver(blocking, cold, **BEHIND)
+        self.lost, self.share = 0, 0.0
+        """How often hot lost the thread; how likely it is between two requests."""
+
+    def watch(self, saver: Any) -> None:
+        """Do it between the requests of a saver. Some puts take long, so the next superstep's writes overtake them."""
+
+        def around(request: Any) -> Any:
+            if script_of(request) in (scripts.PUT_BEHIND, scripts.PUT_THROUGH) and self._chance.random() < 0.5:
+                yield Sleep(0.01)
+            self._happen()
+            return (yield request)
+
+        Around(saver.hot, around)
+
+    def _happen(self) -> None:
+        with self._lock:
+            if self._chance.random() < self.share:
+                self._flusher._driver.run(flushing.flush(self._flusher._tiers, "thread", at_once=True))
+                index, data, _, _, dirty = self._keys.writing
+                self.lost += bool(self._raw.eval(REMOVE_IF_CLEAN, 3, index, data, dirty))
+
+
+async def talk(tiers: Tiers, mode: str, durability: Any, turns: int, chance: random.Random) -> int:
+    """Say and resume in turns, on two savers and in memory; returns how often hot lost the thread."""
+    counts, model = (Counter[str](), Counter[str]()), InMemorySaver()
+    savers = [await tiers.saver(**settings_of(mode)) for _ in range(2)]
+    with PostgresSaver.from_conn_string(tiers.url) as cold:
+        loses = Loses(tiers, cold, chance)
+        for saver in savers:
+            loses.watch(saver)
+        expecting = talking(counts[1]).compile(checkpointer=model)
+        is_asked = False
+        for turn in range(turns):
+            graph = talking(counts[0]).compile(checkpointer=chance.choice(savers))
+            loses.share = chance.choice([0.05, 0.2, 0.5])
+            given = Resume(resume=f"yes {turn}") if is_asked else {"of": f"turn {turn}"}
+            answers = [await run(tiers, each, given, durability) for each in (graph, expecting)]
+            assert answers[0] == answers[1], turn
+            assert counts[0] == counts[1], turn
+            is_asked = "__interrupt__" in answers[1][0]
+        return loses.lost
+
+
+async def run(tiers: Tiers, graph: Any, given: Any, durability: Any) -> tuple[Any, ...]:
+    """A turn, and the state after it as the next reader sees it, without what is made at random."""
+    if tiers.native_async:
+        answer = await graph.ainvoke(given, config(), durability=durability)
+        state = await graph.aget_state(config(), subgraphs=True)
+    else:
+        answer = await asyncio.to_thread(graph.invoke, given, config(), durability=durability)
+        state = await asyncio.to_thread(graph.get_state, config(), subgraphs=True)
+    if interrupts := answer.get("__interrupt__"):
+        answer = {**answer, "__interrupt__": [one.value for one in interrupts]}
+    return answer, *seen_in(state)
+
+
+def seen_in(state: Any) -> Any:
+    tasks = [(one.name, [each.value for each in one.interrupts], one.error, one.result) for one in state.tasks]
+    inside = [seen_in(one.state) for one in state.tasks if one.state]
+    return state.values, state.next, tasks, inside
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
+@MODES
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 20)))
+@pytest.mark.by_turns
+async def test_graphs_while_hot_loses_the_thread(tiers: Tiers, mode: str, durability: str, seed: int) -> None:
+    """No finished node runs again, no interrupt is lost, and no entry of a `DeltaChannel`."""
+    assert await talk(tiers, mode, durability, 16, random.Random(f"{seed} {durability}")) > 8

@@ -1,0 +1,62 @@
+"""Checkpoint ids that are put again over two tiers, while hot loses the thread."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from factories import checkpoint, config
+from langgraph.checkpoint.memory import InMemorySaver
+from seeds import seeds_and_slow, targets
+from tiering import BEHIND, Tiers, drained, plain
+
+MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+
+
+@MODES
+async def test_an_id_is_put_again_while_hot_lacks_its_parent(tiers: Tiers, mode: str) -> None:
+    """Hot does not keep the older form."""
+    settings = BEHIND if mode == "write-behind" else {}
+    uniform, other = await tiers.uniform(**settings), await tiers.uniform(**settings)
+    first = await uniform.put(config(), checkpoint({"n": [1]}, {"n": 1}, "1"), {}, {"n": 1})
+    second = await uniform.put(first, checkpoint({"n": [2]}, {"n": 2}, "2"), {}, {"n": 2})
+    await uniform.put(second, checkpoint({"n": [3]}, {"n": 3}, "3"), {}, {"n": 3})
+    await drained(uniform)
+    tiers.evict()
+    assert await other.get_tuple(config())
+    assert await other.get_tuple(second)
+    await other.put(first, checkpoint({"n": [4]}, {"n": 4}, "2"), {}, {"n": 4})
+    for each in (uniform, other):
+        assert (await each.get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
+    await drained(other)
+    assert (await (await tiers.cold_uniform()).get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
+
+
+@MODES
+@pytest.mark.random
+@pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
+@pytest.mark.parametrize("seed", seeds_and_slow(range(3), range(3, 40)))
+@pytest.mark.by_turns
+async def test_random_ids_that_are_put_again(tiers: Tiers, mode: str, seed: int) -> None:
+    """Answers are InMemorySaver's. No version has two values, no id two parents: Postgres keeps the first."""
+    chance, model, parents = random.Random(f"{seed} {mode}"), InMemorySaver(), dict[str, Any]()
+    uniforms = [await tiers.uniform(**(BEHIND if mode == "write-behind" else {})) for _ in range(2)]
+    for number in range(60):
+        uniform, what = chance.choice(uniforms), chance.choice(["put"] * 4 + ["flush", "evict"])
+        if what == "put":
+            which = chance.choice("123456789")
+            parent = parents.setdefault(which, max((one for one in parents if one < which), default=None))
+            before = model.get_tuple(config("thread", "", parent)).checkpoint if parent else checkpoint({}, {})
+            new = {chance.choice("xy"): number}
+            values = {**before["channel_values"], **{channel: [number] for channel in new}}
+            made = checkpoint(values, {**before["channel_versions"], **new}, which)
+            await uniform.put(config("thread", "", parent), made, {"step": number}, new)
+            model.put(config("thread", "", parent), made, {"step": number}, new)
+        else:
+            await drained(uniform)
+            if what == "evict":
+                tiers.evict()
+        for which in chance.choice([[None], [None, *parents]]):
+            where = config("thread", "", which)
+            assert plain(await uniform.get_tuple(where)) == plain(model.get_tuple(where)), (number, which)
