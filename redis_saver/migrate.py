@@ -1,4 +1,4 @@
-"""Moving threads: between two savers, or a saver and a file; `amigrate` for asyncio. And the items of stores.
+"""Move threads between two savers, or a saver and a file, and items between two stores. `amigrate` is for asyncio.
 
 from redis_saver.migrate import migrate, migrate_items, opened, opened_store
 
@@ -9,9 +9,7 @@ with opened_store("postgresql://...", target=False) as source, opened_store("red
     migrate_items(source, target, namespace=("memories",))
 """
 
-from redis_saver._migrate.engine import Report, amigrate, migrate
-from redis_saver._migrate.item_engine import ItemsReport, migrate_items
-from redis_saver._migrate.item_opening import opened_store
-from redis_saver._migrate.opening import opened
+from redis_saver._migrate.engine import ItemsReport, Report, amigrate, migrate, migrate_items
+from redis_saver._migrate.opening import opened, opened_store
 
 __all__ = ["ItemsReport", "Report", "amigrate", "migrate", "migrate_items", "opened", "opened_store"]

@@ -4,7 +4,6 @@ import gc
 import itertools
 import os
 from collections.abc import AsyncIterator, Iterator
-from zlib import crc32
 
 import psycopg
 import pytest
@@ -41,18 +40,16 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 IN_BOTH_FLAVOURS = "redis"
-"""Where a behaviour test runs in both. On each other server it runs in one, half of the tests in this, half in that: there the server differs, and what
-the drivers do on a cluster has tests of its own (`tests/client`)."""
-TAKE_TURNS = ("redis62", "valkey")
-"""The oldest server and the one of another make: each runs half of the tests, as scripts use only what all servers have (`tests/project/test_scripts.py`)."""
+"""Each test of behaviour runs on this server in both flavours."""
+ALSO_ON = {"cluster": "async"}
+"""Each test of behaviour also runs here, in this flavour, unless its mark `also_on` says otherwise.
 
-
-EMBEDDED = "fakeredis"
-"""The embedded server runs a third of the behaviour tests: each script is in many of them, and it takes three times as long as the others."""
+The flavours share all but the drivers, and `tests/client` tests those.
+"""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what shows nothing more, unless a test names its servers itself (for flavours: or these), or the environment does."""
+    """Leave out what the marks `by_turns` and `also_on` leave out, unless the environment names the servers."""
     if os.environ.get(seeds.ON):
         return
     left_out = dict.fromkeys(item for item in items if _shows_nothing_more(item))
@@ -78,21 +75,15 @@ def _shows_nothing_more(item: pytest.Item) -> bool:
     if "flavour" not in given:
         return False
     if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
-        return bool(sum(item.callspec.indices.values()) % 2)  # type: ignore[attr-defined]
-    if given.get("target_name", IN_BOTH_FLAVOURS) == IN_BOTH_FLAVOURS:
-        return False
+        if sum(item.callspec.indices.values()) % 2:  # type: ignore[attr-defined]
+            return True
     named = {str(mark.args[0]) for mark in item.iter_markers("parametrize")}
-    if "target_name" in named or item.get_closest_marker("everywhere"):
+    server = given.get("target_name", IN_BOTH_FLAVOURS)
+    if server == IN_BOTH_FLAVOURS or "target_name" in named or item.get_closest_marker("everywhere"):
         return False
-    name, server = item.originalname, given["target_name"]  # type: ignore[attr-defined]
-    if server in TAKE_TURNS and set(TAKE_TURNS) <= set(TARGETS) and server != TAKE_TURNS[crc32(name.encode()) % 2]:
-        return True
-    if "flavour" in named:
-        return False
-    if server == EMBEDDED and crc32(name.encode()) // 2 % 3:
-        return True
-    which = crc32(f"{name} {server}".encode()) % 2
-    return bool(given["flavour"] != ("sync", "async")[which])
+    mark = item.get_closest_marker("also_on")
+    also = ALSO_ON if mark is None else mark.kwargs
+    return server not in also or ("flavour" not in named and given["flavour"] != also[server])
 
 
 @pytest.fixture(params=TARGETS)

@@ -13,13 +13,13 @@
 -- ARGV[7] tag        the tag under which the caller knows a checkpoint, or ''
 -- ARGV[8] known      the field of that checkpoint, or ''
 --
--- Returns {id, namespace, header, values, writes, chunks, tag, fill}, with values in the order of the entries, and chunks a
--- flat list of (field, bytes) of what the names, the values and the writes are made of. tag is the thread's, or ''. If it is
--- the caller's, and the checkpoint is the known one, header is '' and there are no values. fill is the token of the fill by
--- which hot learned what is newest, or ''.
--- nil where there is no such checkpoint here; or, where there are tiers,
+-- Returns {id, namespace, header, values, writes, chunks, tag, fill}, or nil if there is no such checkpoint here.
+--   values are in the order of the entries; chunks is a flat list of (field, bytes) of the chunks of names, values and
+--   writes; tag is the thread's, or ''. If it is the caller's tag, and the checkpoint is the caller's, header is '' and
+--   there are no values. fill is the token of the fill by which hot learned what is newest, or ''.
+-- Over two tiers it may also return
 --   INTENTS  1  there are intents about the thread
--- or {NOWHERE}, maybe with the token of the fill by which hot learned that:
+-- or {NOWHERE}, or {NOWHERE, fill}:
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
@@ -31,7 +31,8 @@
 local INTENTS, NOWHERE = 1, 2
 local ALL = 2 -- the extent of a thread that is all here
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local ns, id, refresh, default, roots, told, tag, known = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local roots, told, tag, known = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
 local meta, problem, found

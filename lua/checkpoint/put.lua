@@ -5,10 +5,10 @@
 -- ARGV[1] checkpoint its field, and its member of the index: c, namespace, id
 -- ARGV[2] by_age     its member in the order (id, namespace): i, id, namespace; '' in the root
 -- ARGV[3] run        its run's member, or ''
--- ARGV[4] header     as it is to be stored, if nothing but the values sent speaks against it: flag 1 for entries flagged v
---                    and u here, else 0; retained: values to store that are not of this checkpoint
--- ARGV[5] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the caller
---                    holds its value; x, unchanged, the caller has none
+-- ARGV[4] header     as it is to be stored, if nothing but the values sent speaks against it: flag 1 for entries
+--                    flagged v and u here, else 0; retained: values to store that are not of this checkpoint
+-- ARGV[5] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the
+--                    caller holds its value; x, unchanged, the caller has none
 -- ARGV[6] default    the saver's TTL in milliseconds, or ''
 -- ARGV[7] own        the thread's own TTL from now on in milliseconds, or ''
 -- ARGV[8] history    the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all',
@@ -18,13 +18,14 @@
 -- ARGV[10] new_tag   the thread's tag from now on: random hexadecimal digits
 -- ARGV[11] n         how many values follow
 -- ARGV[12] p         how many chunks follow
--- ARGV[13..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one of which may hold the names.
---                    Then what belongs to these: n values, p chunks
+-- ARGV[13] q         how many entries are flagged e
+-- ARGV[14..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one
+--                    of which may hold the names; of the entries flagged e. Then n values, and p chunks
 --
--- Returns {tag, keep}: done. tag is the one that was there, or ''. keep is 0, or if the namespace is over its history limit
--- the number of checkpoints of each namespace to which the caller is to prune the thread. Or {tag, 0, missing...}: what is
--- not stored and was not sent: positions (from 1) of entries flagged u, and fields of chunks. Then nothing was written, and
--- the caller sends all it has.
+-- Returns {tag, keep} if the checkpoint is stored. tag is the thread's tag before, or ''. keep is 0, or the history
+-- limit if the namespace is over it: then the caller prunes the thread to that many checkpoints of each namespace.
+-- Returns {tag, 0, missing...} if the server lacks what was not sent: positions (from 1) of entries flagged u, and
+-- fields of chunks. Then nothing was written, and the caller sends all values.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 

@@ -1,13 +1,15 @@
--- Shared by the scripts (included, after lib/thread): the common case of a call, and no more. A script includes what all other cases take behind
--- it, as the server makes the functions of a script anew at each call.
+-- Shared by the scripts (included, after lib/thread): the common case of a call, and no more. A script includes what
+-- all other cases take behind it, as the server makes the functions of a script anew at each call.
 
-local FIELDS, SEEN = 12, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
+local FIELDS, SEEN = 13, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
 
--- Opens a thread with all that a put writes, in one call (in more where there are thousands). Returns what open_thread does.
+-- Opens a thread with all that a put writes, in one call, or in more for thousands of fields. Returns what
+-- open_thread does.
 -- argv: what put.lua takes.
 local function look_up(index, data, argv)
-  local count = argv[11] + argv[12]
-  local meta, problem, found = open_thread(index, data, argv[1], '@history', unpack(argv, FIELDS + 1, FIELDS + math.min(count, 1000)))
+  local count = argv[11] + argv[12] + argv[13]
+  local last = FIELDS + math.min(count, 1000)
+  local meta, problem, found = open_thread(index, data, argv[1], '@history', unpack(argv, FIELDS + 1, last))
   for from = 1001, meta and count or 0, 1000 do
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + 999, count)))
     for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
@@ -55,22 +57,27 @@ local function over_limit(index, data, argv, found, is_tiered)
   return keep
 end
 
--- Stores a new checkpoint with new values, if the thread is as its tag says. Returns whether it did; else nothing was done.
+-- Stores a new checkpoint with new values, if the thread has the tag that the caller names. Returns true if it did.
 --
--- The caller relies on what it put or read, up to the put that set this tag. Since then nothing was removed or replaced: what
--- does that removes the tag, or sets another one. And the tag is set in the same HSET as what it stands for. So a server that
--- lost its newest writes (a failover, a truncated file) has all of it, or an earlier tag.
--- argv: what put.lua takes; meta, found: what look_up answered; is_home: whether cold has all else of the thread.
+-- The proof. The caller relies on what it put or read until the put that set this tag. Whatever removes or replaces
+-- something drops the tag in its first command, or sets another one; so nothing of that is gone. The tag is set in the
+-- same HSET as what it stands for; so a server that lost its newest writes (by a failover, or as its file was cut off)
+-- has all of it, or an earlier tag.
+-- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread.
 local function put_known(index, data, argv, meta, found, is_home)
-  local n, p, tag = tonumber(argv[11]), tonumber(argv[12]), argv[9]
+  local n, p, q, tag = tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), argv[9]
   if not meta or tag == '' or meta.tag ~= tag or found[4] or n + p > 400 then return false end
   for i = 1, n do
     if found[SEEN + i] then return false end
   end
+  for i = n + p + 1, n + p + q do
+    if found[SEEN + i] then return false end
+  end
 
   local checkpoint, by_age, run, header = argv[1], argv[2], argv[3], argv[4]
-  local fields = { '@state', '', checkpoint, header, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil } -- so it need not grow
-  local last, bytes, values = 4, #header, FIELDS + n + p
+  -- The table has room from the start, so that it need not grow.
+  local fields = { '@state', '', checkpoint, header, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
+  local last, bytes, values = 4, #header, FIELDS + n + p + q
   for i = 1, n + p do
     if not found[SEEN + i] then
       local value = argv[values + i]
@@ -97,8 +104,10 @@ local function put_known(index, data, argv, meta, found, is_home)
   return true
 end
 
--- Stores the pending writes of a task that has none yet, all of them regular, on a thread that is there. Returns whether it did.
--- argv, last: what put_writes.lua takes, up to argv[last]; meta, found: what open_thread answered, with the task's record.
+-- Stores the pending writes of a task that has none yet, all of them regular, if the thread is there. Returns true if
+-- it did.
+-- argv, last: what put_writes.lua takes, up to argv[last]; meta, found: what open_thread answered, with the task's
+-- record.
 local function put_first_writes(index, data, argv, last, meta, found)
   local member, regular = argv[1], argv[2]
   if not meta or found[4] or regular == '' or last > 5 then return false end
@@ -109,7 +118,8 @@ local function put_first_writes(index, data, argv, last, meta, found)
   return true
 end
 
--- The pending writes of a checkpoint: a flat list of (task and kind, record); nil where that is not all there is to it.
+-- Returns the pending writes of a checkpoint, a flat list of (task and kind, record). Returns nil if some are in chunks,
+-- or if there are many.
 local function plain_writes(index, data, ns, id)
   local from, writes = 'w' .. ns .. id, {}
   local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')

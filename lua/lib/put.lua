@@ -1,7 +1,8 @@
 -- Shared by the scripts (included, after lib/thread, lib/common_case, lib/framing, lib/chunks and lib/checkpoint):
 -- storing a checkpoint.
 
--- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of those.
+-- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of
+-- those.
 -- Returns (held, order, problem, its names chunk where that is another than names_chunk).
 local function held_before(data, checkpoint, before, names_chunk)
   reading = 'checkpoint ' .. string.sub(checkpoint, string.find(checkpoint, '%z') + 1, -2)
@@ -19,7 +20,8 @@ local function held_before(data, checkpoint, before, names_chunk)
   return held, order, nil, was.names ~= names_chunk and was.names
 end
 
--- A header with the flags of what it kept, which also retains what the checkpoint held before, so that no value loses its last holder unseen.
+-- A header with the flags of what it kept, which also retains what the checkpoint held before, so that no value loses
+-- its last holder unseen.
 -- kept: '1' by entry; entries: channel and version of each; held and order: what held_before answered.
 local function merge_header(header, kept, entries, held, order)
   local of = links(header)
@@ -42,8 +44,8 @@ local function merge_header(header, kept, entries, held, order)
     .. pack(table.concat(holds)) .. string.sub(header, of.behind)
 end
 
--- Writes fields, the first of which is @state, and members of the index. The state comes first: where a part of this is lost
--- (docs/storage-format.md, Crashes), it counts too much, and never too little.
+-- Writes fields, the first of which is @state, and members of the index. The state comes first: where a part of this is
+-- lost (docs/storage-format.md, Crashes), it counts too much, and never too little.
 local function commit(index, data, meta, fields, members, bytes, added, tag)
   if meta then
     revise(meta)
@@ -68,7 +70,7 @@ end
 local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, flags = argv[1], argv[2], argv[3], argv[4], argv[5]
   local n, p, new_tag = tonumber(argv[11]), tonumber(argv[12]), argv[10]
-  local before, values, of, tag = found[4], FIELDS + n + p, links(header), meta and meta.tag or ''
+  local before, values, of, tag = found[4], FIELDS + n + p + argv[13], links(header), meta and meta.tag or ''
 
   local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
   if is_home then fields[3], fields[4] = '@cold_backed', '1' end
@@ -78,7 +80,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
     bytes = bytes + #value - size_before
   end
 
-  -- Chunks. Those that are stored stay as they are, and all below them is stored. Those that are only named are looked for.
+  -- Chunks. One that is stored stays, and all below it is stored. One that is only named is looked for.
   local seen = {}
   local function look_for(list, pos)
     local below = children(list, pos)
@@ -162,6 +164,8 @@ end
 local function put_checkpoint(index, data, argv, is_home, is_tiered)
   local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end
-  if not put_known(index, data, argv, meta, found, is_home) then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
+  if not put_known(index, data, argv, meta, found, is_home) then
+    return put_any(index, data, argv, meta, found, is_home, is_tiered)
+  end
   return { argv[9], over_limit(index, data, argv, found, is_tiered) }
 end

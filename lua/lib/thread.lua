@@ -1,10 +1,10 @@
 -- Shared by the scripts (included, see redis_saver/_engine/scripts.py): opening a thread, its deadline, its counters.
 
--- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says when
--- it is raised.
+-- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says
+-- when it is raised.
 local FORMAT = 3
--- A thread begins with format 1. It gets format 2 with the first pending write that is stored in chunks, and format 3 with
--- its first tag.
+-- A thread begins with format 1. It gets format 2 with the first pending write that is stored in chunks, and format 3
+-- with its first tag.
 local HAS_CHUNKED_WRITES, HAS_TAG = 2, 3
 
 -- Whether that is the field of a TTL: milliseconds, nothing, or no such field.
@@ -14,9 +14,9 @@ end
 
 -- Opens a thread and finds what is wrong with it before anything is written.
 -- ...: fields of the data to read with it.
--- Returns (meta, problem, found): meta is nil where there is no such thread, else {format, rev = string, bytes, blobs, writes =
--- numbers, tag = string, ttl = string or false, dirty = string or false}; problem is nil or an error reply to return at once; found holds the
--- fields' values from 4 on.
+-- Returns (meta, problem, found): meta is nil where there is no such thread, else {format, rev = string, bytes, blobs,
+-- writes = numbers, tag = string, ttl = string or false, dirty = string or false}; problem is nil or an error reply to
+-- return at once; found holds the fields' values from 4 on.
 local function open_thread(index, data, ...)
   local mark = redis.pcall('ZSCORE', index, '')
   if type(mark) == 'table' and mark.err then
@@ -65,17 +65,19 @@ local function new_thread(now)
   return { format = 1, rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
 end
 
--- Returns what @state is to hold. No count is below 0: if one was changed from outside, the thread is not to be lost for that.
--- tag: what a put calls the thread as it leaves it (put.lua); '' if something that others rely on may have changed.
+-- Returns the value for @state. No count is below 0: if somebody changed one, the thread is not lost for that.
+-- tag: the tag that a put sets (put.lua); '' if something that others rely on may have changed.
 local function state_of(meta, tag)
   local bytes, blobs, writes, format = meta.bytes, meta.blobs, meta.writes, meta.format
   if tag ~= '' and format < HAS_TAG then format = HAS_TAG end
-  local state = string.format('%d %d %d %d %d', format, meta.rev, bytes < 0 and 0 or bytes, blobs < 0 and 0 or blobs, writes < 0 and 0 or writes)
+  bytes, blobs, writes = math.max(bytes, 0), math.max(blobs, 0), math.max(writes, 0)
+  local state = string.format('%d %d %d %d %d', format, meta.rev, bytes, blobs, writes)
   return tag == '' and state or state .. ' ' .. tag
 end
 
--- What @rewritten is to hold where something that was stored becomes something else, or goes: what a process remembers of a history is not
--- believed any more. By the clock, so that it is another value than in a thread of this name, or in a part of its past, that is gone.
+-- What @rewritten is to hold where something that was stored becomes something else, or goes: what a process remembers
+-- of a history is not believed any more. By the clock, so that it is another value than in a thread of this name, or in
+-- a part of its past, that is gone.
 local function next_rewrite(data)
   local now, last = redis.call('TIME'), redis.call('HGET', data, '@rewritten')
   local above = last and #last <= 16 and string.find(last, '^%d+$') and last + 1 or 0
@@ -89,8 +91,8 @@ end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, else the saver's default.
 -- default_ttl, own_ttl: milliseconds as strings, '' for none; own_ttl, where given, becomes the thread's own TTL.
--- A pinned thread (own TTL '0') stays pinned; with no TTL at all the deadline stays what it is. A thread that cold does not have
--- all of yet has none.
+-- A pinned thread (own TTL '0') stays pinned; with no TTL at all the deadline stays what it is. A thread that cold does
+-- not have all of yet has none.
 local function touch(index, data, meta, default_ttl, own_ttl)
   local own = meta and meta.ttl
   if own == '0' then return end

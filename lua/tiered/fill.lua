@@ -1,4 +1,5 @@
--- Brings back a checkpoint with its pending writes, if nothing happened to the thread since the fill lease was given but for other fills by it.
+-- Brings back a checkpoint with its pending writes, if nothing happened to the thread since the fill lease was given
+-- but for other fills by it.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -10,8 +11,8 @@
 -- ARGV[5] n          how many records of pending writes follow
 -- ARGV[6..]          of each: its member of the index, the record, how many writes it holds. Then what put.lua takes
 --
--- Of the checkpoint and its values, what is here stays as it is. Its writes are replaced: who gives them read all there are since
--- the fill lease was given. Their paths are not known: their order is that of the records.
+-- Of the checkpoint and its values, what is here stays as it is. Its writes are replaced: who gives them read all there
+-- are since the fill lease was given. Their paths are not known: their order is that of the records.
 -- Returns 1, or 0 where the fill lease has ended.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,7 @@ from langgraph.checkpoint.base import (
 )
 
 from redis_saver._checkpoint import guards
-from redis_saver._checkpoint.thread_interface import InfoT, ThreadInterface
+from redis_saver._checkpoint.thread_interface import InfoT, Operates, ThreadInterface
 from redis_saver._common import config as configs
 from redis_saver._common import names
 from redis_saver._engine.requests import T
@@ -37,6 +36,15 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     """What runs the operations."""
     _counting: Counting
     """What counts the calls."""
+    # The operations behind the methods: on one server (`Saver`), or over two tiers (`TwoTiers`).
+    _put_gen: Operates[RunnableConfig]
+    _put_writes_gen: Operates[None]
+    _list_checkpoints_gen: Operates[None]
+    """It checks its arguments at once, and returns a stream."""
+    _get_delta_channel_history_gen: Operates[Mapping[str, DeltaChannelHistory]]
+    _delete_thread_gen: Operates[None]
+    _delete_for_runs_gen: Operates[None]
+    _copy_thread_gen: Operates[None]
 
     def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T:
         return self._driver.run(self._counting.call(operation, name))
@@ -49,46 +57,6 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
 
     def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]:
         return self._driver.astream(self._counting.stream(operation, name))
-
-    # -- operations: those of one server, or of two tiers
-
-    @abstractmethod
-    def _put_gen(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> Generator[Any, Any, RunnableConfig]: ...
-
-    @abstractmethod
-    def _put_writes_gen(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Generator[Any, Any, None]: ...
-
-    @abstractmethod
-    def _list_checkpoints_gen(
-        self,
-        config: RunnableConfig | None,
-        filter: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> Generator[Any, Any, None]:
-        """Check the arguments at once, and return a stream."""
-
-    @abstractmethod
-    def _get_delta_channel_history_gen(
-        self, config: RunnableConfig, channels: Sequence[str]
-    ) -> Generator[Any, Any, Mapping[str, DeltaChannelHistory]]: ...
-
-    @abstractmethod
-    def _delete_thread_gen(self, thread_id: str) -> Generator[Any, Any, None]: ...
-
-    @abstractmethod
-    def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Generator[Any, Any, None]: ...
-
-    @abstractmethod
-    def _copy_thread_gen(self, source: str, target: str) -> Generator[Any, Any, None]: ...
 
     # -- operations, guarded where ownership or forks are looked at
 

@@ -359,9 +359,23 @@ def _to_rebuild(
             continue
         if before and (before[:1] != ABSENT or (parent, channel) in covered):
             covered.add((place, channel))
-        elif before != entry:  # if they are the same, nothing was written since
+        elif before != entry and _was_written(seen, place, entry):
             found.append(channel)
     return found
+
+
+def _was_written(seen: References, place: CheckpointKey, entry: bytes) -> bool:
+    """True if an ancestor has another entry for a channel, or none: with a write, the channel got another version.
+
+    Most channels that are empty from the first checkpoint on, such as `__start__`, need no look at the server by this.
+    """
+    for _ in seen.links:  # and no longer: a caller may have made a checkpoint its own ancestor
+        place = place[0], seen.links[place].parent
+        if place not in seen.links:
+            return False
+        if entry not in seen.links[place].entries:
+            return True
+    return False
 
 
 def _entries(seen: References, place: CheckpointKey | None) -> dict[bytes, bytes]:

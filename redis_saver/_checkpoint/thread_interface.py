@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
@@ -17,7 +16,7 @@ from redis_saver._checkpoint.owned_thread import Ownership
 from redis_saver._checkpoint.ownership import OnBusy, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import Retention, retention
-from redis_saver._checkpoint.threads import ThreadQuery, ThreadState, thread_query
+from redis_saver._checkpoint.threads import ThreadState, thread_query
 from redis_saver._common import config as configs
 from redis_saver._common import keywords
 from redis_saver._common import ttl as ttls
@@ -30,6 +29,8 @@ from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")
 """How a saver describes a thread."""
+Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
+"""A method that makes an operation of a call's arguments."""
 
 
 class ThreadInterface(Generic[InfoT]):
@@ -40,6 +41,12 @@ class ThreadInterface(Generic[InfoT]):
     _driver: Driver[Any]
     """What runs the operations."""
     serde: SerializerProtocol
+    _get_tuple_gen: Operates[CheckpointTuple | None]
+    _prune_gen: Operates[Pruned]
+    _stream_threads_gen: Operates[None]
+    _get_thread_gen: Operates[InfoT | None]
+    _get_ttl_gen: Operates[timedelta | None]
+    _expire_gen: Operates[None]
 
     @property
     @abstractmethod
@@ -50,26 +57,6 @@ class ThreadInterface(Generic[InfoT]):
     @abstractmethod
     def _rules(self) -> Context:
         """The saver on the server that knows who owns threads: its settings."""
-
-    @abstractmethod
-    def _get_tuple_gen(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]: ...
-
-    @abstractmethod
-    def _prune_gen(
-        self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool
-    ) -> Generator[Any, Any, Pruned]: ...
-
-    @abstractmethod
-    def _stream_threads_gen(self, query: ThreadQuery) -> Generator[Any, Any, None]: ...
-
-    @abstractmethod
-    def _get_thread_gen(self, thread_id: str) -> Generator[Any, Any, InfoT | None]: ...
-
-    @abstractmethod
-    def _get_ttl_gen(self, thread_id: str) -> Generator[Any, Any, timedelta | None]: ...
-
-    @abstractmethod
-    def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Generator[Any, Any, None]: ...
 
     @abstractmethod
     def _take(self, terms: Terms, nonce: str) -> Generator[Any, Any, Record]:

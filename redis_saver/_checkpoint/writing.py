@@ -41,25 +41,25 @@ from redis_saver._storage.chunk_cache import (
 from redis_saver._storage.chunks import LIST, ZSTD, Stored
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.header import EMPTY, NEW, UNCHANGED, VersionTable, version_table
+from redis_saver._storage.header import EMPTIED, EMPTY, NEW, UNCHANGED, VersionTable, version_table
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
 """In place of a history limit: neither the saver's nor the thread's own counts for this put."""
-_NEW, _UNCHANGED, _EMPTY = NEW[0], UNCHANGED[0], EMPTY[0]
+_NEW, _UNCHANGED, _EMPTIED, _EMPTY = NEW[0], UNCHANGED[0], EMPTIED[0], EMPTY[0]
 
 
 class Variant(NamedTuple):
-    """A script that does what an operation's own does, and then more; for who runs the operation by it."""
+    """A script to run in place of an operation's own. It does the same, and then more."""
 
     script: Script
     keys: Sequence[bytes]
     more: Sequence[Argument] = ()
-    """What it takes behind the arguments of the operation's own."""
+    """Its arguments behind those of the operation's own."""
 
     def call(self, arguments: Sequence[Argument]) -> Call:
-        """The call with the operation's arguments."""
+        """Return the call with the operation's arguments."""
         return Call(self.script, self.keys, (*arguments, *self.more))
 
 
@@ -85,9 +85,9 @@ def store(
     new_versions: ChannelVersions,
     variant: Variant | None = None,
 ) -> Operation[bool]:
-    """Store a checkpoint; sends again, with all its values, if the server turns out not to have some.
+    """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
-    If the thread is over its history limit, the script says so, and old checkpoints are removed (`pruning.trim`).
+    If the script answers that the thread is over its history limit, remove old checkpoints (`pruning.trim`).
 
     Args:
         context: The saver.
@@ -96,12 +96,13 @@ def store(
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
-        variant: What stores it, in place of `lua/checkpoint/put.lua`.
+        variant: The script to run in place of `lua/checkpoint/put.lua`.
 
     Returns:
-        False where the variant refused that.
+        False if the variant refused the checkpoint.
     """
-    check_names(context, where, str(checkpoint["id"]))
+    check_names(context, where)
+    limits.check_name(context.limits, str(checkpoint["id"]), "a checkpoint")
     keys, cache = context.keyspace.keys(where.thread_id), context.chunk_cache
     by = variant or Variant(scripts.PUT, keys)
     stored = encoded(context, where, given, checkpoint, metadata, new_versions, cache.of(keys.data_key))
@@ -132,16 +133,16 @@ def store(
 
 
 class Encoded(NamedTuple):
-    """A checkpoint that is put."""
+    """A checkpoint that is put, and what the process knows once it is stored."""
 
     arguments: list[Argument]
-    """What `lua/checkpoint/put.lua` takes."""
+    """The arguments of `lua/checkpoint/put.lua`."""
     seen: Update
-    """What is known of the thread's values once it is stored."""
+    """The versions of the thread's values."""
     checkpoint: KnownCheckpoint
-    """What is known of the checkpoint then."""
+    """The checkpoint as it is stored."""
     tag: bytes
-    """The thread's tag then."""
+    """The thread's tag."""
 
 
 def encoded(
@@ -156,20 +157,21 @@ def encoded(
     sends_all: bool = False,
     is_limited: bool = True,
 ) -> Encoded:
-    """Encode a checkpoint, without what the server is believed to have.
+    """Encode a checkpoint, without the values and chunks that the server should have.
 
-    It names the thread's tag if all that it leaves out was put or read under this tag: then the script need not look.
+    If the process put or read all of these under the thread's tag, the arguments name the tag. Then the script does not
+    look for them.
 
     Args:
         context: The saver.
         where: The parent.
-        given: The config, for what it adds to the metadata, and for a TTL.
+        given: The config, which may add metadata, a TTL and a history limit.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
-        known: What is known of the thread.
+        known: The process's memory of the thread.
         sends_all: Send all values, whatever the server has.
-        is_limited: Look at the history limit.
+        is_limited: Let the script look at the history limit.
 
     Raises:
         LimitExceeded: A name is too long, or there are too many channels.
@@ -212,12 +214,14 @@ def encoded(
                 chunks[chunk] = stored.chunks[chunk]
 
     unchanged = last_checkpoint.values if last_checkpoint and last_checkpoint.chain == known.chain else {}
-    of_checkpoint = dict[bytes, bytes | None]()
+    of_checkpoint, emptied = dict[bytes, bytes | None](), list[bytes]()
     for flag, field in zip(flags, table.fields, strict=True):
         value = stored_values.get(field) if flag == _NEW else None
         if flag == _UNCHANGED:
             is_known = is_known and unchanged.get(field) is not None
             value = unchanged.get(field) or b""
+        elif flag == _EMPTIED:
+            emptied.append(field)
         elif flag == _EMPTY:
             is_known = is_known and unchanged.get(field, b"") is None
         of_checkpoint[field] = value
@@ -233,8 +237,8 @@ def encoded(
     arguments: list[Argument] = [
         member, by_age, run, header, flags,
         default_ttl(context), config.thread_ttl(given) or b"", _history(context, given) if is_limited else _NO_LIMIT,
-        known.tag if is_known else b"", tag, len(stored_values), len(chunks),
-        *stored_values, *chunks, *stored_values.values(), *packed,
+        known.tag if is_known else b"", tag, len(stored_values), len(chunks), len(emptied),
+        *stored_values, *chunks, *emptied, *stored_values.values(), *packed,
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint), tag)
 
@@ -242,7 +246,7 @@ def encoded(
 def _metadata(
     context: Context, given: RunnableConfig, metadata: CheckpointMetadata
 ) -> tuple[CheckpointMetadata, bytes]:
-    """The metadata to store, and the run's member of the index, or nothing."""
+    """Return the metadata to store, and the run's member of the index, or nothing."""
     merged = get_checkpoint_metadata(given, metadata)
     for key in config.OURS:
         merged.pop(key, None)  # type: ignore[misc]  # which is about the thread; LangGraph takes texts along
@@ -253,10 +257,10 @@ def _metadata(
 
 
 def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -> Iterable[bytes]:
-    """The chunks to send of a value: those that the server is not believed to have.
+    """Return the chunks of a value that the server may lack.
 
-    Where nothing is known of a thread that has checkpoints, because another process wrote them, the guess is that a value
-    has grown by its last chunk. The lists above are sent, so that the server can tell in one answer what it lacks.
+    If this process knows nothing of a thread that has checkpoints, another process wrote them. Then the guess is that the
+    value has grown by its last chunk. The lists are sent too, so that one answer names all that the server lacks.
     """
     if before or knows_all:
         return [field for field in stored.new if field not in before]
@@ -265,7 +269,7 @@ def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -
 
 
 def _history(context: Context, given: RunnableConfig) -> bytes:
-    """The history limit, as `lua/checkpoint/put.lua` takes it."""
+    """Return the history limit as `lua/checkpoint/put.lua` takes it."""
     own = config.thread_history(given)
     if context.keep_last is None and not own:
         return b""
@@ -273,7 +277,7 @@ def _history(context: Context, given: RunnableConfig) -> bytes:
 
 
 def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:
-    """Where values are stored that have another version than the checkpoint says."""
+    """Return the fields of values that have another version than the checkpoint says."""
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     return {
         channel: prefix + names.entry(channel, version)
@@ -298,7 +302,7 @@ def _check_table(context: Context, checkpoint: Checkpoint, table: VersionTable, 
 
 
 def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
-    """What `lua/checkpoint/put.lua` takes for a checkpoint with all its values, whatever the server may have."""
+    """Return the arguments of `lua/checkpoint/put.lua` for a checkpoint with all its values."""
     where = config.address(found.config)
     given = found.parent_config or config.to_config(where.thread_id, where.checkpoint_ns, "")
     values, channel_versions = found.checkpoint["channel_values"], found.checkpoint["channel_versions"]
@@ -309,18 +313,17 @@ def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
     ).arguments
 
 
-def check_names(context: Context, where: Address, other_id: str = "") -> None:
-    """Check the names of a checkpoint that is written, and of another one, or of a task.
+def check_names(context: Context, where: Address) -> None:
+    """Check the names of a thread, a namespace, and a parent or a checkpoint.
 
     Raises:
         LimitExceeded: A name is too long.
     """
     thread, ns, checkpoint_id = where
-    if 4 * max(len(thread), len(ns), len(checkpoint_id or ""), len(other_id)) > context.limits.name_bytes:
+    if 4 * max(len(thread), len(ns), len(checkpoint_id or "")) > context.limits.name_bytes:
         limits.check_name(context.limits, thread, "a thread")
         limits.check_name(context.limits, ns, "a namespace")
         limits.check_name(context.limits, checkpoint_id or "", "a checkpoint")
-        limits.check_name(context.limits, other_id, "a checkpoint or task")
 
 
 def put_writes(
@@ -333,7 +336,7 @@ def put_writes(
 
 
 def address_of_writes(given: RunnableConfig) -> Address:
-    """The checkpoint of a task's writes.
+    """Return the checkpoint of a task's writes.
 
     Raises:
         TypeError, ValueError: The config names none, or what else it says makes no sense.
@@ -356,8 +359,9 @@ def store_writes(
     task_path: str,
     variant: Variant | None = None,
 ) -> Operation[bool]:
-    """Store a non-empty list of pending writes; as `store`, by `lua/checkpoint/put_writes.lua` or a variant of it."""
-    check_names(context, where, task_id)
+    """Store a list of pending writes that is not empty. The variant and the result are those of `store`."""
+    check_names(context, where)
+    limits.check_name(context.limits, task_id, "a task")
     chunks: dict[bytes, bytes] = {}
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
     member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
@@ -386,7 +390,7 @@ def store_writes(
 
 
 def _packed(chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
-    """The chunks as `lua/checkpoint/put_writes.lua` takes them, without those that are believed to be stored."""
+    """Return the chunks as `lua/checkpoint/put_writes.lua` takes them, without those that should be stored."""
     pairs: list[Argument] = []
     for field, chunk in chunks.items():
         if field not in stored:

@@ -1,37 +1,20 @@
-"""All commands."""
+"""All commands, by Typer. A module defines its commands when it is imported, and `--help` lists them in this order."""
 
 from __future__ import annotations
 
 import io
 import sys
+from datetime import timedelta
 from typing import Annotated
 
 import typer
 
 from redis_saver import __version__
-from redis_saver._cli import (
-    changing,
-    check,
-    doctor,
-    flush,
-    forget,
-    inspect_command,
-    looking,
-    migrate,
-    show_command,
-    stats_command,
-    threads_command,
-    tree_command,
-)
-from redis_saver._cli.demo_command import CODES, demo
+from redis_saver._cli.options import app, duration, flag, option, redis_option
+from redis_saver._common import times
 
-app = typer.Typer(
-    name="redis-saver",
-    help="LangGraph checkpoints and memory on plain Redis or Valkey.",
-    epilog="Exit codes: 0, all is well; 1, something is wrong with a thread or the server, or was not done; 2, a word, a URL, a login or a missing package is at fault.",
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["--help"]},
-)
+_MIN_TTL = timedelta(seconds=6)
+_WIDEST = 100
 
 
 def _show_version(asked: bool) -> None:
@@ -43,28 +26,47 @@ def _show_version(asked: bool) -> None:
 @app.callback()
 def _begin(
     *,
-    version: Annotated[  # noqa: ARG001 - its callback does what it says
+    version: Annotated[  # noqa: ARG001 - its callback prints
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """LangGraph checkpoints and memory on plain Redis or Valkey."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # names and drawings have characters that not every encoding has
+        sys.stdout.reconfigure(errors="replace")  # not every encoding has the characters of names and drawings
 
 
-app.command("demo", epilog=CODES)(demo)
-threads_command.add(app)
-show_command.add(app)
-tree_command.add(app)
-looking.add(app)
-changing.add(app)
-stats_command.add(app)
-doctor.add(app)
-inspect_command.add(app)
-migrate.add(app)
-flush.add(app)
-check.add(app)
-forget.add(app)
+def _demo_ttl(text: str | timedelta) -> timedelta:
+    if (ttl := duration(text)) < _MIN_TTL:
+        raise typer.BadParameter(f"{text}: the demo pauses for a second: write at least {times.shown(_MIN_TTL)}")
+    return ttl
+
+
+@app.command("demo", epilog="Exit code: 0; 2, the URL, the server or a missing package is at fault.")
+def _demo(
+    *,
+    url: str = redis_option(
+        "The server, such as redis://host:6379. By default an embedded one.", "memory://redis-saver-demo"
+    ),
+    ttl: timedelta = option(
+        "When the thread expires, such as 90m.", "DURATION", timedelta(hours=1), parser=_demo_ttl, show_default="1h"
+    ),
+    keep: bool = flag("--keep", "Keep the demo's thread, and say what to do with it next."),
+    no_color: bool = flag("--no-color", "Plain text, also on a terminal."),
+) -> int:
+    """Watch an agent chat, wait for a human, be resumed by another worker, and go back in time."""
+    from rich.console import Console  # noqa: PLC0415
+
+    from redis_saver._cli.demo import Demo  # noqa: PLC0415 - it needs LangGraph
+
+    console = Console(color_system=None if no_color else "auto", highlight=False, markup=False, emoji=False)
+    console.width = min(console.width, _WIDEST)
+    Demo(console, url, ttl).run(keep=keep)
+    return 0
+
+
+# In the order of `--help`:
+from redis_saver._cli import looking, changing, doctor, inspect_command  # noqa: E402, F401, I001
+from redis_saver._cli import migrate, flush, forget  # noqa: E402, F401
 
 command = typer.main.get_command(app)
-"""All of it, made once: a call of `app` makes it anew, which takes longer than most commands."""
+"""All commands. `app()` would build this at each call, which takes longer than most commands."""

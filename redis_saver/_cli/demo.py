@@ -1,4 +1,7 @@
-"""The demo: an agent chats, stops for a human, resumes in a new worker, forks, and remembers; only its model is scripted."""
+"""The demo: an agent chats, stops for a human, resumes in a new worker, forks, and remembers.
+
+Only its model is scripted.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 from threading import Lock
 from typing import Any, TypeAlias
@@ -20,21 +23,24 @@ from langgraph.config import get_config, get_store
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode, tools_condition
 from langgraph.store.base import BaseStore
-from langgraph.types import Command, interrupt
+from langgraph.types import Command, StateSnapshot, interrupt
 from rich.console import Console
 from rich.text import Text
 
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._cli import show
+from redis_saver._cli.rows import lanes, left
+from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
+from redis_saver._common import times
 from redis_saver._store.sync import RedisStore
 from redis_saver.errors import ThreadNotFound
 
 _Agent: TypeAlias = Any
-"""A compiled graph. Its type is not known if the extra is not installed."""
+"""A compiled graph. Its type is unknown without the extra."""
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
 TIMEOUTS = {"socket_connect_timeout": 5}
+_BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
 STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
 1  An agent chats: each step becomes a checkpoint
@@ -56,7 +62,7 @@ The tree adds up to {bytes:,} bytes, without Redis's overhead. saver.threads():
 6  Another thread: the agent remembers
 The tool that booked has put it into the store, which all threads share:"""
 LAST_BOOKING = "last booking"
-"""The key of what the agent remembers of a traveller."""
+"""Key of what the agent remembers of a traveller."""
 
 
 @tool
@@ -76,12 +82,12 @@ def book_flight(flight: str) -> str:
 
 
 def _memories() -> tuple[str, str]:
-    """The namespace of what is known of the traveller who is asking."""
+    """Return the namespace of what is known of the current traveller."""
     return "travellers", get_config()["configurable"]["traveller"]
 
 
 class ScriptedModel(FakeChatModel):
-    """A chat model that follows rules over the messages it is given. It counts no calls, so it answers the same after a resume or a fork."""
+    """A chat model that follows rules over its messages. It answers the same after a resume or a fork."""
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
         last, said, call = messages[-1], str(messages[-1].content), {}
@@ -100,7 +106,7 @@ class ScriptedModel(FakeChatModel):
 
 
 def build_agent(saver: RedisSaver, store: BaseStore) -> _Agent:
-    """The usual graph of a tool-calling agent, whose model is told what is known of the traveller."""
+    """Build the usual graph of a tool-calling agent. Its model gets what is known of the traveller."""
     model = ScriptedModel()
 
     def call_model(state: MessagesState) -> dict[str, list[BaseMessage]]:
@@ -118,37 +124,36 @@ def build_agent(saver: RedisSaver, store: BaseStore) -> _Agent:
 
 
 class MeasuredSaver(RedisSaver):
-    """A saver that notes by how many bytes each write makes the thread grow, for the checkpoint that the write belongs to."""
+    """A saver that counts by how many bytes each write makes the thread grow, by checkpoint."""
 
     costs: Counter[str]
     lock: Lock = Lock()  # LangGraph writes from several threads
 
     def put(self, *args: Any, **kwargs: Any) -> RunnableConfig:
-        """`RedisSaver.put`, measured."""
+        """Measure `RedisSaver.put`."""
         with self.lock:
             return self._note(super().put(*args, **kwargs))
 
     def put_writes(self, config: RunnableConfig, writes: Any, task_id: str, task_path: str = "") -> None:
-        """`RedisSaver.put_writes`, measured."""
+        """Measure `RedisSaver.put_writes`."""
         with self.lock:
             super().put_writes(config, writes, task_id, task_path)
             self._note(config)
 
     def _note(self, config: RunnableConfig) -> RunnableConfig:
-        where = config["configurable"]
-        thread = self.get_thread(where["thread_id"])
-        self.costs[where["checkpoint_id"]] += (thread.bytes if thread else 0) - self.costs.total()
+        thread = self.get_thread(config["configurable"]["thread_id"])
+        self.costs[config["configurable"]["checkpoint_id"]] += (thread.bytes if thread else 0) - self.costs.total()
         return config
 
 
 class Demo:
-    """Tells the story on a console, on a thread of its own."""
+    """The story, told on a console, on a thread of its own."""
 
     def __init__(self, console: Console, url: str, ttl: timedelta) -> None:
         self.console: Console = console
         self.ttl: timedelta = ttl
         self.thread: str = f"demo-{uuid.uuid4().hex[:8]}"
-        # Each client of memory:// without a name would get a server of its own.
+        # without a name, each client would get a server of its own
         self.url: str = url if url != "memory://" else f"memory://{self.thread}"
         self.traveller: str = uuid.uuid4().hex[:8]
         self.config: RunnableConfig = {"configurable": {"thread_id": self.thread, "traveller": self.traveller}}
@@ -158,7 +163,7 @@ class Demo:
         self.costs: Counter[str] = Counter()
 
     def run(self, *, keep: bool) -> None:
-        """Tell the story, and delete the thread unless it is to be kept."""
+        """Tell the story, and delete the thread unless `keep` is set."""
         try:
             with self._worker() as (saver, agent):
                 self._section(thread=self.thread, server=without_login(self.url))
@@ -181,36 +186,39 @@ class Demo:
                 self.drawn.clear()
                 self._draw(saver, agent)
                 self._section(bytes=sum(self.costs[here] for here in self.drawn))
-                self.console.print(show.facts(self._info(saver)))
+                info = self._info(saver)
+                facts = {**info._asdict(), "ttl": info.ttl and times.shown(info.ttl)}
+                facts["updated_at"] = info.updated_at and info.updated_at.isoformat()
+                self.console.print("  ".join(f"{name}={value}" for name, value in facts.items()))
             self._section()
             self._another_thread()
         finally:
             if self.costs and not keep:
                 with self._worker() as (saver, _):
                     saver.delete_thread(self.thread)
-        self.console.print(f"\n{show.ending(self.url, self.thread, kept=keep)}", soft_wrap=True)
+        self.console.print(f"\n{self._ending(kept=keep)}", soft_wrap=True)
 
     def _another_thread(self) -> None:
-        """Have the traveller come back in a new conversation; then forget that, and what was remembered."""
-        options: Any = {"ttl": self.ttl, "client_options": TIMEOUTS}
-        with ExitStack() as stack:
-            store = stack.enter_context(RedisStore.from_conn_string(self.url, **options))
-            saver = stack.enter_context(RedisSaver.from_conn_string(self.url, **options))
+        """Have the traveller come back in a new conversation, then forget it, and what was remembered."""
+        again: RunnableConfig = {"configurable": {"thread_id": f"{self.traveller}-again"}}
+        with self._servers(RedisSaver) as (saver, store):
             for item in store.search(("travellers", self.traveller)):
                 self.console.print(f"{item.namespace}  {item.key!r}: {item.value}")
-            again: RunnableConfig = {"configurable": {"thread_id": f"{self.traveller}-again"}}
             self._turn(build_agent(saver, store), "Hi! It's me again.", again)
             saver.delete_thread(f"{self.traveller}-again")
             store.delete_namespace(("travellers", self.traveller))
 
     @contextmanager
+    def _servers(self, kind: type[RedisSaver]) -> Iterator[tuple[Any, RedisStore]]:
+        options: Any = {"ttl": self.ttl, "client_options": TIMEOUTS}
+        saver, store = kind.from_conn_string(self.url, **options), RedisStore.from_conn_string(self.url, **options)
+        with saver as opened_saver, store as opened_store:
+            yield opened_saver, opened_store
+
+    @contextmanager
     def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:
         """Make what a worker makes when it starts: clients, a saver, a store, a graph."""
-        options: Any = {"ttl": self.ttl, "client_options": TIMEOUTS}
-        with (
-            MeasuredSaver.from_conn_string(self.url, **options) as saver,
-            RedisStore.from_conn_string(self.url, **options) as store,
-        ):
+        with self._servers(MeasuredSaver) as (saver, store):
             saver.setup()
             saver.costs = self.costs
             yield saver, build_agent(saver, store)
@@ -221,13 +229,13 @@ class Demo:
         self.console.rule(Text(title, "bold"), align="left", style="dim")
         self.console.print(why, style="dim")
 
-    def _turn(self, agent: _Agent, said: str | Command[Any], start: RunnableConfig | None = None) -> None:
+    def _turn(self, agent: _Agent, text: str | Command[Any], start: RunnableConfig | None = None) -> None:
         """Run the agent, and show the new messages."""
-        sent: Any = {"messages": [HumanMessage(said)]} if isinstance(said, str) else said
-        where = {**self.config["configurable"], **(start or self.config)["configurable"]}
-        result = agent.invoke(sent, {"configurable": where})
-        rows = [] if isinstance(said, str) else [("human", said.resume)]
-        rows += [show.gist(message) for message in result["messages"] if message.id not in self.said]
+        sent: Any = {"messages": [HumanMessage(text)]} if isinstance(text, str) else text
+        configurable = {**self.config["configurable"], **(start or self.config)["configurable"]}
+        result = agent.invoke(sent, {"configurable": configurable})
+        rows = [] if isinstance(text, str) else [("human", text.resume)]
+        rows += [_gist(message) for message in result["messages"] if message.id not in self.said]
         rows += [("waits", f"for a human: {asked.value}") for asked in result.get("__interrupt__", ())]
         self.said |= {message.id for message in result["messages"]}
         for who, what in rows:
@@ -235,12 +243,30 @@ class Demo:
 
     def _draw(self, saver: RedisSaver, agent: _Agent) -> None:
         """Draw the new checkpoints."""
-        history = list(agent.get_state_history(self.config))
+        history: list[StateSnapshot] = list(agent.get_state_history(self.config))
         self.console.print()
-        for line in show.tree(history, self.costs, hidden=self.drawn):
+        for line in self._tree(history):
             self.console.print(line, no_wrap=True, overflow="ellipsis")
-        self.drawn |= {found.config["configurable"]["checkpoint_id"] for found in history}
+        self.drawn |= {_id_of(snapshot.config) for snapshot in history}
         self._status(saver)
+
+    def _tree(self, history: list[StateSnapshot]) -> Iterator[Text]:
+        """Draw the checkpoints, oldest first, except those that were drawn before."""
+        if not self.drawn:
+            yield Text("checkpoint  step  source  next        bytes  last message", "dim")
+        gists: dict[str, str] = {}
+        for (lane, here, parent), snapshot in lanes(
+            [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
+        ):
+            mark, style, gists[here] = _seen(snapshot)
+            if here not in self.drawn:
+                metadata: Any = snapshot.metadata or {}
+                name = here[-6:].ljust(8 - len(lane))
+                columns = f"  {metadata['step']:4}  {metadata['source']:6}  {', '.join(snapshot.next) or '-':9}"
+                columns += f"  {self.costs[here]:6,}  "
+                last = ('"', "dim") if gists.get(parent) == gists[here] else (gists[here], style)
+                branch = style or _BRANCHES.get(lane[:1], "cyan")
+                yield Text.assemble((lane, "dim"), (f"{mark} ", branch), name, columns, last)
 
     def _info(self, saver: RedisSaver) -> ThreadInfo:
         if (info := saver.get_thread(self.thread)) is None:
@@ -249,7 +275,57 @@ class Demo:
 
     def _status(self, saver: RedisSaver) -> None:
         info = self._info(saver)
-        left = show.time_left(info.ttl)
-        line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {show.count_keys(self.url, self.thread)} keys"
-        waits = ", waits for a human" if info.interrupted else ""
-        self.console.print(f"{line}, {left}{waits}", style="bold magenta")
+        line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {self._keys()} keys, "
+        line += "does not expire" if info.ttl is None else f"expires {left(info.ttl)}"
+        self.console.print(f"{line}{', waits for a human' if info.interrupted else ''}", style="bold magenta")
+
+    def _keys(self) -> int:
+        """Count the server's keys with the thread's name."""
+        with closing(connect(self.url, asynchronous=False)) as client:
+            return sum(1 for _ in client.scan_iter(match=f"*{self.thread}*", count=1000))
+
+    def _ending(self, *, kept: bool) -> str:
+        """Say what happened to the thread, and how to look at it."""
+        thread = self.thread
+        if not kept:
+            return f"Deleted: {self._keys()} keys of {thread} are left. With --keep it stays."
+        if self.url.startswith("memory:"):
+            return (
+                f"The embedded server ends with this process, and {thread} with it: --redis redis://host:6379 keeps it."
+            )
+        server = without_login(self.url)
+        return (
+            f"Kept: {thread}. What to do with it next:\n"
+            f"  redis-saver check {thread} --redis {server}\n"
+            f"  redis-cli -u {server} --scan --pattern '*{thread}*'\n"
+            "Or in Python:\n"
+            "  from redis_saver import RedisSaver\n\n"
+            f"  with RedisSaver.from_conn_string({server!r}) as saver:\n"
+            f'      for found in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
+            "          print(found.metadata['step'], found.metadata['source'], "
+            "len(found.checkpoint['channel_values'].get('messages', ())))"
+        )
+
+
+def _id_of(config: RunnableConfig | None) -> str:
+    return config["configurable"]["checkpoint_id"] if config else ""
+
+
+def _gist(message: Any) -> tuple[str, str]:
+    """Return the speaker and the text of a message."""
+    calls = [
+        f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in getattr(message, "tool_calls", ())
+    ]
+    who = {"human": "you", "ai": "agent"}.get(message.type, message.type)
+    return who, f"calls {', '.join(calls)}" if calls else str(message.content)
+
+
+def _seen(snapshot: StateSnapshot) -> tuple[str, str, str]:
+    """Return a checkpoint's mark, the mark's style, and its last message or its question to a human."""
+    for task in snapshot.tasks:
+        for asked in task.interrupts:
+            mark, style, does = ("◆", "bold yellow", "waits") if task.result is None else ("◇", "yellow", "asked")
+            return mark, style, f"{does}: {asked.value}"
+    of_input = (snapshot.metadata or {}).get("source") == "input"
+    state: Any = snapshot.tasks[0].result if of_input else snapshot.values
+    return "●", "", ": ".join(_gist(state["messages"][-1])) if state else ""

@@ -1,54 +1,119 @@
-"""The command `doctor`: looks whether a server is fit for savers, and whether its threads are sound."""
+"""Commands about a whole server and the health of its threads: `stats`, `doctor`, `check`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
 from rich.text import Text
 
+from redis_saver._checkpoint import findings
+from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.arguments import Json, Prefix, Redis, redis_url
-from redis_saver._cli.opening import opened_savers
-from redis_saver._cli.overview import MAX_NAMED, OTHER_PREFIX, Answers, Overview, nested_prefixes, overview
+from redis_saver._cli.looking import OTHER_PREFIX
+from redis_saver._cli.options import (
+    JSON,
+    POSTGRES,
+    PREFIX,
+    REDIS,
+    WATCH,
+    app,
+    flag,
+    is_encrypted,
+    opened_savers,
+    redis_url,
+)
+from redis_saver._cli.overview import MAX_NAMED, Answers, Overview, nested_prefixes, overview
 from redis_saver._client.clients import connect
 from redis_saver._common import times
-from redis_saver._common.display import printable
+from redis_saver._common.display import counted, printable
+from redis_saver.errors import ThreadBusy, ThreadNotFound
 
-Severity: TypeAlias = Literal["error", "warning", "info", "ok"]
-_CODES = (
-    "Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at fault. What this user may not ask "
-    "is named, and all else is looked at."
+_STATS_CODES = "Exit code: 0; 2, a URL, a login or a missing package is at fault."
+_OF_SERVER = {
+    "clients": ("connected_clients",),
+    "memory": ("used_memory", "maxmemory"),
+    "stats": ("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
+}
+_DOCTOR_CODES = (
+    "Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at "
+    "fault. What this user may not ask is named, and all else is looked at."
 )
+_CHECK_CODES = (
+    "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is "
+    "at fault. With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named."
+)
+_STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 _FULL = 0.9
 _SLOW = 20_000
-"""Microseconds from which on a call of a script is told of."""
-_LATE = 300_000
-"""Milliseconds after which a backlog is told of."""
+"""Microseconds from which on a call of a script is reported."""
+_LATE = 300
+"""Age in seconds from which on a backlog is a warning."""
 _EVICTING = "it may evict one of a thread's two keys, and the conversation is lost"
+
+
+@app.command("stats", epilog=_STATS_CODES)
+def _stats(*, watch: bool = WATCH, url: str | None = REDIS, prefix: str = PREFIX, as_json: bool = JSON) -> int:
+    """Show a server and its threads in numbers: by state, bytes, deadlines, what cold lacks; memory, commands a second.
+
+    It looks at all keys of the server with SCAN, and reads no values.
+    What one process counts of its own calls is `stats()` in Python.
+    """
+    with opened_savers(url, prefix) as savers, closing(connect(redis_url(url), asynchronous=False)) as client:
+        for _ in screen.looks(watch=watch, cleared=not as_json):
+            counts = driver_of(savers.hot).run(overview(context_of(savers.hot))).numbers()
+            answers = Answers(client)
+            server = _server(answers)
+            if as_json:
+                screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
+                continue
+            if counts["largest_thread"] is not None:
+                counts["largest_thread"] = screen.named(counts["largest_thread"])
+            numbers = {name.replace("_", " "): value for name, value in {**counts, **server}.items()}
+            present = [(name, value) for name, value in numbers.items() if value is not None]
+            screen.table(
+                ("", ""), [(name, value if isinstance(value, str) else f"{value:,}") for name, value in present]
+            )
+            for right in answers.refused:
+                screen.note(f"this user may not ask {right.replace('|', ' ').upper()}")
+    return 0
+
+
+def _server(answers: Answers) -> dict[str, int]:
+    """Add up the servers' numbers."""
+    total: dict[str, int] = {}
+    for section, names in _OF_SERVER.items():
+        for info in answers.info(section).values():
+            for name in info.keys() & set(names):
+                total[name] = total.get(name, 0) + int(info[name])
+    return {name: total[name] for names in _OF_SERVER.values() for name in names if name in total}
+
+
+# -- doctor
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that was looked at."""
+    """A result of `doctor`."""
 
-    severity: Severity
+    severity: Literal["error", "warning", "info", "ok"]
     about: str
     what: str
     remedy: str = ""
 
 
-def add(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("doctor", epilog=_CODES)(_doctor)
+_error, _warning, _info, _ok = (partial(Finding, severity) for severity in ("error", "warning", "info", "ok"))
+_Findings: TypeAlias = Iterator[Finding]
 
 
-def _doctor(*, url: Redis = None, prefix: Prefix = "langgraph", as_json: Json = False) -> int:
+@app.command("doctor", epilog=_DOCTOR_CODES)
+def _doctor(*, url: str | None = REDIS, prefix: str = PREFIX, as_json: bool = JSON) -> int:
     """Find out whether a server is fit for savers, and its threads sound. Each finding has its remedy.
 
     The server: version, role, persistence, eviction, memory, slow scripts, what its user may not ask.
@@ -56,161 +121,123 @@ def _doctor(*, url: Redis = None, prefix: Prefix = "langgraph", as_json: Json = 
     It writes nothing, and reads no values; check does.
     """
     with opened_savers(url, prefix) as savers, closing(connect(redis_url(url), asynchronous=False)) as client:
-        answers = Answers(client)
-        counted = driver_of(savers.hot).run(overview(context_of(savers.hot)))
-        found = [
-            *_of_servers(answers, counted, prefix),
-            *_of_threads(counted, prefix),
-            *_of_owners(counted),
-            *_of_cold(counted),
-            *_of_prefixes(driver_of(savers.hot).run(nested_prefixes(context_of(savers.hot))), prefix),
+        driver, context, answers = driver_of(savers.hot), context_of(savers.hot), Answers(client)
+        counts = driver.run(overview(context))
+        results = [
+            *_of_servers(answers, counts, prefix),
+            *_of_threads(counts, prefix),
+            *_of_owners(counts),
+            *_of_cold(counts),
+            *_of_prefixes(driver.run(nested_prefixes(context)), prefix),
         ]
-        found += [_refused(command) for command in answers.refused]
-    _tell(found, as_json=as_json)
-    return 1 if any(one.severity in ("error", "warning") for one in found) else 0
+    for right in answers.refused:
+        what = f"this user may not ask {right.replace('|', ' ').upper()}, so that was not looked at"
+        results.append(_info("rights", what, f"allow +{right}, or ask as a user who may"))
+    lines: list[Sequence[str | Text]] = []
+    for result in results:
+        if as_json:
+            screen.emit(result)
+        lines.append([Text(result.severity, _STYLES[result.severity]), result.about, result.what])
+        lines += [["", "", result.remedy]] if result.remedy else []
+    if not as_json:
+        screen.table(("", "", ""), lines, wrapped=True)
+    return 1 if any(result.severity in ("error", "warning") for result in results) else 0
 
 
-def _refused(right: str) -> Finding:
-    what = f"this user may not ask {right.replace('|', ' ').upper()}, so that was not looked at"
-    return Finding("info", "rights", what, f"allow +{right}, or ask as a user who may")
-
-
-def _tell(found: list[Finding], *, as_json: bool) -> None:
-    if as_json:
-        for one in found:
-            screen.emit(one)
-        return
-    rows: list[Sequence[str | Text]] = []
-    for one in found:
-        style = screen.KINDS.get(one.severity, "dim")
-        rows.append([screen.styled(one.severity, style), one.about, one.what])
-        rows += [["", "", one.remedy]] if one.remedy else []
-    screen.table(("", "", ""), rows, wrapped=True)
-
-
-def _of_servers(answers: Answers, counted: Overview, prefix: str) -> Iterator[Finding]:
-    """What was found at the servers. What several of a cluster have in common comes once, with their names."""
+def _of_servers(answers: Answers, counts: Overview, prefix: str) -> _Findings:
+    """Look at each server. What several servers of a cluster share is one finding with their names."""
     servers: dict[Finding, list[str]] = {}
-    for name, one in _of_each(answers, counted, prefix):
-        servers.setdefault(one, []).append(name)
-    for one, names in servers.items():
-        yield replace(one, what=f"{', '.join(names)}: {one.what}") if any(names) else one
+    for name, finding in _of_each(answers, counts, prefix):
+        servers.setdefault(finding, []).append(name)
+    for finding, names in servers.items():
+        yield replace(finding, what=f"{', '.join(names)}: {finding.what}") if any(names) else finding
 
 
-def _of_each(answers: Answers, counted: Overview, prefix: str) -> Iterator[tuple[str, Finding]]:
-    """What was found at each server, with its name; one that is alone has none."""
-    looks: tuple[tuple[str, Callable[[Mapping[str, Any]], Iterator[Finding]]], ...] = (
-        ("server", _of_version),
-        ("replication", _of_role),
-        ("persistence", lambda info: _of_persistence(info, counted)),
-        ("memory", lambda info: _of_memory(info, counted)),
-        ("stats", _of_evictions),
-    )
-    for section, look in looks:
+def _of_each(answers: Answers, counts: Overview, prefix: str) -> Iterator[tuple[str, Finding]]:
+    """Look at each server, by its name, which is empty if it is alone."""
+    looks = {"server": _of_version, "replication": _of_role, "persistence": _of_persistence, "memory": _of_memory}
+    for section, look in {**looks, "stats": _of_evictions}.items():
         for name, info in answers.info(section).items():
-            yield from ((name, one) for one in look(info))
+            yield from ((name, finding) for finding in look(info, counts))
     for name, user in answers.ask("ACL", "WHOAMI").items():
         yield name, _of_user(user)
     for name, entries in answers.ask("SLOWLOG", "GET", 128).items():
-        yield from ((name, one) for one in _of_slow(entries, prefix))
+        yield from ((name, finding) for finding in _of_slow(entries, prefix))
 
 
-def _of_version(info: Mapping[str, Any]) -> Iterator[Finding]:
-    what = "valkey" if "valkey_version" in info else "redis"
-    yield Finding("ok", "version", f"{what} {info.get('valkey_version') or info.get('redis_version')}")
+def _of_version(info: Mapping[str, Any], _: Overview) -> _Findings:
+    kind = "valkey" if "valkey_version" in info else "redis"
+    yield _ok("version", f"{kind} {info.get('valkey_version') or info.get('redis_version')}")
 
 
-def _of_evictions(info: Mapping[str, Any]) -> Iterator[Finding]:
+def _of_evictions(info: Mapping[str, Any], _: Overview) -> _Findings:
     if (evicted := int(info.get("evicted_keys", 0))) > 0:
         remedy = "give it more memory, shorter TTLs, or prune; then check --all"
-        yield Finding("warning", "eviction", f"it evicted {evicted:,} keys since it started", remedy)
+        yield _warning("eviction", f"it evicted {evicted:,} keys since it started", remedy)
 
 
 def _of_user(user: bytes | str) -> Finding:
     name = user.decode("utf-8", "replace") if isinstance(user, bytes) else user
     if name == "default":
-        remedy = "give the service a user of its own with the rights of docs/operations.md"
-        return Finding("info", "user", name, remedy)
-    return Finding("ok", "user", screen.named(name))
+        return _info("user", name, "give the service a user of its own with the rights of docs/operations.md")
+    return _ok("user", screen.named(name))
 
 
-def _of_role(info: Mapping[str, Any]) -> Iterator[Finding]:
-    if info.get("role") != "master":
-        yield Finding(
-            "warning",
-            "role",
-            "it is a replica: writes fail, and reads may be old",
-            "name the primary, or redis+sentinel://",
-        )
+def _of_role(info: Mapping[str, Any], _: Overview) -> _Findings:
+    if info.get("role") == "master":
+        yield _ok("role", f"primary, {info.get('connected_slaves', 0)} replicas")
     else:
-        yield Finding("ok", "role", f"primary, {info.get('connected_slaves', 0)} replicas")
+        remedy = "name the primary, or redis+sentinel://"
+        yield _warning("role", "it is a replica: writes fail, and reads may be old", remedy)
 
 
-def _of_persistence(info: Mapping[str, Any], counted: Overview) -> Iterator[Finding]:
-    has_aof = str(info.get("aof_enabled", 0)) == "1"
+def _of_persistence(info: Mapping[str, Any], counts: Overview) -> _Findings:
+    about, has_aof = "persistence", str(info.get("aof_enabled", 0)) == "1"
     if has_aof and info.get("aof_last_write_status") == "err":
-        yield Finding(
-            "error",
-            "persistence",
-            "the last write to the AOF failed",
-            "see the server's log: its disk may be full",
-        )
+        yield _error(about, "the last write to the AOF failed", "see the server's log: its disk may be full")
     elif has_aof:
-        yield Finding("ok", "persistence", "appendonly yes")
-    elif counted.records:
+        yield _ok(about, "appendonly yes")
+    elif counts.backlog:
         remedy = "set appendonly yes: write-behind needs it (docs/operations.md)"
-        yield Finding(
-            "error", "persistence", f"appendonly is off, and {counted.records:,} records are in Redis alone", remedy
-        )
+        yield _error(about, f"appendonly is off, and {counts.backlog:,} records are in Redis alone", remedy)
     else:
         remedy = "set appendonly yes, unless Redis is the hot tier of write-through"
-        yield Finding("info", "persistence", "appendonly is off: a crash loses all since the last snapshot", remedy)
+        yield _info(about, "appendonly is off: a crash loses all since the last snapshot", remedy)
     if info.get("rdb_last_bgsave_status") == "err":
-        yield Finding(
-            "warning",
-            "persistence",
-            "the last snapshot failed",
-            "see the server's log: its disk or memory may be full",
-        )
+        yield _warning(about, "the last snapshot failed", "see the server's log: its disk or memory may be full")
 
 
-def _of_memory(info: Mapping[str, Any], counted: Overview) -> Iterator[Finding]:
+def _of_memory(info: Mapping[str, Any], counts: Overview) -> _Findings:
     policy, used, most = (
-        str(info.get("maxmemory_policy", "")),
+        info.get("maxmemory_policy", ""),
         int(info.get("used_memory", 0)),
         int(info.get("maxmemory", 0)),
     )
     if not policy and not most:
         return
+    evicting = f"maxmemory-policy {policy}: {_EVICTING}"
     if policy == "noeviction" or not most:
-        yield Finding("ok", "eviction", f"{policy or 'none'}{'' if most else ', no maxmemory'}")
-    elif policy.startswith("volatile") and not counted.lasting and not counted.pinned:
-        remedy = "set noeviction, unless Redis is the hot tier in front of Postgres"
-        yield Finding("info", "eviction", f"maxmemory-policy {policy}: {_EVICTING}", remedy)
+        yield _ok("eviction", f"{policy or 'none'}{'' if most else ', no maxmemory'}")
+    elif policy.startswith("volatile") and not counts.never_expire and not counts.pinned:
+        yield _info("eviction", evicting, "set noeviction, unless Redis is the hot tier in front of Postgres")
     else:
-        yield Finding(
-            "warning",
-            "eviction",
-            f"maxmemory-policy {policy}: {_EVICTING}",
-            "set noeviction; volatile-ttl in front of Postgres",
-        )
+        yield _warning("eviction", evicting, "set noeviction; volatile-ttl in front of Postgres")
     if most and used > _FULL * most:
-        yield Finding(
-            "warning", "memory", f"{used:,} of {most:,} bytes are used", "raise maxmemory, shorten TTLs, or prune"
-        )
+        remedy = "raise maxmemory, shorten TTLs, or prune"
+        yield _warning("memory", f"{used:,} of {most:,} bytes are used", remedy)
     else:
-        yield Finding("ok", "memory", f"{used:,} bytes used{f' of {most:,}' if most else ''}")
+        yield _ok("memory", f"{used:,} bytes used{f' of {most:,}' if most else ''}")
 
 
-def _of_slow(entries: Any, prefix: str) -> Iterator[Finding]:
-    """Calls of scripts on our keys that took long. An entry is a number, a time, microseconds, the words of the command, and more."""
+def _of_slow(entries: Any, prefix: str) -> _Findings:
+    """Look for slow scripts on our keys. An entry has a number, a time, microseconds and a command's words."""
     slow = [int(entry[2]) for entry in entries if entry[2] >= _SLOW and _is_ours(entry[3], prefix)]
     if slow:
-        what = (
-            f"{len(slow):,} of the last slow commands were scripts on threads, the longest {max(slow) / 1000:,.0f} ms"
-        )
+        longest = f"the longest {max(slow) / 1000:,.0f} ms"
         remedy = "docs/limits.md has what takes how long; long histories: prune, or history={'keep_last': n}"
-        yield Finding("warning", "slow scripts", what, remedy)
+        yield _warning(
+            "slow scripts", f"{len(slow):,} of the last slow commands were scripts on threads, {longest}", remedy
+        )
 
 
 def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
@@ -219,77 +246,120 @@ def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
     return name[:4].upper() == b"EVAL" and any(word.startswith(stem) for word in others)
 
 
-def _of_threads(counted: Overview, prefix: str) -> Iterator[Finding]:
-    for name, error in counted.errors.items():
-        yield Finding(
-            "error",
-            "threads",
-            f"{screen.named(name)}: {printable(error)}",
-            "redis-saver check names what is wrong, and how it is repaired",
-        )
-    if counted.damaged > MAX_NAMED:
-        yield Finding(
-            "error", "threads", f"and {counted.damaged - MAX_NAMED:,} more that are damaged", "redis-saver check --all"
-        )
-    if failed := counted.states["failed"]:
-        yield Finding(
-            "info",
-            "threads",
-            f"{failed:,} of {counted.threads:,} failed in a task",
-            "redis-saver threads --state failed",
-        )
-    if 0 < counted.lasting < counted.threads:
+def _of_threads(counts: Overview, prefix: str) -> _Findings:
+    about = "threads"
+    for name, error in counts.errors.items():
+        remedy = "redis-saver check names what is wrong, and how it is repaired"
+        yield _error(about, f"{screen.named(name)}: {printable(error)}", remedy)
+    if counts.damaged > MAX_NAMED:
+        yield _error(about, f"and {counts.damaged - MAX_NAMED:,} more that are damaged", "redis-saver check --all")
+    if counts.failed:
+        failed = f"{counts.failed:,} of {counts.threads:,} failed in a task"
+        yield _info(about, failed, "redis-saver threads --state failed")
+    if 0 < counts.never_expire < counts.threads:
         remedy = "if that is not meant: give all savers a ttl; redis-saver ttl THREAD sets one"
-        yield Finding(
-            "info", "threads", f"{counted.lasting:,} of {counted.threads:,} never expire, and are not pinned", remedy
-        )
-    elif counted.lasting:
-        yield Finding(
-            "info", "threads", f"none of {counted.threads:,} expires", "give the saver a ttl, or prune on a schedule"
-        )
-    elif not counted.threads:
-        yield Finding("info", "threads", f"none under prefix {screen.named(prefix)}", OTHER_PREFIX)
-    elif not counted.damaged:
-        yield Finding("ok", "threads", f"{counted.threads:,}, all of them expire or are pinned")
+        lasting = f"{counts.never_expire:,} of {counts.threads:,} never expire, and are not pinned"
+        yield _info(about, lasting, remedy)
+    elif counts.never_expire:
+        yield _info(about, f"none of {counts.threads:,} expires", "give the saver a ttl, or prune on a schedule")
+    elif not counts.threads:
+        yield _info(about, f"none under prefix {screen.named(prefix)}", OTHER_PREFIX)
+    elif not counts.damaged:
+        yield _ok(about, f"{counts.threads:,}, all of them expire or are pinned")
 
 
-def _of_prefixes(nested: Sequence[str], prefix: str) -> Iterator[Finding]:
+def _of_prefixes(nested: Sequence[str], prefix: str) -> _Findings:
     if nested:
-        shorter = min((prefix, *nested), key=len)
+        shorter = screen.named(min((prefix, *nested), key=len))
         what = f"{', '.join(map(screen.named, (*nested, prefix)))}: one begins with another"
-        remedy = f"a user with ~{screen.named(shorter)}:* can use them all; docs/security.md says how to name prefixes"
-        yield Finding("info", "prefixes", what, remedy)
+        remedy = f"a user with ~{shorter}:* can use them all; docs/security.md says how to name prefixes"
+        yield _info("prefixes", what, remedy)
 
 
-def _of_owners(counted: Overview) -> Iterator[Finding]:
-    if counted.owned:
-        yield Finding("ok", "owners", f"owned: {counted.owned:,}")
-    if counted.late:
-        yield Finding(
-            "info",
-            "owners",
-            f"the leases of {len(counted.late):,}{' or more' if len(counted.late) == MAX_NAMED else ''} owners have run out: "
-            + ", ".join(map(screen.named, counted.late)),
-            "their processes are stopped or gone, or cannot reach the server; whoever runs the thread next takes it",
+def _of_owners(counts: Overview) -> _Findings:
+    if counts.owned:
+        yield _ok("owners", f"owned: {counts.owned:,}")
+    if late := counts.late:
+        number = f"{len(late):,}{' or more' if len(late) == MAX_NAMED else ''}"
+        what = f"the leases of {number} owners have run out: {', '.join(map(screen.named, late))}"
+        remedy = (
+            "their processes are stopped or gone, or cannot reach the server; whoever runs the thread next takes it"
         )
+        yield _info("owners", what, remedy)
 
 
-def _of_cold(counted: Overview) -> Iterator[Finding]:
-    if not counted.records:
+def _of_cold(counts: Overview) -> _Findings:
+    if not counts.backlog:
         return
-    late = f"cold lacks {counted.records:,} records of {counted.dirty_threads:,} threads"
-    oldest = times.shown(timedelta(seconds=counted.oldest_ms // 1000))
-    severity: Severity = "warning" if counted.oldest_ms > _LATE else "info"
-    yield Finding(
-        severity,
-        "backlog",
-        f"{late}, the oldest for {oldest}",
-        "redis-saver flush brings them there; docs/operations.md has what to look at",
-    )
-    if counted.set_aside:
-        yield Finding(
-            "warning",
-            "backlog",
-            f"{counted.set_aside:,} records were refused by cold",
-            "redis-saver check names them, and what cold said",
-        )
+    late = f"cold lacks {counts.backlog:,} records of {counts.dirty_threads:,} threads"
+    what = f"{late}, the oldest for {times.shown(timedelta(seconds=int(counts.oldest_seconds)))}"
+    remedy = "redis-saver flush brings them there; docs/operations.md has what to look at"
+    yield (_warning if counts.oldest_seconds > _LATE else _info)("backlog", what, remedy)
+    if counts.set_aside:
+        refused = f"{counts.set_aside:,} records were refused by cold"
+        yield _warning("backlog", refused, "redis-saver check names them, and what cold said")
+
+
+# -- check
+
+
+@app.command("check", epilog=_CHECK_CODES)
+def _check(
+    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
+    *,
+    every: bool = flag("--all", "Check all threads; those that are sound are only counted."),
+    url: str | None = REDIS,
+    postgres: str | None = POSTGRES,
+    prefix: str = PREFIX,
+    as_json: bool = JSON,
+) -> int:
+    """Check whether threads are whole: headers, digests, references, deadlines and counters.
+
+    With --postgres, also whether Postgres has the same. It names what is wrong and how to repair it.
+    It writes nothing, and threads may be in use.
+    """
+    if bool(threads) == every:
+        raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
+    encrypted = is_encrypted()
+    looked_at = unsound = 0
+    with opened_savers(url, prefix, postgres, readable=False, require_encryption=encrypted) as savers:
+        for thread in savers.endpoints[0].threads() if every else threads or ():
+            if (report := _report(savers.saver, thread, is_named=not every)) is None:
+                continue
+            looked_at += 1
+            unsound += not report.sound
+            if as_json:
+                screen.emit({**report._asdict(), "sound": report.sound})
+            elif report.findings or not every:
+                screen.line("\n".join(_lines(report)))
+    if every and not as_json:
+        screen.line(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not")
+    return 1 if unsound else 0
+
+
+def _report(saver: Any, thread: str, *, is_named: bool) -> CheckReport | None:
+    """Check a thread. If it cannot be checked, report why. Return None if nobody named it, and it is gone by now."""
+    try:
+        return saver.check(thread)  # type: ignore[no-any-return]
+    except ThreadNotFound:
+        if not is_named:
+            return None
+        what = "it is not there: it was never written, was deleted, or has expired"
+        remedy = "see whether its name and --prefix are right"
+    except ThreadBusy as error:
+        what, remedy = str(error), "check it again when it is not in use"
+    return CheckReport(thread, findings=(findings.Finding("error", f"thread {thread!r}", what, remedy),))
+
+
+def _lines(report: CheckReport) -> Iterator[str]:
+    numbers = [(report.checkpoints, "checkpoint"), (report.values, "value"), (report.chunks, "chunk")]
+    numbers += [(report.writes, "pending write"), (report.bytes, "byte")]
+    line = f"{report.thread_id!r}: {'sound' if report.sound else 'not sound'}: "
+    line += ", ".join(counted(number, unit) for number, unit in numbers)
+    line += f", {counted(report.compared, 'checkpoint')} compared with cold" if report.compared else ""
+    yield line + (f", {counted(report.lacking, 'record')} still to be brought to cold" if report.lacking else "")
+    for finding in report.findings:
+        yield f"  {finding.severity}: {finding.where}: {' '.join(finding.what.split())}"
+        yield f"    {finding.remedy}"
+    if report.more:
+        yield f"  and {report.more:,} more"

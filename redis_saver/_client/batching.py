@@ -77,18 +77,22 @@ class Batcher:
 
         A client that has not found them fails some of the calls (redis-py 8.1).
 
-        If a node hangs or dies, the next try may pass over it. Any other error is likely to be a mistake in the
-        client's settings, and is raised at once.
+        If a node hangs or dies, the next try may pass over it, and if none can be reached, one may be back by then. Any
+        other error is likely to be a mistake in the client's settings, and is raised at once.
         """
-        module = self.link.exceptions
+        unreachable = (OSError, self.link.exceptions.TimeoutError, self.link.exceptions.ConnectionError)
         async with self._opening:
             tries = Tries(self.link, None)
             while not self._opened:
                 try:
                     await self.client.initialize()
                     self._opened = True
-                except (module.TimeoutError, module.ConnectionError) as error:
-                    pause = tries.pause(error)
+                except self.link.passing as error:
+                    # If no node can be reached, redis-py raises a RedisClusterException because of the last one's error.
+                    cause = error if isinstance(error, unreachable) else error.__cause__
+                    if not isinstance(cause, unreachable):
+                        raise
+                    pause = tries.pause(cause)
                 else:
                     return
                 await asyncio.sleep(pause)

@@ -69,7 +69,7 @@ def run(operation: Generator[R, Any, T], answer: Callable[[R], Any]) -> T:
             except Exception as error:  # noqa: BLE001, PERF203 - it is raised in the operation
                 request = operation.throw(error)
             else:
-                request = operation.send(reply)
+                request, reply = operation.send(reply), None  # so that no two replies are in memory at once
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:
@@ -86,7 +86,7 @@ async def arun(operation: Generator[R, Any, T], answer: Callable[[R], Awaitable[
             except Exception as error:  # noqa: BLE001, PERF203 - it is raised in the operation
                 request = operation.throw(error)
             else:
-                request = operation.send(reply)
+                request, reply = operation.send(reply), None  # so that no two replies are in memory at once
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
     finally:

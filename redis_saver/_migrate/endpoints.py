@@ -1,65 +1,89 @@
-"""Endpoints: where threads are moved from and to. Any saver is one; `adapters.py` has what is known of some savers beyond LangGraph's interface."""
+"""Interfaces of sources and targets, of threads and of a store's items, with what all of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions, get_checkpoint_metadata
+from langgraph.checkpoint.base import ChannelVersions
 
-from redis_saver._common import config
+from redis_saver._checkpoint.comparing import Record, Task
+from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
-from redis_saver._migrate.records import Entry, Key, Record, Task, TaskInfo, ThreadOutline, record
 from redis_saver._storage.opaque import fingerprint
-from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
+from redis_saver._store.transfer import StoredItem
+from redis_saver.errors import EndpointError, ItemMigrationError, RedisSaverError, ThreadMigrationError
+
+
+class TaskInfo(NamedTuple):
+    """A task's writes in an outline."""
+
+    path: str | None = None
+    """The task's path; None if the saver does not return it."""
+    digest: bytes = b""
+    """Digest of a write to a special channel, because such a value may change. It is empty for regular writes."""
+
+
+class Entry(NamedTuple):
+    """A checkpoint in an outline."""
+
+    parent: str | None
+    tasks: Mapping[Task, TaskInfo]
+
+
+ThreadOutline: TypeAlias = dict[CheckpointKey, Entry]
+"""The checkpoints of a thread, their parents and their tasks, without values."""
 
 
 class Source(Protocol):
-    """Where threads are read from."""
+    """Source of threads."""
 
     name: str
     """Its name in messages, without a password."""
 
     def threads(self) -> Iterable[str]:
-        """The names of all threads; some may come twice."""
+        """Iterate over the names of all threads. A name may come twice."""
 
     def outline(self, thread: str) -> ThreadOutline:
-        """The outline of a thread; empty if there is no such thread."""
+        """Return the outline of a thread. It is empty if there is no such thread."""
 
-    def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
-        """The wanted checkpoints, in that order. Those that are gone meanwhile are left out."""
+    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
+        """Iterate over these checkpoints, in this order, except those that are gone."""
 
 
 class Target(Source, Protocol):
-    """Where threads are written to. They are read again, too."""
+    """Target of threads. The engine also reads it, to compare."""
 
     text_versions: bool
-    """Whether it continues channel versions as texts, so that ints have to become texts."""
+    """True if the saver continues channel versions as texts, so that numbers have to become texts."""
 
-    def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
-        """Store a checkpoint with the values of some versions, and the pending writes of some tasks. `new` None: store only these writes."""
+    def write(self, thread: str, saved: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
+        """Store a checkpoint with the values of the `new` versions, and the writes of `tasks`.
+
+        If `new` is None, the target has the checkpoint, and gets only the writes.
+        """
 
     def abandon(self, thread: str) -> None:
-        """Do what is right with what was written of a thread that failed."""
+        """Handle what was written of a thread that failed."""
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """What it answers of metadata, or something that is equal where that is."""
+        """Return metadata in the form in which the saver returns them, or in one that is equal exactly if those are."""
 
 
 class Endpoint:
-    """What has a name, and may fail."""
+    """Base of sources and targets: it names itself in errors."""
 
     name: str
     failures: tuple[type[Exception], ...] = ()
-    """What it raises when its server cannot be reached, or does not work."""
+    """Errors that mean that the server cannot be reached, or does not work."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
-    """What it raises when it cannot store or read one value or name."""
+    """Errors that mean that one value or name cannot be stored or read."""
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
-        """A context in which errors name the endpoint."""
+        """Turn errors of the block into ours, which name the endpoint."""
         try:
             yield
         except RedisSaverError:
@@ -70,75 +94,69 @@ class Endpoint:
             raise EndpointError(f"{self.name}: {printable(str(error))}") from error
 
 
-class SaverEndpoint(Endpoint):
-    """Any saver, by LangGraph's interface. Its pending writes get task paths that are made up, so that they keep their order."""
-
-    def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
-        """Use a saver. The caller closes it."""
-        self.saver = saver
-        self.name: str = name or type(saver).__name__
-        self.text_versions: bool = isinstance(saver.get_next_version(None, None), str)
-
-    def threads(self) -> Iterable[str]:
-        """The threads there are."""
-        with self.doing("the threads"):
-            yield from self._threads()
-
-    def _threads(self) -> Iterable[str]:
-        return (config.thread_id(found.config) for found in self.saver.list(None))
-
-    def outline(self, thread: str) -> ThreadOutline:
-        """What there is of a thread."""
-        with self.doing("it"):
-            return self._outline(thread)
-
-    def _outline(self, thread: str) -> ThreadOutline:
-        outline: ThreadOutline = {}
-        for found in self.saver.list({"configurable": {"thread_id": thread}}):
-            one = record(found, {})
-            tasks = {writes.task: TaskInfo(None, special(writes.task, writes.writes[-1][1])) for writes in one.writes}
-            outline[one.key] = Entry(one.parent, tasks)
-        return outline
-
-    def records(self, thread: str, wanted: Mapping[Key, Entry]) -> Iterator[Record]:
-        """The checkpoints that are wanted."""
-        for key, entry in wanted.items():
-            with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
-                found = self.saver.get_tuple(config.to_config(thread, *key))
-                if found is None:
-                    continue
-                one = record(found, self._paths(thread, key, entry.tasks) if found.pending_writes else {})
-            yield one
-
-    def _paths(self, thread: str, key: Key, tasks: Mapping[Task, TaskInfo]) -> Mapping[Task, TaskInfo]:  # noqa: ARG002
-        """The paths of a checkpoint's tasks, if the outline has none."""
-        return tasks
-
-    def write(self, thread: str, one: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
-        """Store a checkpoint and its pending writes."""
-        where = config.to_config(thread, *one.key)
-        with self.doing(str(one)):
-            if new is not None:
-                self.saver.put(_put_under(thread, one), one.checkpoint, one.metadata, new)
-            for writes in one.writes:
-                if writes.task in tasks:
-                    self.saver.put_writes(where, writes.writes, writes.task[0], writes.path)
-
-    def abandon(self, thread: str) -> None:
-        """Keep what was written: another attempt goes on from there."""
-
-    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Metadata as the saver gives them back."""
-        return get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
+def special(task: Task, value: Any) -> bytes:
+    """Return an outline's digest of a written value. It is empty for a regular write."""
+    return fingerprint(value) if task[1] else b""
 
 
-def special(named: Task, value: Any) -> bytes:
-    """What an outline says of a write's value: a digest, if it is to a special channel; empty for a regular write."""
-    return fingerprint(value) if named[1] else b""
+def is_sound(checkpoint: Any, metadata: object) -> bool:
+    """True if values, versions and metadata have the form that LangGraph gives them."""
+    if not isinstance(checkpoint, dict) or not isinstance(metadata, dict):
+        return False
+    values, seen = checkpoint.get("channel_values"), checkpoint.get("versions_seen") or {}
+    if not isinstance(values, dict) or not isinstance(seen, dict):
+        return False
+    return all(isinstance(channel, str) for channel in values) and all(
+        isinstance(versions, dict)
+        and all(isinstance(channel, str) and _is_version(version) for channel, version in versions.items())
+        for versions in (checkpoint.get("channel_versions"), *seen.values())
+    )
 
 
-def _put_under(thread: str, one: Record) -> RunnableConfig:
-    under = config.to_config(thread, one.key[0], one.parent or "")
-    if not one.parent:
-        del under["configurable"]["checkpoint_id"]
-    return under
+def _is_version(value: Any) -> bool:
+    if isinstance(value, float):
+        return math.isfinite(value)
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+class Written(NamedTuple):
+    """Items that `ItemTarget.write` did not store."""
+
+    changed: list[StoredItem]
+    """Items that someone else wrote in the target after they were looked up."""
+    failed: list[tuple[StoredItem, RedisSaverError]]
+    """Items that the target cannot store, each with the reason."""
+
+
+class ItemSource(Protocol):
+    """Source of items."""
+
+    name: str
+    """Its name in messages, without a password."""
+
+    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+        """Iterate over the items of a namespace and its children. An unreadable item is an error in its place."""
+
+
+class ItemTarget(Protocol):
+    """Target of items."""
+
+    name: str
+
+    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+        """Return what the target has of each item. An unreadable item is an error in its place."""
+
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+        """Store items, each once. The number is the `updated_at` of the item to replace; 0 means that there is none."""
+
+
+def item_name(item: StoredItem) -> str:
+    """Return an item's name for messages."""
+    return f"item {shown(item.key)} of namespace {shown(item.namespace)}"
+
+
+def not_moved(text: str, cause: BaseException) -> ItemMigrationError:
+    """Return the error of an item that cannot be moved."""
+    error = ItemMigrationError(f"{text}. Other items are moved all the same")
+    error.__cause__ = cause
+    return error

@@ -1,66 +1,103 @@
-"""Moving threads from a source to a target: what the target lacks is stored there, oldest first, and then compared.
+"""The engine of migrations. It looks up what the target has, writes what the target lacks, and looks again.
 
-Both are asked for the outline of each thread: its checkpoints, their parents, and which tasks have pending writes. The source's checkpoints and writes that
-the target lacks are read and stored. When nothing is lacking the thread is done. So a thread that was moved before is
-skipped, one that was moved in part is completed, and one that was written to meanwhile is looked at again. If the target
-has what the source lacks, the thread is left as it is there: a conflict.
+So whatever was moved before is skipped, and an interrupted migration goes on when it is run again. Nothing else records
+its state.
 
-In memory are the names of the threads, the outline of one thread, and one checkpoint at a time (of a file of threads: one thread).
+A thread is moved alone: outlines of source and target are compared, and missing checkpoints are written, oldest first.
+A thread of which the target has more, or something else, is a conflict, and stays as it is there. Items are moved in
+batches. A write names the item that it replaces, so no other writer's item is lost. In memory are the names of all
+threads and the outline of one, or a batch of items.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
-from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 
+from redis_saver._checkpoint.comparing import Record, Task, difference
+from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import shown
-from redis_saver._migrate import diff, key_patterns
-from redis_saver._migrate.adapters import as_endpoint
-from redis_saver._migrate.diff import Lacking
-from redis_saver._migrate.endpoints import Source, Target
+from redis_saver._migrate.endpoints import Entry, ItemSource, ItemTarget, Source, Target, ThreadOutline, item_name
 from redis_saver._migrate.foreign import ForeignSource
-from redis_saver._migrate.records import Entry, Key, Record, ThreadOutline
-from redis_saver._migrate.versions import Versions
+from redis_saver._migrate.savers import as_endpoint, check_empty
+from redis_saver._migrate.stores import same_value
+from redis_saver._storage.opaque import Opaque, fingerprint
+from redis_saver._store.transfer import StoredItem
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
 
 SAMPLE = 2
-"""Checkpoints of each thread that are compared in full, unless told otherwise."""
+"""Default number of checkpoints per thread that are compared in full."""
 ROUNDS = 4
-"""How often a thread is looked at before it counts as failed: somebody writes to it all the time, or it does not arrive."""
+"""Maximum number of attempts per thread or item while someone else writes to it."""
+ITEMS_PER_BATCH, BYTES_PER_BATCH = 200, 4_000_000
+MAX_PROBLEMS = 1000
+_EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
+_Lacking = dict[CheckpointKey, tuple[bool, set[Task]]]
+"""What a target lacks, by checkpoint: True if it lacks the checkpoint itself, and the tasks whose writes it lacks."""
 
 
 @dataclass
 class Report:
-    """What `migrate` has moved so far."""
+    """Progress and result of `migrate`."""
 
     threads: int = 0
-    """Threads that were looked at."""
+    """Threads examined so far."""
     total: int = 0
-    """Threads to look at in all."""
+    """Threads to examine in all."""
     moved: int = 0
     """Threads of which the target had nothing."""
     completed: int = 0
-    """Threads of which it had a part."""
+    """Threads of which the target had a part."""
     unchanged: int = 0
-    """Threads of which it had all."""
+    """Threads of which the target had everything."""
     checkpoints: int = 0
-    """Checkpoints that were written; with dry_run: that would be."""
+    """Checkpoints that were written, or would be with `dry_run`."""
     writes: int = 0
-    """Pending writes of a task, or to a special channel, that were written."""
+    """Written groups of pending writes: the regular ones of a task, or one to a special channel."""
     compared: int = 0
     """Checkpoints that were read again and compared in full."""
     seconds: float = 0.0
     conflicts: list[str] = field(default_factory=list)
-    """Threads that are different in the target, each with what differs. They were not changed."""
+    """Threads that differ in the target, each with the difference. They were not changed."""
     failed: list[str] = field(default_factory=list)
     """Threads that could not be moved, or did not arrive as they were, each with the reason."""
+
+
+@dataclass
+class ItemsReport:
+    """Progress and result of `migrate_items`."""
+
+    items: int = 0
+    """Items examined so far."""
+    written: int = 0
+    """Items that the target did not have. With `dry_run` these, and the next, would be written."""
+    replaced: int = 0
+    """Items that replaced others in the target, as `replace` allows."""
+    unchanged: int = 0
+    """Items that the target had with the same value."""
+    expired: int = 0
+    """Items whose deadline has passed. They were not written."""
+    conflicts: int = 0
+    """Items that have another value in the target. They were not written."""
+    failed: int = 0
+    """Items that cannot be read or stored."""
+    problems: list[str] = field(default_factory=list)
+    """The first 1,000 conflicts and the first 1,000 failures, each with the reason."""
+    seconds: float = 0.0
+
+
+Replace = Literal["older", "all"]
+_R = TypeVar("_R", Report, ItemsReport)
 
 
 def migrate(
@@ -73,29 +110,32 @@ def migrate(
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Copy threads: all, those that are named, or those whose names begin with a prefix. What the target has already is not written again.
+    """Copy threads: all, those that are named, or those whose names begin with a prefix. The source is not changed.
 
-    The source is not changed. A thread that is written to meanwhile arrives as it was at some moment: run it again when nobody writes. Nobody may use the
-    threads at the target meanwhile.
+    What the target already has is not written again. If someone writes to a thread during the copy, the thread arrives
+    as it was at some moment; run the migration again when nobody writes. Nobody may use the threads in the target
+    during the copy.
 
     Args:
-        source: A saver with synchronous methods, or what `opened` gives. Of a saver, values go through its serializer and the target's; what `opened`
-            gives leaves their bytes as they are. Of the savers of `langgraph-checkpoint-redis`, and of a `ValkeySaver`, the keys are read as they are.
-        target: A saver, or what `opened` gives.
-        threads: Move only these threads. One that the source lacks has failed.
-        thread_prefix: Move only threads whose names begin so.
-        sample: How many checkpoints of each moved thread are read again and compared in full: its newest, and others at random.
-        dry_run: Write nothing, and count what would be written.
-        progress: Called with the report as it grows, after each checkpoint and each thread.
+        source: A saver with synchronous methods, or a source from `opened`. A saver's values pass through its
+            serializer and the target's. `opened` leaves their bytes as they are. For savers of
+            `langgraph-checkpoint-redis`, and for a `ValkeySaver`, the keys themselves are read.
+        target: A saver, or a target from `opened`.
+        threads: Names of the threads to move. A thread that the source lacks counts as failed.
+        thread_prefix: Beginning of the names of the threads to move.
+        sample: Number of checkpoints of each moved thread to read again and compare in full: the newest, and others at
+            random.
+        dry_run: True to write nothing, and count what would be written.
+        progress: Called with the report after each checkpoint and each thread.
 
     Returns:
-        What was moved, and what was not: conflicts, and threads that failed.
+        The counts, with the threads that conflict and those that failed.
 
     Raises:
         ValueError: `sample` is negative, or both `threads` and `thread_prefix` are given. Nothing was read.
-        TypeError: Source or target is neither a saver nor what `opened` gives, or a name in `threads` is no text.
-        EndpointError: Source or target failed; or the source has no thread, but its server has some under another prefix, or of another package's saver. What
-            was moved so far stays; run it again.
+        TypeError: Source or target is neither a saver nor from `opened`, or `threads` is not a collection of texts.
+        EndpointError: Source or target failed; or the source has no thread, but its server has some under another
+            prefix, or of another package's saver. What was moved stays; run it again.
     """
     if sample < 0:
         raise ValueError(
@@ -105,20 +145,10 @@ def migrate(
     if isinstance(there, ForeignSource):
         there.decode(objects=isinstance(target, BaseCheckpointSaver))
     names = _threads_of(there, thread_prefix) if threads is None else _named(threads, thread_prefix)
-    report, started = Report(total=len(names)), time.monotonic()
-    for thread in names:
-        move = _Move(there, here, thread, report, progress or (lambda _: None))
-        try:
-            move.run(sample, dry_run=dry_run, is_named=threads is not None)
-        except EndpointError:
-            raise
-        except RedisSaverError as error:
-            here.abandon(thread)
-            report.failed.append(f"thread {shown(thread)}: {error}")
-        report.threads += 1
-        report.seconds = time.monotonic() - started
-        move.progress(report)
-    return report
+    report = Report(total=len(names))
+    tell = progress or (lambda _: None)
+    moves = (_Move(there, here, name, report, tell, sample, dry_run, threads is not None).run for name in names)
+    return _run(moves, report, tell)
 
 
 async def amigrate(
@@ -131,25 +161,26 @@ async def amigrate(
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """`migrate` for asyncio: it runs in a worker thread, while the event loop goes on.
+    """Run `migrate` in a worker thread, so that the event loop goes on.
 
-    Savers for asyncio are used on the loop that they belong to. If the caller is cancelled, the migration ends after the checkpoint that it is at, and then the
-    cancellation goes on.
+    Savers for asyncio are used on the loop that they belong to. If the caller is cancelled, the migration ends after
+    the current checkpoint, and then the cancellation goes on.
 
     Args:
-        source: As `migrate` takes it; a saver for asyncio may be one whose synchronous methods work in other OS threads, as ours and LangGraph's do.
-        target: The same.
-        threads: As for `migrate`.
-        thread_prefix: As for `migrate`.
-        sample: As for `migrate`.
-        dry_run: As for `migrate`.
-        progress: As for `migrate`. It is called in the worker thread.
+        source: As in `migrate`. A saver for asyncio must have synchronous methods that work in other OS threads, as
+            ours have.
+        target: As in `migrate`, with the same condition.
+        threads: As in `migrate`.
+        thread_prefix: As in `migrate`.
+        sample: As in `migrate`.
+        dry_run: As in `migrate`.
+        progress: As in `migrate`. It is called in the worker thread.
 
     Returns:
-        As `migrate`.
+        The same as `migrate`.
 
     Raises:
-        ValueError, TypeError, EndpointError: As `migrate`.
+        ValueError, TypeError, EndpointError: As in `migrate`.
     """
     stopped = threading.Event()
 
@@ -168,7 +199,7 @@ async def amigrate(
     except asyncio.CancelledError:
         stopped.set()
         await asyncio.wait([running])
-        running.exception()  # it was retrieved: asyncio has nothing to complain about
+        running.exception()  # retrieved, so that asyncio does not log it
         raise
 
 
@@ -176,20 +207,72 @@ class _Stopped(BaseException):
     """Ends a migration whose caller was cancelled."""
 
 
-def _threads_of(source: Source, prefix: str) -> list[str]:
-    """The names of a source's threads that begin with a prefix.
+def migrate_items(
+    source: ItemSource,
+    target: ItemTarget,
+    *,
+    namespace: tuple[str, ...] = (),
+    replace: Replace | None = None,
+    ttl: timedelta | None = None,
+    dry_run: bool = False,
+    progress: Callable[[ItemsReport], None] | None = None,
+) -> ItemsReport:
+    """Copy the items of a store: all, or those of a namespace and its children. The source is not changed.
+
+    The copies keep `created_at`, `updated_at` and the rest of their TTL. An item that the target has with the same
+    value is not written. Vectors are not copied.
+
+    Args:
+        source: A source from `opened_store`.
+        target: A target from `opened_store`.
+        namespace: Labels that the namespaces of the items begin with.
+        replace: Decides about an item of which the target has another value. None leaves the target's item, and reports
+            a conflict. `"older"` replaces an item that was put earlier than the source's. `"all"` replaces it.
+        ttl: TTL of the copies from now on, instead of the rest of their own.
+        dry_run: True to write nothing, and count what would be written.
+        progress: Called with the report after each batch.
+
+    Returns:
+        The counts, with the conflicts and the failures.
 
     Raises:
-        EndpointError: It has none at all, and its server has threads elsewhere.
+        ValueError: `replace` has another value. Nothing was read.
+        EndpointError: Source or target failed. What was moved stays; run it again.
     """
-    found = set(source.threads())
-    if not found:
-        key_patterns.check_empty(source)
-    return sorted(name for name in found if name.startswith(prefix))
+    if replace not in (None, "older", "all"):
+        raise ValueError(f"replace={shown(replace)}: write 'older', 'all', or None")
+    report = ItemsReport()
+    move = _ItemsMove(target, replace, ttl, dry_run, report)
+    batches = _batches(move.readable(source.items(namespace)))
+    return _run((partial(move.run, batch) for batch in batches), report, progress or (lambda _: None))
+
+
+def _run(moves: Iterable[Callable[[], None]], report: _R, progress: Callable[[_R], None]) -> _R:
+    """Run the moves one after the other, and report after each."""
+    started = time.monotonic()
+    for move in moves:
+        move()
+        report.seconds = time.monotonic() - started
+        progress(report)
+    return report
+
+
+# -- threads
+
+
+def _threads_of(source: Source, prefix: str) -> list[str]:
+    """Return the names of a source's threads that begin with a prefix.
+
+    Raises:
+        EndpointError: The source has no thread, and its server has threads elsewhere.
+    """
+    names = set(source.threads())
+    if not names:
+        check_empty(source)
+    return sorted(name for name in names if name.startswith(prefix))
 
 
 def _named(threads: Collection[str], prefix: str) -> list[str]:
-    """The names that the caller gave."""
     names = set(threads)
     if isinstance(threads, str) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"threads={shown(threads)}: write a list of the names of threads, such as ['user-1']")
@@ -198,95 +281,319 @@ def _named(threads: Collection[str], prefix: str) -> list[str]:
     return sorted(names)
 
 
+@dataclass
 class _Move:
     """The move of one thread."""
 
-    def __init__(
-        self, source: Source, target: Target, thread: str, report: Report, progress: Callable[[Report], None]
-    ) -> None:
-        self.source, self.target, self.thread, self.report, self.progress = source, target, thread, report, progress
-        self._versions = Versions(texts=target.text_versions)
-        self._seen: set[Key] = set()
+    source: Source
+    target: Target
+    thread: str
+    report: Report
+    progress: Callable[[Report], None]
+    sample: int
+    dry_run: bool
+    is_named: bool
+    """True if the caller named the thread, so that it has to exist."""
+
+    def __post_init__(self) -> None:
+        self._versions = Versions(texts=self.target.text_versions)
+        self._seen: set[CheckpointKey] = set()
         """Checkpoints whose channel versions are known."""
-        self._kept: dict[Key, Record] = {}
-        """Checkpoints to compare."""
+        self._sample: dict[CheckpointKey, Record] = {}
+        """Written checkpoints to compare."""
 
-    def run(self, sample: int, *, dry_run: bool, is_named: bool) -> None:
-        """Move the thread.
+    def run(self) -> None:
+        """Move the thread. The report names it if that fails."""
+        try:
+            self._move()
+        except EndpointError:
+            raise
+        except RedisSaverError as error:
+            self.target.abandon(self.thread)
+            self.report.failed.append(f"thread {shown(self.thread)}: {error}")
+        self.report.threads += 1
 
-        Raises:
-            ThreadMigrationError: It did not arrive as it is in the source.
-        """
-        had, lacked = False, False
-        for again in range(ROUNDS):
+    def _move(self) -> None:
+        report, had, lacked = self.report, False, False
+        for attempt in range(ROUNDS):
             there = self.source.outline(self.thread)
-            if not there and is_named:
+            if not there and self.is_named:
                 raise ThreadMigrationError(f"{self.source.name} has no such thread")
             has = self.target.outline(self.thread)
-            if other := diff.conflict(self.source.name, there, self.target.name, has):
-                self.report.conflicts.append(f"thread {shown(self.thread)}: {other}")
+            if conflict := _conflict(self.source.name, there, self.target.name, has):
+                report.conflicts.append(f"thread {shown(self.thread)}: {conflict}")
                 return
-            lacking = diff.lacking_of(there, has, specials=not again)
-            if not again:
+            lacking = _lacking_of(there, has, specials=not attempt)
+            if not attempt:
                 had, lacked = bool(has), bool(lacking)
-            if dry_run:
-                self.report.checkpoints += sum(whole for whole, _ in lacking.values())
-                self.report.writes += sum(len(tasks) for _, tasks in lacking.values())
-            if dry_run or not lacking:
+            if self.dry_run:
+                report.checkpoints += sum(whole for whole, _ in lacking.values())
+                report.writes += sum(len(tasks) for _, tasks in lacking.values())
+            if self.dry_run or not lacking:
                 break
-            self._copy(there, lacking, diff.chosen(lacking, sample))
+            self._copy(there, lacking, _chosen(lacking, self.sample))
         else:
             (_, checkpoint_id), *_ = lacking
             raise ThreadMigrationError(
-                f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints, or their writes, "
-                f"such as {shown(checkpoint_id)}; run it again when nothing writes to the thread"
+                f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints, or their "
+                f"writes, such as {shown(checkpoint_id)}; run it again when nothing writes to the thread"
             )
         self._compare()
-        self._count(had, lacked)
+        report.unchanged += not lacked
+        report.completed += lacked and had
+        report.moved += lacked and not had
 
-    def _count(self, had: bool, lacks: bool) -> None:
-        if not lacks:
-            self.report.unchanged += 1
-        elif had:
-            self.report.completed += 1
-        else:
-            self.report.moved += 1
-
-    def _copy(self, there: ThreadOutline, lacking: Lacking, chosen: set[Key]) -> None:
-        """Write what is lacking. The checkpoints before it are read, too, as they say which values the target has."""
+    def _copy(self, there: ThreadOutline, lacking: _Lacking, chosen: set[CheckpointKey]) -> None:
+        """Write what is lacking. Earlier checkpoints are read, too, because they show which values the target has."""
         known = self._seen if any(whole for whole, _ in lacking.values()) else there.keys()
-        wanted = {key: there[key] for key in sorted(there, key=diff.age) if key in lacking or key not in known}
-        for found in self.source.records(self.thread, wanted):
-            one, new = self._versions.seen(found)
-            self._seen.add(one.key)
-            if one.key not in lacking:
+        wanted = {key: there[key] for key in sorted(there, key=_age) if key in lacking or key not in known}
+        for stored in self.source.records(self.thread, wanted):
+            saved, new = self._versions.seen(stored)
+            self._seen.add(saved.key)
+            if saved.key not in lacking:
                 continue
-            if (own := one.checkpoint.get("id")) != one.key[1]:  # the target would store it under that
+            if (own := saved.checkpoint.get("id")) != saved.key[1]:  # the target would store it under that
                 raise ThreadMigrationError(
-                    f"{one} of {self.source.name} is damaged: it has the id {shown(own)} in itself"
+                    f"{saved} of {self.source.name} is damaged: it has the id {shown(own)} in itself"
                 )
-            whole, tasks = lacking[one.key]
-            self.target.write(self.thread, one, new if whole else None, tasks)
-            if one.key in chosen:
-                self._kept[one.key] = one
+            whole, tasks = lacking[saved.key]
+            self.target.write(self.thread, saved, new if whole else None, tasks)
+            if saved.key in chosen:
+                self._sample[saved.key] = saved
             self.report.checkpoints += whole
             self.report.writes += len(tasks)
             self.progress(self.report)
 
     def _compare(self) -> None:
-        """Read the chosen checkpoints again, and compare them with what was written."""
-        if not (kept := self._kept):
-            return
-        entries = {key: Entry(one.parent, {}) for key, one in kept.items()}
-        for found in self.target.records(self.thread, entries):
-            one = kept.pop(found.key)
-            if differs := diff.difference(self.target, one, found):
+        """Read the sample again, and compare it with what was written."""
+        entries = {key: Entry(saved.parent, {}) for key, saved in self._sample.items()}
+        for stored in self.target.records(self.thread, entries) if entries else ():
+            saved = self._sample.pop(stored.key)
+            if differs := difference(saved, stored, self.target.as_stored):
                 raise ThreadMigrationError(
-                    f"{one} is not the same in {self.target.name}: {differs}. What is there is kept; delete the thread there "
-                    "before you move it again"
+                    f"{saved} is not the same in {self.target.name}: {differs}. What is there is kept; delete the "
+                    "thread there before you move it again"
                 )
             self.report.compared += 1
-        if kept:
+        for saved in self._sample.values():
             raise ThreadMigrationError(
-                f"{next(iter(kept.values()))} was written to {self.target.name}, and is not there any more: somebody removed it, or it expired. Run it again"
+                f"{saved} was written to {self.target.name}, and is not there any more: somebody removed it, or it "
+                "expired. Run it again"
             )
+
+
+def _age(key: CheckpointKey) -> tuple[str, str]:
+    """Sort checkpoints from the oldest to the newest."""
+    return key[1], key[0]
+
+
+def _conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline) -> str:
+    """Describe where a target contradicts the source. The text is empty if the target has a part of the source."""
+    if more := sorted(has.keys() - there.keys(), key=_age):
+        return (
+            f"{target} has {len(more)} checkpoints that {source} lacks, the newest is {shown(more[-1][1])}; "
+            "to copy the thread anew, delete it in the target first"
+        )
+    for key, entry in has.items():
+        name, parent = f"checkpoint {shown(key[1])}", there[key].parent
+        if entry.parent != parent:
+            return f"the parent of {name} is {shown(parent)} in {source}, {shown(entry.parent)} in {target}"
+        if tasks := entry.tasks.keys() - there[key].tasks.keys():
+            return f"{target} has pending writes on {name} that {source} lacks, of task {shown(min(tasks)[0])}"
+    return ""
+
+
+def _lacking_of(there: ThreadOutline, has: ThreadOutline, *, specials: bool) -> _Lacking:
+    """List what the target lacks, oldest first; with `specials`, also other values in special channels."""
+    lacking: _Lacking = {}
+    for key in sorted(there, key=_age):
+        if key not in has:
+            lacking[key] = (True, set(there[key].tasks))
+            continue
+        had = has[key].tasks
+        tasks = {
+            task
+            for task, info in there[key].tasks.items()
+            if task not in had or (specials and info.digest != had[task].digest)
+        }
+        if tasks:
+            lacking[key] = (False, tasks)
+    return lacking
+
+
+def _chosen(lacking: _Lacking, sample: int) -> set[CheckpointKey]:
+    """Choose the checkpoints to compare in full: the newest, and others at random."""
+    *others, newest = lacking
+    return {newest, *random.sample(others, min(sample - 1, len(others)))} if sample else set()
+
+
+class Versions:
+    """The channel versions of a thread, from its oldest checkpoint on. Most savers store each version once in a thread.
+
+    A saver that stores all values with each checkpoint, such as `SqliteSaver`, may have several values of one version:
+    a node changed the state in place, or two branches made the same version. All values except the first get a version
+    of their own, just above.
+    """
+
+    def __init__(self, *, texts: bool) -> None:
+        """Start without versions. They become texts if `texts` is True, because the target continues them as texts."""
+        self._texts = texts
+        self._values: dict[tuple[str, str, str | float], bytes] = {}
+        """Fingerprints of values, by namespace, channel and version."""
+
+    def seen(self, stored: Record) -> tuple[Record, ChannelVersions]:
+        """Return the checkpoint as the target stores it, and its versions whose values are new.
+
+        Raises:
+            ThreadMigrationError: A value has no version.
+        """
+        saved = with_text_versions(stored) if self._texts else stored
+        versions, others, new = saved.checkpoint["channel_versions"], dict[str, str](), ChannelVersions()
+        for channel, value in saved.checkpoint["channel_values"].items():
+            if channel not in versions:
+                raise ThreadMigrationError(
+                    f"{saved} has a value of channel {shown(channel)} without a version, so other savers cannot "
+                    "store it"
+                )
+            version, digest = versions[channel], fingerprint(value) if self._texts else b""
+            if self._values.get((saved.key[0], channel, version), digest) != digest:
+                version = others[channel] = f"{version}.~{digest.hex()}"
+            if (saved.key[0], channel, version) not in self._values:
+                self._values[saved.key[0], channel, version] = digest
+                new[channel] = version
+
+        def replaced(channel: str, version: str | float) -> str | float:
+            return others[channel] if channel in others and version == versions[channel] else version
+
+        return (_with_versions(saved, replaced) if others else saved), new
+
+
+def with_text_versions(saved: Record) -> Record:
+    """Turn channel versions into texts that sort in the same order. LangGraph cannot compare a number with a text."""
+    seen = saved.checkpoint.get("versions_seen") or {}
+    every = (saved.checkpoint["channel_versions"], *seen.values())
+    if all(isinstance(version, str) for versions in every for version in versions.values()):
+        return saved
+    return _with_versions(saved, lambda _, version: _text(version))
+
+
+def _with_versions(saved: Record, changed: Callable[[str, str | float], Any]) -> Record:
+    """Change the versions of a checkpoint, also those that its nodes have seen."""
+
+    def each(versions: Mapping[str, str | float]) -> dict[str, Any]:
+        return {channel: changed(channel, version) for channel, version in versions.items()}
+
+    checkpoint, seen = saved.checkpoint.copy(), saved.checkpoint.get("versions_seen") or {}
+    checkpoint["channel_versions"] = each(checkpoint["channel_versions"])
+    checkpoint["versions_seen"] = {node: each(versions) for node, versions in seen.items()}
+    return saved._replace(checkpoint=checkpoint)
+
+
+def _text(version: str | float) -> str:
+    if isinstance(version, str):
+        return version
+    whole, _, fraction = format(Decimal(repr(version)), "f").partition(".")
+    return f"{int(whole):032}.{fraction or '0'}"
+
+
+# -- items
+
+
+def _batches(items: Iterator[StoredItem]) -> Iterator[list[StoredItem]]:
+    """Group items into batches without repetitions, because a forged file may have an item twice."""
+    batch: dict[tuple[tuple[str, ...], str], StoredItem] = {}
+    size = 0
+    for item in items:
+        name = item.namespace, item.key
+        if name in batch or len(batch) >= ITEMS_PER_BATCH or size > BYTES_PER_BATCH:
+            yield list(batch.values())
+            batch, size = {}, 0
+        batch[name] = item
+        size += item.size
+    if batch:
+        yield list(batch.values())
+
+
+@dataclass
+class _ItemsMove:
+    """The move of items to a target."""
+
+    target: ItemTarget
+    replace: Replace | None
+    ttl: timedelta | None
+    dry_run: bool
+    report: ItemsReport
+
+    def readable(self, items: Iterable[StoredItem | RedisSaverError]) -> Iterator[StoredItem]:
+        """Iterate over the items that can be read. The report names the others."""
+        for item in items:
+            self.report.items += 1
+            if isinstance(item, RedisSaverError):
+                self._fail(str(item))
+            elif isinstance(item.value, Opaque | dict) and all(isinstance(key, str) for key in _keys(item.value)):
+                yield item
+            else:
+                self._fail(
+                    f"{item_name(item)}: its value is no dict whose keys are str, so no store can read it. "
+                    "Other items are moved all the same"
+                )
+
+    def run(self, batch: Sequence[StoredItem]) -> None:
+        """Move a batch."""
+        now = int(time.time() * 1000)
+        if self.ttl is not None:
+            ttl = self.ttl // timedelta(milliseconds=1)
+            batch = [item._replace(ttl=ttl, expires_at=now + ttl) for item in batch]
+        left = [item for item in batch if not item.expires_at or item.expires_at > now]
+        self.report.expired += len(batch) - len(left)
+        for _ in range(ROUNDS):
+            pairs = zip(left, self.target.look_up(left), strict=True)
+            left = self._write([(item, stored) for item, stored in pairs if self._is_wanted(item, stored)])
+            if not left:
+                return
+        for item in left:
+            self._fail(f"{item_name(item)}: somebody writes it in {self.target.name} all the time; run it again later")
+
+    def _write(self, wanted: Sequence[tuple[StoredItem, Any]]) -> list[StoredItem]:
+        """Write items over what the target has of them, and count them. Return those to look up again."""
+        rows = [(item, stored.updated_at if stored else 0) for item, stored in wanted]
+        changed, failed = ([], []) if self.dry_run or not rows else self.target.write(rows)
+        for _, error in failed:
+            self._fail(str(error))
+        left = {(item.namespace, item.key) for item in (*changed, *(item for item, _ in failed))}
+        expected = [number for item, number in rows if (item.namespace, item.key) not in left]
+        self.report.replaced += sum(map(bool, expected))
+        self.report.written += expected.count(0)
+        return changed
+
+    def _is_wanted(self, item: StoredItem, stored: StoredItem | RedisSaverError | None) -> bool:
+        """True if the item should be written. Otherwise the report says why not."""
+        if stored is None:
+            return True
+        if isinstance(stored, RedisSaverError):
+            self._fail(str(stored))
+        elif same_value(item.value, stored.value):
+            self.report.unchanged += 1
+        elif self.replace == "all" or (self.replace == "older" and stored.updated_at < item.updated_at):
+            return True
+        else:
+            self.report.conflicts += 1
+            times = f"put at {_time(stored.updated_at)}, and this one at {_time(item.updated_at)}"
+            text = f"conflict: {item_name(item)}: {self.target.name} has another value, {times}"
+            self.report.problems += [text] if self.report.conflicts <= MAX_PROBLEMS else []
+        return False
+
+    def _fail(self, text: str) -> None:
+        self.report.failed += 1
+        self.report.problems += [f"failed: {text}"] if self.report.failed <= MAX_PROBLEMS else []
+
+
+def _keys(value: Opaque | dict[Any, Any]) -> Iterable[Any]:
+    return value if isinstance(value, dict) else ()
+
+
+def _time(microseconds: int) -> str:
+    try:
+        return (_EPOCH + timedelta(microseconds=microseconds)).isoformat()
+    except OverflowError:
+        return f"{microseconds} microseconds since 1970"

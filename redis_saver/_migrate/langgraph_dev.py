@@ -1,6 +1,7 @@
-"""Reads and writes what `langgraph dev` leaves in a folder (`.langgraph_api`): an `InMemorySaver`, pickled, in three files.
+"""Read and write the folder of `langgraph dev` (`.langgraph_api`): an `InMemorySaver`, pickled, in three files.
 
-Unpickling can run any code. The unpickler here only knows what such files are made of: dicts, texts, numbers and bytes. Anything else is an error.
+Unpickling can run any code. The unpickler here makes only dicts, texts, numbers and bytes, and raises for anything
+else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,12 @@ from redis_saver.errors import EndpointError
 
 _FILES = {name: f".langgraph_checkpoint.{number}.pckl" for number, name in enumerate(("storage", "writes", "blobs"), 1)}
 _PROTOCOL = 2
-"""As `langgraph.checkpoint.memory.PersistentDict` writes it."""
+"""Pickle protocol of `langgraph.checkpoint.memory.PersistentDict`."""
+_UNREADABLE = (
+    *(pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError),
+    *(OverflowError, RecursionError, MemoryError),
+)
+"""Errors of unpickling other bytes, or bytes that claim to be terabytes."""
 
 
 def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemorySaver:
@@ -36,28 +42,23 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
             f"folder {shown(str(folder))} has no {missing[0]}; name the folder .langgraph_api that langgraph dev writes"
         )
     if not missing:
-        saver.storage.update(
-            {
-                str(thread): defaultdict(dict, {ns: dict(_mapping(some)) for ns, some in _mapping(found).items()})
-                for thread, found in _load(folder / _FILES["storage"]).items()
-            }
-        )
-        saver.writes.update(
-            {
-                (str(where[0]), *where[1:]): dict(_mapping(some))
-                for where, some in _load(folder / _FILES["writes"]).items()
-            }
-        )
-        saver.blobs.update(
-            {(str(where[0]), *where[1:]): value for where, value in _load(folder / _FILES["blobs"]).items()}
-        )
+        storage, writes, blobs = (_load(folder / name) for name in _FILES.values())
+        for thread, namespaces in storage.items():
+            each = {ns: dict(_mapping(stored)) for ns, stored in _mapping(namespaces).items()}
+            saver.storage[str(thread)] = defaultdict(dict, each)
+        for key, stored in writes.items():
+            saver.writes[(str(key[0]), *key[1:])] = dict(_mapping(stored))
+        for key, value in blobs.items():
+            saver.blobs[(str(key[0]), *key[1:])] = value
     return saver
 
 
-_UNREADABLE = (
-    pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError,
-)  # fmt: skip
-"""What unpickling raises for bytes that are no such pickle, or that claim to be terabytes."""
+def save(saver: InMemorySaver, folder: Path) -> None:
+    """Write the files of a folder, each in one step, the one that names checkpoints last."""
+    make_folder(folder)
+    for name, file_name in reversed(_FILES.items()):
+        with NewFile(folder / file_name) as new:
+            pickle.dump(dict(getattr(saver, name)), new.file, _PROTOCOL)
 
 
 def _load(path: Path) -> Mapping[Any, Any]:
@@ -68,40 +69,41 @@ def _load(path: Path) -> Mapping[Any, Any]:
         raise EndpointError(f"{shown(str(path))} is not what langgraph dev writes: {printable(str(error))}") from error
 
 
-def _mapping(found: object) -> Mapping[Any, Any]:
-    if not isinstance(found, dict):
+def _mapping(value: object) -> Mapping[Any, Any]:
+    if not isinstance(value, dict):
+        kind = type(value).__name__
         raise EndpointError(
-            f"this folder is not what langgraph dev writes: a file in it has a {type(found).__name__} in place of a dict"
+            f"this folder is not what langgraph dev writes: a file in it has a {kind} in place of a dict"
         )
-    return found
+    return value
 
 
 def _latin(text: str, encoding: str) -> bytes:
-    """`_codecs.encode`, as protocol 2 writes bytes."""
+    """Stand in for `_codecs.encode`, by which protocol 2 writes bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it has bytes in the encoding {shown(encoding)}")
     return text.encode("latin1")
 
 
-def _bytes(*given: Any) -> bytes:
-    """`bytes`, but not of a number, which would make so many zeros."""
-    if any(isinstance(one, int) for one in given):
+def _bytes(*arguments: Any) -> bytes:
+    """Stand in for `bytes`, except of a number, which would make that many zeros."""
+    if any(isinstance(argument, int) for argument in arguments):
         raise pickle.UnpicklingError("it makes bytes of a number")
-    return bytes(*given)
+    return bytes(*arguments)
 
 
 _ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
     ("collections", "defaultdict"): defaultdict,
     ("__builtin__", "dict"): dict,
     ("__builtin__", "bytes"): _bytes,
-    ("__builtin__", "bytearray"): lambda *given: bytearray(_bytes(*given)),
+    ("__builtin__", "bytearray"): lambda *arguments: bytearray(_bytes(*arguments)),
     ("_codecs", "encode"): _latin,
 }
 
 
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """One of the few names that are allowed."""
+        """Return one of the few allowed callables."""
         try:
             return _ALLOWED[module, name]
         except KeyError:
@@ -109,11 +111,3 @@ class _Restricted(pickle.Unpickler):
             raise pickle.UnpicklingError(
                 f"it names {named}, which redis_saver does not load from a pickle, as that could run code"
             ) from None
-
-
-def save(saver: InMemorySaver, folder: Path) -> None:
-    """Write the files of a folder, each in one step, the one that names checkpoints last."""
-    make_folder(folder)
-    for name, file_name in reversed(_FILES.items()):
-        with NewFile(folder / file_name) as new:
-            pickle.dump(dict(getattr(saver, name)), new.file, _PROTOCOL)

@@ -1,8 +1,8 @@
-"""New files with conversations in them. Only their owner may read them, from the first byte on.
+"""New files with conversations in them. Only their owner can read them, from the first byte on.
 
-A file is written in its folder under a random name, and gets its own name when it is complete and on disk. No file that exists is
-opened, no link is followed, and no permissions are inherited. A process that is killed leaves `.redis-saver-*.part`, which the
-next new file in that folder removes: a process that lives holds a lock on its own.
+A file is written in its folder under a random name. It gets its own name when it is complete and on disk. No existing
+file is opened, no link is followed, and no permissions are inherited. A killed process leaves `.redis-saver-*.part`.
+The next new file in that folder removes it, but not the file of a living process, which holds a lock on it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from typing_extensions import Self
 
 try:
     import fcntl
-except ImportError:  # Windows: what a killed process leaves stays
+except ImportError:  # on Windows the file of a killed process stays
     fcntl = None  # type: ignore[assignment]
 
 _PREFIX, _SUFFIX = ".redis-saver-", ".part"
 _WITHOUT = (errno.EINVAL, errno.ENOTSUP)
-"""The errors of file systems that cannot sync a folder."""
+"""Errors of file systems that cannot sync a folder."""
 
 
 class NewFile:
-    """A file that replaces what has its name (also a link) when it is complete. As a context manager, it does so at the end of the `with`."""
+    """A file that replaces the file or link of its name at the end of a `with` block, or by `finish`."""
 
     def __init__(self, path: Path) -> None:
         """Begin the file.
 
         Raises:
-            OSError: The folder is not there, or must not be written to.
+            OSError: The folder is missing, or must not be written to.
         """
         self._path = path
         with _locked(path.parent) as can_lock:
@@ -57,21 +57,28 @@ class NewFile:
         os.fsync(self.file.fileno())
         self.file.close()
         self._part.replace(self._path)
-        _to_disk(self._path.parent)
+        if not hasattr(os, "O_DIRECTORY"):
+            return
+        with _opened_folder(self._path.parent) as folder:
+            try:
+                os.fsync(folder)
+            except OSError as error:
+                if error.errno not in _WITHOUT:
+                    raise
 
     def discard(self) -> None:
-        """Remove the file, if it is not complete."""
+        """Remove the file, unless it is complete."""
         try:
-            self.file.close()  # it writes what it still buffers, and that may fail
+            self.file.close()  # writes the rest of its buffer, which may fail
         finally:
             self._part.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:
-        """The file, to be written."""
+        """Return the new file."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Finish it; after an error, also an interruption, remove it."""
+        """Finish the file, or remove it after an error or an interruption."""
         try:
             if kind is None:
                 self.finish()
@@ -80,27 +87,33 @@ class NewFile:
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder against other new files. False if the system or the file system has no locks."""
-    if fcntl is None:
-        yield False
-        return
+def _opened_folder(folder: Path) -> Iterator[int]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        can_lock = True
-    except OSError as error:
-        if error.errno not in (*_WITHOUT, errno.EBADF, errno.ENOLCK):
-            raise
-        can_lock = False
-    try:
-        yield can_lock
+        yield descriptor
     finally:
         os.close(descriptor)
 
 
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder against other new files. Yield False if the system or the file system has no locks."""
+    if fcntl is None:
+        yield False
+        return
+    with _opened_folder(folder) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            can_lock = True
+        except OSError as error:
+            if error.errno not in (*_WITHOUT, errno.EBADF, errno.ENOLCK):
+                raise
+            can_lock = False
+        yield can_lock
+
+
 def _remove_abandoned(folder: Path) -> None:
-    """Remove unfinished files whose processes are gone. The caller has locked the folder."""
+    """Remove the unfinished files of processes that are gone. The caller has locked the folder."""
     for part in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
         with suppress(BlockingIOError, FileNotFoundError, PermissionError), part.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,10 +121,10 @@ def _remove_abandoned(folder: Path) -> None:
 
 
 def make_empty(path: Path) -> None:
-    """Make an empty file, unless there is one. For libraries that open a file by its name.
+    """Make an empty file for a library that opens it by its name. An existing file stays.
 
     Raises:
-        OSError: It cannot be made, or the name is that of a broken link.
+        OSError: The file cannot be made, or its name is that of a broken link.
     """
     if not path.exists():
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
@@ -121,22 +134,8 @@ def make_folder(path: Path) -> None:
     """Make a folder and its parents, unless they exist.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: A folder cannot be made.
     """
     if not path.parent.exists():
         make_folder(path.parent)
     path.mkdir(mode=0o700, exist_ok=True)
-
-
-def _to_disk(folder: Path) -> None:
-    """Sync a folder's names to disk, if the system can."""
-    if not hasattr(os, "O_DIRECTORY"):
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    except OSError as error:
-        if error.errno not in _WITHOUT:
-            raise
-    finally:
-        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Opens sources and targets by their URLs."""
+"""Open sources and targets by their URLs: of threads, and of a store's items."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -21,24 +21,59 @@ from redis_saver._client.sync import SyncDriver
 from redis_saver._common import postgres
 from redis_saver._common.display import printable, shown
 from redis_saver._migrate import langgraph_dev, new_files
-from redis_saver._migrate.adapters import endpoint_of
-from redis_saver._migrate.dumpfile import FileSource
-from redis_saver._migrate.dumpfile_target import FileTarget
+from redis_saver._migrate.files import ItemFile, ThreadFile
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.savers import endpoint_of
+from redis_saver._migrate.stores import OurItems, PostgresItems
 from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer
+from redis_saver._store.sync import RedisStore
 from redis_saver.errors import EndpointError, RedisSaverError
 
-FORMS = (
-    "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..., sqlite:PATH, "
-    "inmem:FOLDER (what langgraph dev wrote) or file:PATH (what export wrote)"
+_OUR_FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..."
+FORMS = f"{_OUR_FORMS}, sqlite:PATH, inmem:FOLDER (what langgraph dev wrote) or file:PATH (what export wrote)"
+SOURCE_FORMS = (
+    f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), "
+    "with the URL of their server"
 )
-SOURCE_FORMS = f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), with the URL of their server"
-"""What else a source may be."""
+"""URLs that only a source may have."""
+STORE_FORMS = f"{_OUR_FORMS} (LangGraph's PostgresStore), or file:PATH (what export --store wrote)"
 _OURS = urls.SCHEMES | {"memory"}
-_FOREIGN: Mapping[str, type[ForeignSource]] = {each.kind: each for each in (RedisDocuments, ValkeyStrings)}
-"""Savers of other packages on Redis or Valkey, by the name of the package."""
+_FOREIGN: Mapping[str, type[ForeignSource]] = {source.kind: source for source in (RedisDocuments, ValkeyStrings)}
+
+
+class _Wanted(NamedTuple):
+    """An endpoint to open."""
+
+    url: str
+    target: bool
+    prefix: str | None = None
+    ttl: timedelta | None = None
+    require_encryption: bool = False
+
+    @property
+    def our_prefix(self) -> str:
+        """Beginning of all keys in Redis."""
+        return "langgraph" if self.prefix is None else self.prefix
+
+    @property
+    def scheme(self) -> str:
+        """The part of the URL before its first colon."""
+        return self.url.partition(":")[0]
+
+    @property
+    def path(self) -> Path:
+        """Path of a file or folder. `//` may stand before an absolute one."""
+        return Path(self.url.partition(":")[2].removeprefix("//"))
+
+    @property
+    def name(self) -> str:
+        """Name in messages."""
+        return urls.without_login(self.url)
+
+
+_Opener: TypeAlias = Callable[[_Wanted, ExitStack], Any]
 
 
 @contextmanager
@@ -50,70 +85,88 @@ def opened(
     ttl: timedelta | None = None,
     require_encryption: bool = False,
 ) -> Iterator[Any]:
-    """A source, or a target, for `migrate`. A file is complete at the end of the `with`.
+    """Open a source or a target for `migrate`. A file is complete when the `with` block exits.
 
-    Values keep the bytes that are stored, so their classes need not be installed. If LANGGRAPH_AES_KEY is set, encrypted values are read, and
-    all values are written encrypted.
+    Values keep the bytes that are stored, so their classes need not be installed. If LANGGRAPH_AES_KEY is set,
+    encrypted values are read, and all values are written encrypted.
 
     Args:
         url: `redis://...` and the other forms of `RedisSaver.from_conn_string`, `postgresql://...`, `sqlite:PATH`,
-            `inmem:FOLDER`, `file:PATH`. A source may also be `langgraph-checkpoint-redis:URL` or `langgraph-checkpoint-aws:URL`: what these packages' savers
-            keep on the server with that URL.
-        target: Whether it is written. If not, it must exist, and is not changed.
-        prefix: For Redis: the beginning of all keys; None: `langgraph`. For `langgraph-checkpoint-redis:` the `checkpoint_prefix`; None: whatever it is.
-        ttl: For Redis: when the threads that are written expire.
-        require_encryption: For Redis: whether plain values are refused. Default: no, as plain threads are moved, too.
+            `inmem:FOLDER`, `file:PATH`. A source may also be `langgraph-checkpoint-redis:URL` or
+            `langgraph-checkpoint-aws:URL`, with the URL of the server where that package's savers keep their threads.
+        target: True to write it. A source must exist, and is not changed.
+        prefix: Beginning of all keys in Redis; by default `langgraph`. For `langgraph-checkpoint-redis:` the
+            `checkpoint_prefix`; by default any.
+        ttl: TTL of the threads that are written to Redis; by default they do not expire.
+        require_encryption: True to refuse plain values in Redis. By default plain threads are moved, too.
 
     Raises:
-        EndpointError: The URL is not understood, or it leads nowhere, or a package is missing. The message says which, without a password.
+        EndpointError: The URL is not understood, or leads nowhere, or a package is missing. The message has no
+            password.
     """
-    scheme, separator, path = url.partition(":")
-    if scheme in _FOREIGN and path:
-        with _opened_foreign(scheme, path, target=target, prefix=prefix, ttl=ttl) as source:
-            yield source
-        return
-    opener = _open_ours if scheme in _OURS else _OPENERS.get(scheme)
-    if not separator or opener is None or not path.strip("/"):
-        others = "" if target else f"; or {SOURCE_FORMS}"
-        raise EndpointError(f"{urls.without_login(url)} is not the URL of a source or target: write {FORMS}{others}")
-    if scheme in urls.PATHS and not urls.is_path(url):
-        raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(path)}. Write {scheme}:PATH")
-    if ttl is not None and scheme not in _OURS:
-        raise EndpointError(
-            f"ttl={ttl}: {urls.without_login(url)} cannot expire threads, only Redis can. Leave the TTL out"
-        )
-    with ExitStack() as stack:
-        with opening(url):
-            ours = "langgraph" if prefix is None else prefix
-            endpoint = opener(_Wanted(url, path, serializer(), target, ours, ttl, require_encryption), stack)
+    wanted = _Wanted(url, target, prefix, ttl, require_encryption)
+    is_foreign = wanted.scheme in _FOREIGN
+    if ttl is not None and not is_foreign and wanted.scheme in _OPENERS and wanted.scheme not in _OURS:
+        raise EndpointError(f"ttl={ttl}: {wanted.name} cannot expire threads, only Redis can. Leave the TTL out")
+    forms = f"source or target: write {FORMS}{'' if target else f'; or {SOURCE_FORMS}'}"
+    with _opened(wanted, _OPENERS, forms) as endpoint:
         yield endpoint
 
 
 @contextmanager
-def _opened_foreign(
-    kind: str, url: str, *, target: bool, prefix: str | None, ttl: timedelta | None
-) -> Iterator[ForeignSource]:
-    """The source `kind:url`."""
-    name = f"{kind}:{urls.without_login(url)}"
-    if target or ttl is not None:
-        raise EndpointError(
-            f"{name}: threads are moved from there, and not to there. Write a target, such as redis://host:6379"
-        )
-    if prefix is not None and kind == ValkeyStrings.kind:
-        raise EndpointError(
-            f"{name}: the keys of a ValkeySaver have no prefix to choose. Leave prefix {shown(prefix)} out"
-        )
+def opened_store(url: str, *, target: bool, prefix: str = "langgraph") -> Iterator[Any]:
+    """Open a source or a target for `migrate_items`. A file is complete when the `with` block exits.
+
+    Values keep the bytes that are stored, so their classes need not be installed. A `PostgresStore` keeps JSON. If
+    LANGGRAPH_AES_KEY is set, encrypted values are read, all values are written encrypted, and a target in Postgres is
+    refused.
+
+    Args:
+        url: `redis://...` and the other forms of `RedisStore.from_conn_string`, `postgresql://...`, `file:PATH`.
+        target: True to write it. A source must exist, and is not changed.
+        prefix: Beginning of all keys in Redis.
+
+    Raises:
+        EndpointError: The URL is not understood, or leads nowhere, or a package is missing. The message has no
+            password.
+    """
+    forms = f"store, or a file of items: write {STORE_FORMS}"
+    with _opened(_Wanted(url, target, prefix), _STORE_OPENERS, forms) as endpoint:
+        yield endpoint
+
+
+@contextmanager
+def _opened(wanted: _Wanted, openers: Mapping[str, _Opener], forms: str) -> Iterator[Any]:
+    scheme, _, rest = wanted.url.partition(":")
+    if scheme not in openers or not rest.strip("/"):
+        raise EndpointError(f"{wanted.name} is not the URL of a {forms}")
+    if scheme in urls.PATHS and not urls.is_path(wanted.url):
+        raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(rest)}. Write {scheme}:PATH")
     with ExitStack() as stack:
-        with opening(url):
-            client = clients.connect(url, asynchronous=False)
-            stack.callback(clients.close, client)
-            driver = SyncDriver(client)
-            driver.check_version()
-        yield _FOREIGN[kind](driver, serializer(), name, prefix)
+        with _opening(rest if scheme in _FOREIGN else wanted.url):
+            endpoint = openers[scheme](wanted, stack)
+        yield endpoint
 
 
-def serializer() -> SerializerProtocol:
-    """The serializer of what is moved: objects stay packed. It encrypts if the environment has a key.
+@contextmanager
+def _opening(url: str) -> Iterator[None]:
+    """Turn errors of the block into ours, which name the endpoint that is being opened."""
+    try:
+        yield
+    except RedisSaverError:
+        raise
+    except _failures() as error:
+        text = printable(urls.without_password(str(error), url))
+        raise EndpointError(f"{urls.without_login(url)}: {text}") from urls.cause_of(error, url)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    """List the errors of opening an endpoint, also those of the database drivers that are loaded."""
+    return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *postgres.failures())
+
+
+def _serializer() -> SerializerProtocol:
+    """Return a serializer that leaves objects packed. It encrypts if the environment has a key.
 
     Raises:
         ImportError, ValueError: The key cannot be used.
@@ -122,43 +175,8 @@ def serializer() -> SerializerProtocol:
     return EncryptedSerializer.from_pycryptodome_aes(serde) if "LANGGRAPH_AES_KEY" in os.environ else serde
 
 
-class _Wanted(NamedTuple):
-    """An endpoint to open."""
-
-    url: str
-    path: str
-    """What is behind the scheme and its colon."""
-    serde: SerializerProtocol
-    target: bool
-    prefix: str
-    ttl: timedelta | None
-    require_encryption: bool
-
-    @property
-    def local(self) -> Path:
-        """The path of the file or folder. `//` may stand in front of an absolute one."""
-        return Path(self.path.removeprefix("//"))
-
-
-@contextmanager
-def opening(url: str) -> Iterator[None]:
-    """A context in which errors are about an endpoint that is being opened."""
-    try:
-        yield
-    except RedisSaverError:
-        raise
-    except _failures() as error:
-        said = printable(urls.without_password(str(error), url))
-        raise EndpointError(f"{urls.without_login(url)}: {said}") from urls.cause_of(error, url)
-
-
-def _failures() -> tuple[type[Exception], ...]:
-    """The errors that opening an endpoint may raise, of the database drivers that are loaded."""
-    return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *postgres.failures())
-
-
-def needs(extra: str, package: str) -> Any:
-    """Import a package that an extra of ours brings.
+def _needs(extra: str, package: str) -> Any:
+    """Import a package of one of our extras.
 
     Raises:
         EndpointError: It is not installed.
@@ -172,78 +190,160 @@ def needs(extra: str, package: str) -> Any:
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
-    made = RedisSaver.from_conn_string(
+    saver = RedisSaver.from_conn_string(
         wanted.url,
-        serde=wanted.serde,
-        prefix=wanted.prefix,
+        serde=_serializer(),
+        prefix=wanted.our_prefix,
         ttl=wanted.ttl,
         require_encryption=wanted.require_encryption,
     )
-    saver = stack.enter_context(made)
-    saver.setup()
-    return endpoint_of(saver, urls.without_login(wanted.url))
+    opened_saver = stack.enter_context(saver)
+    opened_saver.setup()
+    return endpoint_of(opened_saver, wanted.name)
+
+
+def _open_foreign(wanted: _Wanted, stack: ExitStack) -> ForeignSource:
+    kind, _, url = wanted.url.partition(":")
+    name = f"{kind}:{urls.without_login(url)}"
+    if wanted.target or wanted.ttl is not None:
+        raise EndpointError(
+            f"{name}: threads are moved from there, and not to there. Write a target, such as redis://host:6379"
+        )
+    if wanted.prefix is not None and kind == ValkeyStrings.kind:
+        raise EndpointError(
+            f"{name}: the keys of a ValkeySaver have no prefix to choose. Leave prefix {shown(wanted.prefix)} out"
+        )
+    client = clients.connect(url, asynchronous=False)
+    stack.callback(clients.close, client)
+    driver = SyncDriver(client)
+    driver.check_version()
+    return _FOREIGN[kind](driver, _serializer(), name, wanted.prefix)
+
+
+def _connected(url: str, stack: ExitStack, **settings: Any) -> Any:
+    """Return a connection to Postgres, in autocommit."""
+    urls.check_postgres(url)
+    psycopg = _needs("postgres", "psycopg")
+    return stack.enter_context(psycopg.Connection.connect(url, autocommit=True, prepare_threshold=0, **settings))
+
+
+def _dict_rows() -> Any:
+    return _needs("postgres", "psycopg").rows.dict_row
 
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
-    urls.check_postgres(wanted.url)
-    postgres, psycopg = needs("postgres", "langgraph.checkpoint.postgres"), needs("postgres", "psycopg")
-    settings: Any = {"autocommit": True, "prepare_threshold": 0, "row_factory": psycopg.rows.dict_row}
-    saver = postgres.PostgresSaver(
-        stack.enter_context(psycopg.Connection.connect(wanted.url, **settings)), serde=wanted.serde
-    )
+    package = _needs("postgres", "langgraph.checkpoint.postgres")
+    saver = package.PostgresSaver(_connected(wanted.url, stack, row_factory=_dict_rows()), serde=_serializer())
     if wanted.target:
         saver.setup()
-    return endpoint_of(saver, urls.without_login(wanted.url))
+    return endpoint_of(saver, wanted.name)
 
 
 def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
-    sqlite, sqlite3 = needs("sqlite", "langgraph.checkpoint.sqlite"), needs("sqlite", "sqlite3")
-    path = wanted.local
+    sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
+    path = wanted.path
     if not wanted.target and not path.is_file():
-        raise EndpointError(
-            f"{urls.without_login(wanted.url)}: there is no such file as {printable(str(path))}; write sqlite:PATH"
-        )
+        raise EndpointError(f"{wanted.name}: there is no such file as {printable(str(path))}; write sqlite:PATH")
     if wanted.target:
         new_files.make_empty(path)
-    where = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
-    connection = stack.enter_context(closing(sqlite3.connect(where, uri=True, check_same_thread=False)))
-    saver = sqlite.SqliteSaver(connection, serde=wanted.serde)
+    address = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
+    connection = stack.enter_context(closing(sqlite3.connect(address, uri=True, check_same_thread=False)))
+    saver = sqlite.SqliteSaver(connection, serde=_serializer())
     if wanted.target:
         saver.setup()
-        connection.execute("PRAGMA synchronous=NORMAL")  # what a power cut loses, another run brings again
+        connection.execute("PRAGMA synchronous=NORMAL")  # another run writes again what a power cut loses
     else:
         saver.is_setup = True  # or the saver would write to it
         columns = {column[1] for column in connection.execute("PRAGMA table_info(writes)")}
         if not columns:
             raise EndpointError(
-                f"{urls.without_login(wanted.url)}: the file has no tables of LangGraph's SqliteSaver; give the file that it wrote"
+                f"{wanted.name}: the file has no tables of LangGraph's SqliteSaver; give the file that it wrote"
             )
         saver._has_task_path = "task_path" in columns  # noqa: SLF001
-    return endpoint_of(saver, urls.without_login(wanted.url))
+    return endpoint_of(saver, wanted.name)
 
 
 def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
-    saver = langgraph_dev.load(wanted.local, wanted.serde, empty_too=wanted.target)
+    saver = langgraph_dev.load(wanted.path, _serializer(), empty_too=wanted.target)
 
     def save() -> None:
-        with opening(wanted.url):
-            langgraph_dev.save(saver, wanted.local)
+        with _opening(wanted.url):
+            langgraph_dev.save(saver, wanted.path)
 
     if wanted.target:
         stack.callback(save)  # also after an error: another run goes on from there
-    return endpoint_of(saver, urls.without_login(wanted.url))
+    return endpoint_of(saver, wanted.name)
 
 
 def _open_file(wanted: _Wanted, stack: ExitStack) -> Any:
-    if not wanted.target:
-        return stack.enter_context(closing(FileSource(wanted.local, wanted.serde)))
-    return stack.enter_context(FileTarget(wanted.local, wanted.serde))
+    return stack.enter_context(ThreadFile(wanted.path, _serializer(), target=wanted.target))
 
 
-_OPENERS: Mapping[str, Callable[[_Wanted, ExitStack], Any]] = {
-    "postgresql": _open_postgres,
-    "postgres": _open_postgres,
+_OPENERS: Mapping[str, _Opener] = {
+    **dict.fromkeys(_OURS, _open_ours),
+    **dict.fromkeys(_FOREIGN, _open_foreign),
+    **dict.fromkeys(("postgresql", "postgres"), _open_postgres),
     "sqlite": _open_sqlite,
     "inmem": _open_memory_dump,
     "file": _open_file,
 }
+
+
+def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
+    store = RedisStore.from_conn_string(
+        wanted.url, serde=_serializer(), prefix=wanted.our_prefix, cache_bytes=0, require_encryption=False
+    )
+    opened_redis_store = stack.enter_context(store)
+    opened_redis_store.setup()
+    return OurItems(opened_redis_store, wanted.name)
+
+
+def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
+    if wanted.target and "LANGGRAPH_AES_KEY" in os.environ:
+        raise EndpointError(
+            f"{wanted.name}: a PostgresStore keeps plain JSON, and with LANGGRAPH_AES_KEY set all values are to be "
+            "written encrypted. Nothing was written. Unset it to move plain items"
+        )
+    endpoint = PostgresItems(_connected(wanted.url, stack), wanted.name)
+    package = _needs("postgres", "langgraph.store.postgres")
+    if wanted.target:
+        with ExitStack() as for_setup:
+            package.PostgresStore(_connected(wanted.url, for_setup, row_factory=_dict_rows())).setup()
+    if not endpoint.has_table():
+        raise EndpointError(
+            f"{endpoint.name} has no table of LangGraph's PostgresStore: give the database of the store, or let its "
+            "setup() make the table"
+        )
+    return endpoint
+
+
+def _open_item_file(wanted: _Wanted, stack: ExitStack) -> Any:
+    return stack.enter_context(ItemFile(wanted.path, _serializer(), target=wanted.target))
+
+
+_STORE_OPENERS: Mapping[str, _Opener] = {
+    **dict.fromkeys(_OURS, _open_our_store),
+    **dict.fromkeys(("postgresql", "postgres"), _open_postgres_store),
+    "file": _open_item_file,
+}
+
+
+def opened_cold(url: str, stack: ExitStack) -> list[PostgresItems]:
+    """Open the `PostgresStore` of a cold tier. The list is empty if its database has none.
+
+    Raises:
+        EndpointError: The URL is not of Postgres, or leads nowhere, or a package is missing.
+    """
+    with _opening(url):
+        endpoint = PostgresItems(_connected(url, stack), urls.without_login(url))
+    return [endpoint] if endpoint.has_table() else []
+
+
+def is_file_of_items(url: str) -> bool:
+    """True if a URL leads to a file that begins as files of items do. Opening an unreadable file says what is wrong."""
+    wanted = _Wanted(url, target=False)
+    try:
+        with wanted.path.open("rb") as file:
+            return wanted.scheme == "file" and file.readline(len(ItemFile.FIRST_LINE)) == ItemFile.FIRST_LINE
+    except OSError:
+        return False

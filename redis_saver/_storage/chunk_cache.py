@@ -218,9 +218,9 @@ def fields_in(cached: Cached) -> frozenset[bytes]:
 
 
 class ChunkCache:
-    """The last versions, tables and histories of the threads used last.
+    """The memory of the threads that were used last.
 
-    If two OS threads change the same thread at once, one change may be lost, as if it had been forgotten.
+    If two OS threads change the memory of a thread at once, one change may be lost, as if it had been forgotten.
     """
 
     kind: ClassVar[str] = "remembered"
@@ -253,10 +253,6 @@ class ChunkCache:
         self._hits += 1
         return known
 
-    def points_of(self, thread: bytes, ns: str) -> tuple[KnownPoint, ...]:
-        """The checkpoints of a namespace below which histories are known."""
-        return self._threads.get(thread, NOTHING).points.get(ns, ())
-
     def remember(
         self,
         thread: bytes,
@@ -268,15 +264,15 @@ class ChunkCache:
     ) -> None:
         """Add what was just seen of a thread.
 
-        Two OS threads need no lock: whichever is last leaves a tag, and a chain of what is stored under it.
+        Two OS threads need no lock. Whichever is last leaves a tag, and marks only what is stored under it.
 
         Args:
             thread: The thread, by the key of its data.
             seen: Versions of its values.
             ns: The namespace of the checkpoint that they belong to.
             checkpoint: That checkpoint. None: do not remember it.
-            before: The tag that a put, or a read, found.
-            tag: The tag that it left. None: it does not tell what is stored.
+            before: The thread's tag when the put or the read began.
+            tag: The thread's tag after it. None: `seen` is not known to be stored.
         """
         known = self._threads.get(thread, NOTHING)
         if tag is not None:

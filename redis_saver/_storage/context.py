@@ -31,6 +31,7 @@ class Context(NamedTuple):
     keep_last: int | None = None
     """Number of checkpoints that a namespace keeps. None: all."""
     counted: Counted = lambda operation, _: operation
+    """Counts an operation that another one starts, such as a trim, under a name in `stats()`."""
     requires_owner: bool = False
     """True if a thread that somebody owns takes no writes without a token."""
     refuses_forks: bool = False

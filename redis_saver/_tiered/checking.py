@@ -11,6 +11,7 @@ from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoi
 
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.checking import CheckReport, State
+from redis_saver._checkpoint.comparing import difference, record
 from redis_saver._checkpoint.findings import Findings, describe
 from redis_saver._checkpoint.inventory import Inventory
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
@@ -18,8 +19,6 @@ from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import config, names
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
-from redis_saver._migrate.diff import difference
-from redis_saver._migrate.records import record
 from redis_saver._storage import codec
 from redis_saver._tiered.context import Tiers, newest_of
 from redis_saver._tiered.requests import ColdCall, Tiered
@@ -73,7 +72,7 @@ def _compare_one(tiers: Tiers, thread: str, place: CheckpointKey, now: State, fo
     if there is None:
         if not now.has_gaps:
             found.add("error", where, "cold does not have it", _LACKS)
-    elif here and (what := difference(_Metadata(), record(here, {}), record(there, {}))):
+    elif here and (what := difference(record(here, {}), record(there, {}), _as_stored)):
         again, _ = yield from _read(tiers, thread, place)
         if again == stored:
             found.add("error", where, f"cold has it with something else: {what}", _OUTSIDE)
@@ -88,9 +87,6 @@ def _read(tiers: Tiers, thread: str, place: CheckpointKey) -> Tiered[tuple[Any, 
     return stored, here or None
 
 
-class _Metadata:
-    """Metadata in the form in which savers give them back: some store them as JSON, without `writes`."""
-
-    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Something that is equal where those are."""
-        return json.dumps(get_serializable_checkpoint_metadata({}, metadata), sort_keys=True, default=repr)  # type: ignore[arg-type]
+def _as_stored(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as JSON, without `writes`: some savers store them in this form."""
+    return json.dumps(get_serializable_checkpoint_metadata({}, metadata), sort_keys=True, default=repr)  # type: ignore[arg-type]

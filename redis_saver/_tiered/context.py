@@ -12,6 +12,7 @@ from langgraph.checkpoint.base.id import uuid6
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver, context_of
 from redis_saver._common import config, names
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._storage.context import Context
 from redis_saver._tiered.backlog import BacklogCount
 from redis_saver._tiered.requests import HotFailed, Tiered
@@ -59,8 +60,7 @@ class Fills:
     """
 
     def __init__(self) -> None:
-        self._young = dict[str, dict[str, Fill]]()
-        self._old = dict[str, dict[str, Fill]]()
+        self._threads: BoundedCache[str, Mapping[str, Fill]] = BoundedCache(MAX_NOTED)
 
     @staticmethod
     def now() -> str:
@@ -71,14 +71,12 @@ class Fills:
         """Remember a fill. What was known of other namespaces is void if it is of the root, or of an empty thread."""
         if len(thread) + len(ns) > names.MAX_CACHED_NAME:
             return
-        by_ns = self._of_thread(thread)
+        by_ns = self._threads.get(thread, {})
         if not ns or fill.field == WHOLE:
             by_ns, ns = {}, ""
         elif len(by_ns) >= MAX_NAMESPACES:
-            by_ns = {each: by_ns[each] for each in ("",) if each in by_ns}
-        if len(self._young) >= MAX_NOTED // 2:
-            self._old, self._young = self._young, {}
-        self._young[thread] = {**by_ns, ns: fill}
+            by_ns = {"": by_ns[""]} if "" in by_ns else {}
+        self._threads.store(thread, {**by_ns, ns: fill})
 
     def hear(self, thread: str, ns: str, token: bytes) -> None:
         """Learn the fill that hot names, unless it is known."""
@@ -88,11 +86,8 @@ class Fills:
 
     def of(self, thread: str, ns: str) -> Fill | None:
         """The last known fill of a namespace, else that of the root: of a whole thread it is the same."""
-        by_ns = self._of_thread(thread)
+        by_ns = self._threads.get(thread, {})
         return by_ns.get(ns) or by_ns.get("")
-
-    def _of_thread(self, thread: str) -> dict[str, Fill]:
-        return self._young.get(thread) or self._old.get(thread) or {}
 
 
 MAX_NAMESPACES = 50

@@ -19,6 +19,8 @@ from uniform import Target
 from redis_saver import EncodeError, LimitExceeded, Limits, RedisCache
 from redis_saver._cache.keys import CacheKeyspace
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async")
+
 A, B = ("a",), ("b",)
 
 
@@ -166,6 +168,7 @@ class Unknown:
     ],
 )
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.by_turns
 async def test_bad_input_is_refused_before_anything_is_written(
     target: Target, pairs: Any, error: type[Exception], said: str
 ) -> None:

@@ -18,6 +18,8 @@ from redis_saver._cache.cache import ENTRIES_PER_REQUEST
 from redis_saver._cache.keys import SHARDS, CacheKeyspace
 from redis_saver._engine.requests import Batch
 
+pytestmark = pytest.mark.also_on(cluster="async", fakeredis="sync")
+
 A, B = ("a",), ("b",)
 
 

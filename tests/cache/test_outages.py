@@ -230,6 +230,7 @@ async def unreadable(target: Target, raw: bytes, error: type[Exception], **optio
     "raw", [b"STAMP", b"STAMP7:msgpack\xc1", b"STAMP9:msgpack\x01", b"STAMP-1:x", b"STAMP3:abcx", b"STAMP7:\xff\xff"]
 )
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.by_turns
 async def test_bytes_that_cannot_be_decoded(target: Target, raw: bytes, single_flight: Any) -> None:
     await unreadable(target, raw, DecodeError, single_flight=single_flight)
 

@@ -19,6 +19,8 @@ from wrappers import Around
 from redis_saver import EncodeError
 from redis_saver._engine.requests import Sleep
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="sync", valkey="async")
+
 A, K, L = ("a",), (("a",), "k"), (("b",), "l")
 LONG = "100s"
 """Longer than any test takes."""

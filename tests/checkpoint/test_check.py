@@ -49,6 +49,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._storage import framing
 from redis_saver._storage.chunks import digest
 
+pytestmark = pytest.mark.also_on(redis62="sync")
+
 LATE = [late_id(number) for number in (1, 2, 3)]
 MESSAGES = [HumanMessage(f"{n} {'x' * 600}", id=str(n)) for n in range(12)]
 
@@ -382,6 +384,7 @@ async def test_all_that_is_damaged_is_named(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("what", DAMAGE)
+@pytest.mark.by_turns
 async def test_damage_is_named(target: Target, what: str) -> None:
     """With its place and a remedy; and nothing is changed by looking."""
     uniform = target.uniform()

@@ -11,6 +11,8 @@ from uniform import Target, Uniform
 
 from redis_saver import ThreadDamaged
 
+pytestmark = pytest.mark.also_on(cluster="sync", valkey="async")
+
 MESSAGES = [f"message {number} " * 40 for number in range(60)]
 
 

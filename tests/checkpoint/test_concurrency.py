@@ -291,6 +291,7 @@ BESIDE_COPY: dict[str, Step] = {
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("script", ["READ_FIELDS", "STAGE", "PROMOTE"])
 @pytest.mark.parametrize("step", BESIDE_COPY)
+@pytest.mark.by_turns
 async def test_what_comes_between_the_steps_of_a_copy(target: Target, proxy: Proxy, step: str, script: str) -> None:
     await plant(target.uniform(), "source")
     plain = getattr(scripts, script)

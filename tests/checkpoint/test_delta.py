@@ -31,6 +31,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._serde.serializer import FastSerializer
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="sync")
+
 CHANNELS = ("log", "files", "plain")
 
 
@@ -559,6 +561,7 @@ async def traffic(target: Target, messages: int, turns: int) -> list[tuple[int, 
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.parametrize("flavour", ["async"])
 async def test_a_turn_costs_what_is_new(target: Target) -> None:
     """Snapshots are among these turns: three of the messages, and more of the files."""
     few, many = await traffic(target, 100, 50), await traffic(target, 1000, 50)

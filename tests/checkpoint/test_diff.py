@@ -12,6 +12,8 @@ from uniform import Uniform
 
 from redis_saver import Change, ChannelDiff, RedisSaver, ThreadNotFound
 
+pytestmark = pytest.mark.also_on(cluster="sync")
+
 
 @dataclass
 class Point:

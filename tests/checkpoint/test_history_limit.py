@@ -34,6 +34,8 @@ from redis_saver import History, RedisSaver
 from redis_saver._common import names
 from redis_saver._engine import scripts
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
+
 SLACK = 32
 """So many more than asked for there may be, where few are asked for."""
 
@@ -196,6 +198,7 @@ async def test_a_thread_has_its_own_and_keeps_it(target: Target) -> None:
         ({"keep_last": 1, "more": 2}, ValueError, "one key"),
     ],
 )
+@pytest.mark.by_turns
 async def test_what_makes_no_sense_is_refused_before_anything_is_written(
     target: Target, given: Any, kind: type[Exception], said: str
 ) -> None:

@@ -7,11 +7,14 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from cases import case
 from factories import chain, config, ids, put
 from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
 from uniform import Uniform
 
 from redis_saver import ThreadDamaged
+
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
 
 
 async def test_the_config_always_has_the_id(saver: Uniform) -> None:
@@ -60,14 +63,15 @@ async def test_all_threads_newest_first_over_all(saver: Uniform) -> None:
     assert ids(await saver.list(None, filter={"odd": 1}, limit=3)) == newest_first[:6:2]
 
 
-@pytest.mark.parametrize("bound", ["0", "3", "35", "zz", "", "\0"])
-async def test_before_compares_ids_whatever_they_are(saver: Uniform, bound: str) -> None:
+async def test_before_compares_ids_whatever_they_are(saver: Uniform) -> None:
     placed = ["\0", "0", "3", "30", "\u00e9", "z"]
     for which in placed:
         await put(saver, config("t"), {"n": which}, checkpoint_id=which, versions={"n": which})
-    expected = sorted((which for which in placed if not bound or which < bound), reverse=True)
-    assert ids(await saver.list(config("t"), before=config("t", "", bound))) == expected
-    assert ids(await saver.list(config("t", None), before=config("t", "", bound))) == expected
+    for bound in ("0", "3", "35", "zz", "", "\0"):
+        expected = sorted((which for which in placed if not bound or which < bound), reverse=True)
+        with case(bound):
+            assert ids(await saver.list(config("t"), before=config("t", "", bound))) == expected
+            assert ids(await saver.list(config("t", None), before=config("t", "", bound))) == expected
 
 
 FILTERS: list[tuple[Any, list[int]]] = [
@@ -94,18 +98,19 @@ FILTERS: list[tuple[Any, list[int]]] = [
 ]
 
 
-@pytest.mark.parametrize(("filter", "expected"), FILTERS)
-async def test_filter(saver: Uniform, filter: Any, expected: list[int]) -> None:
+async def test_filter(saver: Uniform) -> None:
     for n in range(5):
         metadata = {"n": n, "dict": {"a": n}, "list": [1, 2], "text": "é*", **({"even": True} if n % 2 == 0 else {})}
         await put(saver, config("t"), {"n": n}, checkpoint_id=str(n), versions={"n": str(n)}, metadata=metadata)
-    assert [int(one) for one in ids(await saver.list(config("t"), filter=filter))] == expected
-    assert [int(one) for one in ids(await saver.list(None, filter=filter, limit=2))] == expected[:2]
+    for filter, expected in FILTERS:
+        with case(filter):
+            assert list(map(int, ids(await saver.list(config("t"), filter=filter)))) == expected
+            assert list(map(int, ids(await saver.list(None, filter=filter, limit=2)))) == expected[:2]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
+@pytest.mark.also_on()
+async def test_arguments_that_make_no_sense(saver: Uniform) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"filter": {"n": {"$regex": "x"}}}, r"\$regex.*\$eq"),
         ({"filter": {"n": {"$gt": 1, "lt": 2}}}, "'lt'"),
         ({"filter": {"n": {"$in": "abc"}}}, "list of values"),
@@ -115,36 +120,34 @@ async def test_filter(saver: Uniform, filter: Any, expected: list[int]) -> None:
         ({"limit": "5"}, "'5'"),
         ({"limit": 2.0}, "2.0"),
         ({"before": {"id": 1}}, "configurable"),
-    ],
-)
-async def test_arguments_that_make_no_sense(saver: Uniform, arguments: Any, said: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=said):
-        saver.saver.list(config("t"), **arguments)
-    with pytest.raises((ValueError, TypeError), match=said):
-        saver.saver.alist(config("t"), **arguments)
+    ]
+    for arguments, said in cases:
+        with case(arguments):
+            with pytest.raises((ValueError, TypeError), match=said):
+                saver.saver.list(config("t"), **arguments)
+            with pytest.raises((ValueError, TypeError), match=said):
+                saver.saver.alist(config("t"), **arguments)
 
 
-@pytest.mark.parametrize(
-    ("where", "said"),
-    [
+@pytest.mark.also_on()
+async def test_configs_that_make_no_sense(saver: Uniform) -> None:
+    for asked, said in (
         ({}, "configurable"),
         ({"configurable": {}}, "thread_id"),
         (config(None), "thread_id"),
         (config(b"t"), "bytes"),
         (config("t", 3), "checkpoint_ns"),
         (config("t", "", b"x"), "checkpoint_id"),
-    ],  # fmt: skip
-)
-async def test_configs_that_make_no_sense(saver: Uniform, where: Any, said: str) -> None:
-    for call in (
-        lambda: saver.get_tuple(where),
-        lambda: put(saver, where, {"n": 1}),
-        lambda: saver.list(where),
-        lambda: saver.put_writes(where, [("n", 1)], "task"),
-        lambda: saver.get_delta_channel_history(config=where, channels=["n"]),
     ):
-        with pytest.raises((ValueError, TypeError), match=said):
-            await call()
+        for name, call in {
+            "get_tuple": lambda asked=asked: saver.get_tuple(asked),
+            "put": lambda asked=asked: put(saver, asked, {"n": 1}),
+            "list": lambda asked=asked: saver.list(asked),
+            "put_writes": lambda asked=asked: saver.put_writes(asked, [("n", 1)], "task"),
+            "history": lambda asked=asked: saver.get_delta_channel_history(config=asked, channels=["n"]),
+        }.items():
+            with case(asked, name), pytest.raises((ValueError, TypeError), match=said):
+                await call()
 
 
 async def test_ids_and_threads_may_be_uuids_or_ints(saver: Uniform) -> None:

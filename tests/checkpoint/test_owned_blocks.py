@@ -22,6 +22,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
 from redis_saver.errors import DecodeError, NotOwner
 
+pytestmark = pytest.mark.also_on(cluster="async", valkey="sync")
+
 THREAD = "thread"
 
 
@@ -268,6 +270,7 @@ DAMAGED = [None, 1, b"x", [], [1], [2, b"1-ab 2 3 - - x"], [1, b"1-ab 2 3 - - of
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 @pytest.mark.parametrize("reply", DAMAGED, ids=str)
+@pytest.mark.by_turns
 async def test_a_damaged_reply_to_a_take_is_damage(target: Target, reply: Any) -> None:
     uniform = target.uniform()
 
@@ -299,6 +302,7 @@ async def test_a_damaged_reply_to_a_renewal_is_damage(target: Target, reply: Any
 
 
 @pytest.mark.parametrize("run", ["-", "?", "a b", "\0\ud800", "-1"])
+@pytest.mark.by_turns
 async def test_a_run_of_any_name_is_rolled_back(target: Target, run: str) -> None:
     uniform, other = target.uniform(), target.uniform()
     before = await put(uniform)
@@ -311,6 +315,7 @@ async def test_a_run_of_any_name_is_rolled_back(target: Target, run: str) -> Non
 
 
 @pytest.mark.parametrize("by", ["@user_script: 1: -READONLY x", "WRONGTYPE x", "DAMAGED x", "\r\n-ERR {} %s"])
+@pytest.mark.by_turns
 async def test_an_owner_that_calls_itself_like_an_error(target: Target, by: str) -> None:
     uniform = target.uniform()
     async with AsyncExitStack() as stack:

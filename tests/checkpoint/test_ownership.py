@@ -25,6 +25,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Call
 from redis_saver.errors import NotOwner, StaleParent, UnsupportedFormat
 
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async")
+
 THREAD = "thread"
 
 
@@ -392,6 +394,7 @@ async def test_other_bytes_under_the_owners_key(target: Target, stored: bytes, s
     ],
 )
 @pytest.mark.parametrize("target_name", ["fakeredis"])
+@pytest.mark.by_turns
 async def test_wrong_arguments(target: Target, options: dict[str, Any], says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         target.uniform().saver.own(**{"thread_id": THREAD, **options})

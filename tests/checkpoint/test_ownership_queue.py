@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+from hashlib import sha1
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,6 +31,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import DecodeError, NotOwner
+
+pytestmark = pytest.mark.also_on(cluster="sync")
 
 THREAD = "thread"
 WORK = 0.02
@@ -72,7 +75,11 @@ class Simulation:
         # The server's clock is not the test's, so no waiter is late by it.
         patient = scripts.TAKE_OWNERSHIP.text.replace("LATE = 400", "LATE = 60000")
         assert "LATE = 60000" in patient
-        monkeypatch.setattr(scripts, "TAKE_OWNERSHIP", scripts._made("take_ownership", patient))
+        monkeypatch.setattr(
+            scripts,
+            "TAKE_OWNERSHIP",
+            scripts.TAKE_OWNERSHIP._replace(text=patient, sha=sha1(patient.encode()).hexdigest()),
+        )
 
     def wait(self, uniform: Uniform, keeps_it_for: float = WORK) -> int:
         """Add a waiter. Returns its number, which is also its nonce."""
@@ -471,6 +478,7 @@ def wrong(reply: Any) -> Any:
         wrong([1, b""]),
     ],
 )
+@pytest.mark.by_turns
 async def test_a_damaged_reply_to_a_poll_is_damage(target: Target, reply: Any) -> None:
     waiter = taken(target.uniform(), "a" * 16)
     next(waiter)

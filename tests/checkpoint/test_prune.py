@@ -22,6 +22,8 @@ from redis_saver._checkpoint.copying import copy_thread
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async")
+
 
 def blobs(target: Target, uniform: Uniform, thread: str = "t") -> set[bytes]:
     data = uniform.saver._context.keyspace.keys(thread).data_key
@@ -131,6 +133,7 @@ async def delta_chain(saver: Uniform, length: int, seed_at: int | None) -> list[
 
 @pytest.mark.parametrize("seed_at", [None, 0, 3, 7])
 @pytest.mark.parametrize("keep_last", [1, 2])
+@pytest.mark.by_turns
 async def test_what_a_delta_channel_needs_stays(saver: Uniform, seed_at: int | None, keep_last: int) -> None:
     configs = await delta_chain(saver, 9, seed_at)
     before = [await saver.get_delta_channel_history(config=one, channels=["d"]) for one in configs]
@@ -199,6 +202,7 @@ async def test_stray_writes_go_and_coming_ones_stay(saver: Uniform) -> None:
         ({"strategy": "delete", "older_than": timedelta(1)}, "delete"),
     ],
 )
+@pytest.mark.by_turns
 async def test_arguments_that_make_no_sense(saver: Uniform, arguments: Any, said: str) -> None:
     await chain(saver, "t", 2)
     for threads in (["t"], []):

@@ -31,6 +31,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call
 from redis_saver._storage import chunks as chunked
 
+pytestmark = pytest.mark.also_on(cluster="async", valkey="sync", fakeredis="async")
+
 HOSTILE = ["", "{a}", "a\0b", "\1", "*?[x]", "line\nbreak", "\x1b[31m", "snö", "a:b", "%7B"]
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 

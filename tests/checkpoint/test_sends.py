@@ -29,6 +29,8 @@ from redis_saver._storage import chunking, chunks
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.serde import FastSerializer
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
+
 ONE = pytest.mark.parametrize("target_name", ["redis"])
 
 
@@ -460,7 +462,7 @@ ARGUMENTS = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=60)
 @given(st.lists(st.builds(Send, st.text(max_size=5), ARGUMENTS), min_size=1, max_size=3), st.booleans())
 def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> None:
     value = some[0] if alone else some

@@ -14,6 +14,8 @@ from redis_saver._checkpoint import guards
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver.errors import StaleParent
 
+pytestmark = pytest.mark.also_on(cluster="sync")
+
 
 class State(TypedDict):
     n: int

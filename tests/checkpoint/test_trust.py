@@ -19,6 +19,8 @@ from redis_saver import DecodeError, EncodeError, PlainValueRefused
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
 from redis_saver._storage import codec, compression, framing
 
+pytestmark = pytest.mark.also_on(cluster="async", fakeredis="sync")
+
 ran: list[str] = []
 
 
@@ -97,6 +99,7 @@ PLANTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("what", PLANTED)
+@pytest.mark.by_turns
 async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: str) -> None:
     """Whatever is read: the error says what and where, and comes before anything is decoded."""
     where = await thread(target.uniform(**encrypting()))

@@ -8,9 +8,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cases import case
 from factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from uniform import Target, Uniform
+
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async")
 
 HOUR = timedelta(hours=1)
 
@@ -61,6 +64,7 @@ ACTIONS = [
 ]  # fmt: skip
 
 
+@pytest.mark.also_on(cluster="async")
 @pytest.mark.parametrize("first", ["put", "writes"])
 async def test_no_path_leaves_a_key_without_the_deadline(target: Target, first: str) -> None:
     uniform = target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True})
@@ -203,9 +207,9 @@ async def test_missing_threads_are_said_to_be_missing(saver: Uniform) -> None:
             await getattr(saver, method)("absent", *arguments)
 
 
-@pytest.mark.parametrize(
-    ("ttl", "error", "said"),
-    [
+@pytest.mark.also_on()
+async def test_a_ttl_that_makes_no_sense(target: Target) -> None:
+    cases: list[tuple[Any, type[Exception], str]] = [
         (60, TypeError, "bare int"),
         (1.5, TypeError, "bare float"),
         ("60", ValueError, "write a duration as 7d"),
@@ -223,11 +227,10 @@ async def test_missing_threads_are_said_to_be_missing(saver: Uniform) -> None:
         (timedelta(seconds=-1), ValueError, "one millisecond"),
         ({"default_ttl": 0}, ValueError, "one millisecond"),
         (timedelta.max, ValueError, "hundred years"),
-    ],
-)
-async def test_a_ttl_that_makes_no_sense(target: Target, ttl: Any, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        target.uniform(ttl=ttl)
+    ]
+    for ttl, error, said in cases:
+        with case(ttl), pytest.raises(error, match=said):
+            target.uniform(ttl=ttl)
 
 
 async def test_fractions_of_a_minute(target: Target) -> None:

@@ -72,6 +72,8 @@ from redis_saver._common import names
 from redis_saver._common.names import Keyspace
 from redis_saver._storage import codec
 
+pytestmark = pytest.mark.also_on(cluster="async", fakeredis="sync")
+
 # -- values
 
 
@@ -378,6 +380,7 @@ async def test_pickle_fallback(target: Target) -> None:
 
 
 @pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.by_turns
 async def test_values_the_serializer_refuses(saver: Uniform, target: Target, name: str) -> None:
     """Refused as the serializer refuses them, and nothing at all is written."""
     bad = {"good": 1, "bad": [REFUSED[name]]}

@@ -457,13 +457,13 @@ if {loaded}:
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
     from redis_saver._cli import flush
-    end = flush.Teller.end
+    end = flush._Run.end
     def ended(self, *args):
         (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
         (found,) = [one for one in scope.metrics if one.name == "redis_saver.tier.flush.records"]
         print([point.value for point in found.data.data_points if "flushed" in point.attributes.values()])
         return end(self, *args)
-    flush.Teller.end = ended
+    flush._Run.end = ended
 else:
     sys.modules["redis_saver.telemetry"] = None
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:

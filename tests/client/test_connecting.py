@@ -17,6 +17,7 @@ import redis.sentinel
 import valkey
 import valkey.asyncio
 from factories import chain, config, put
+from redis.exceptions import RedisClusterException
 from sentinels import roundtrip, sentinel
 from servers import Server, free_port, url_of
 from uniform import Target, Uniform
@@ -360,3 +361,38 @@ def test_versions(server: str, version: str, fits: bool) -> None:
         else:
             with pytest.raises(UnsupportedServer, match=f"{version}.*6.2"):
                 clients.check_version(hello)
+
+
+@pytest.mark.parametrize(
+    ("cause", "is_tried_again"),
+    [
+        (redis.ConnectionError("refused"), True),
+        (redis.TimeoutError("slow"), True),
+        (redis.AuthenticationError("wrong password"), False),
+        (RedisClusterException("Cluster mode is not enabled on this node"), False),
+        (None, False),
+    ],
+)
+async def test_a_cluster_none_of_whose_nodes_can_be_reached_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch, cause: Exception | None, is_tried_again: bool
+) -> None:
+    """redis-py raises one error for that and for a server that is no cluster. Its cause tells which it is."""
+    kind = redis.asyncio.RedisCluster
+    ordinary, tries = kind.initialize, 0
+
+    async def initialize(client: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise RedisClusterException("Redis Cluster cannot be connected") from cause
+        return await ordinary(client)
+
+    monkeypatch.setattr(kind, "initialize", initialize)
+    async with AsyncRedisSaver.from_conn_string(url_of("cluster"), prefix="first-try") as saver:
+        if is_tried_again:
+            assert await saver.aget_tuple(config()) is None
+            assert tries == 2
+        else:
+            with pytest.raises((RedisClusterException, redis.AuthenticationError)):
+                await saver.aget_tuple(config())
+            assert tries == 1

@@ -154,7 +154,7 @@ async def test_every_method_of_a_cache_counts_under_its_name(target: Target) -> 
 async def test_what_is_sent_is_what_is_counted(target: Target) -> None:
     """Beside a client that notes what it is asked to send."""
     client = target.client()
-    saver = target.uniform(client=client)
+    saver = target.uniform(client=client, cache_bytes=0)  # it does not know what it put
     where = await put(saver, config(), {"a": "x" * 1000})
     for _ in range(2):  # then the server knows the scripts, and a cluster's client its nodes
         await saver.get_tuple(where)

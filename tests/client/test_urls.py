@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver
-from redis_saver._cli.health import Cold, Hot
+from redis_saver._cli.servers import Cold, Hot
 from redis_saver._cli.main import main
 from redis_saver._client import clients, urls
 from redis_saver.errors import RedisSaverError
@@ -99,7 +99,7 @@ def ways(form: str) -> list[Callable[[str], Any]]:
 
 
 @pytest.mark.parametrize("form", [*REDIS, *POSTGRES])
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 @given(password=PASSWORDS)
 @example(password="ab/QXZJЖЩ")
 @example(password="QXZJ?ЖЩé§#QXZJ")
@@ -166,7 +166,7 @@ def test_a_sign_that_is_not_escaped_is_refused_with_the_remedy(form: str, sign: 
             clients.connect(form.replace("{}", f"12{sign}QX"), asynchronous=asynchronous)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(password=st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable() or text.isascii()))
 def test_a_password_that_is_percent_encoded_arrives(password: str) -> None:
     spelled = quote(password, safe="")

@@ -147,7 +147,7 @@ async def test_threads_come_in_pages_each_once() -> None:
 async def test_a_tree_comes_in_pages_that_cost_the_same_whatever_the_length() -> None:
     """And each checkpoint is on one of them."""
     costs = []
-    for length in (150, 600):
+    for length in (150, 350):
         saver, calls = embedded(), list[Any]()
         made = await chain(Uniform(saver), "t", length)
 
@@ -304,7 +304,7 @@ async def test_since_when_of_a_part_of_a_snapshot_does_not_guess_what_is_not_sto
 async def test_since_when_ends_in_time_where_an_ancestor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(first_change, "SECONDS", 0)
     saver, calls = embedded(), list[Any]()
-    await chain(Uniform(saver), "t", 600)
+    await chain(Uniform(saver), "t", 450)
     where = await put(Uniform(saver), config("t", checkpoint_id="none"), {"n": 1}, checkpoint_id="9")
 
     def around(request: Any) -> Any:

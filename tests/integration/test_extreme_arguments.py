@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from cases import case
 from factories import checkpoint, config, put
 from store_tiering import StoreTiers
 from tiering import Tiers
@@ -107,17 +108,25 @@ NUMBERS: dict[str, Callable[[Target, Any], Any]] = {
 """Ways to pass a number, by the argument's name, after what tells those of the same name apart."""
 
 
+BEYOND: dict[str, Any] = {
+    "huge": HUGE,
+    "-huge": -HUGE,
+    "5000 digits": UNSPEAKABLE,
+    "-5000 digits": -UNSPEAKABLE,
+    "nan": math.nan,
+    "inf": math.inf,
+    "-inf": -math.inf,
+}
+
+
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-@pytest.mark.parametrize("argument", NUMBERS)
-@pytest.mark.parametrize(
-    "number",
-    [HUGE, -HUGE, UNSPEAKABLE, -UNSPEAKABLE, math.nan, math.inf, -math.inf],
-    ids=["huge", "-huge", "5000 digits", "-5000 digits", "nan", "inf", "-inf"],
-)
-async def test_a_number_beyond_all_bounds(target: Target, argument: str, number: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=rf"\b{argument.rpartition(' ')[2]}\b"):
-        await NUMBERS[argument](target, number)
-    assert target.keys() == []
+async def test_a_number_beyond_all_bounds(target: Target) -> None:
+    for argument, pass_it in NUMBERS.items():
+        for name, number in BEYOND.items():
+            with case(argument, name):
+                with pytest.raises((TypeError, ValueError), match=rf"\b{argument.rpartition(' ')[2]}\b"):
+                    await pass_it(target, number)
+                assert target.keys() == []
 
 
 DURATIONS: dict[str, Callable[[Target, Any], Any]] = {
@@ -136,22 +145,31 @@ ANY_LENGTH = ("older_than", "expires_within", "wait")
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-@pytest.mark.parametrize("argument", DURATIONS)
-@pytest.mark.parametrize("duration", ["9" * 15 + "w", "9" * 400 + "d", HUGE, UNSPEAKABLE, math.nan], ids=range(5))
-async def test_a_duration_beyond_all_bounds(target: Target, argument: str, duration: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match=rf"\b{argument.rpartition(' ')[2]}\b"):
-        await DURATIONS[argument](target, duration)
-    assert target.keys() == []
+async def test_a_duration_beyond_all_bounds(target: Target) -> None:
+    durations = {
+        "weeks": "9" * 15 + "w",
+        "days": "9" * 400 + "d",
+        "huge": HUGE,
+        "5000 digits": UNSPEAKABLE,
+        "nan": math.nan,
+    }
+    for argument, pass_it in DURATIONS.items():
+        for name, duration in durations.items():
+            with case(argument, name):
+                with pytest.raises((TypeError, ValueError), match=rf"\b{argument.rpartition(' ')[2]}\b"):
+                    await pass_it(target, duration)
+                assert target.keys() == []
 
 
-@pytest.mark.parametrize("argument", DURATIONS)
-async def test_the_longest_timedelta(target: Target, argument: str) -> None:
+async def test_the_longest_timedelta(target: Target) -> None:
     await put(target.uniform(), config())
-    if argument in ANY_LENGTH:
-        await DURATIONS[argument](target, timedelta.max)
-        return
-    with pytest.raises(ValueError, match=rf"\b{argument.rpartition(' ')[2]}\b"):
-        await DURATIONS[argument](target, timedelta.max)
+    for argument, pass_it in DURATIONS.items():
+        with case(argument):
+            if argument in ANY_LENGTH:
+                await pass_it(target, timedelta.max)
+                continue
+            with pytest.raises(ValueError, match=rf"\b{argument.rpartition(' ')[2]}\b"):
+                await pass_it(target, timedelta.max)
 
 
 async def test_the_greatest_int_means_all(target: Target) -> None:
@@ -193,13 +211,13 @@ async def test_the_greatest_int_means_all_over_two_tiers(tiers: Tiers, store_tie
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-@pytest.mark.parametrize("setting", ["flush_workers", "max_backlog", "flush_interval", "backlog_timeout"])
-@pytest.mark.parametrize("number", [HUGE, UNSPEAKABLE, -HUGE, math.nan, math.inf], ids=range(5))
-async def test_a_setting_of_two_tiers_beyond_all_bounds(target: Target, setting: str, number: Any) -> None:
+async def test_a_setting_of_two_tiers_beyond_all_bounds(target: Target) -> None:
     hot, cold = target.uniform().saver, target.uniform().saver
     kind = AsyncTieredSaver if target.flavour == "async" else TieredSaver
-    with pytest.raises(ValueError, match=rf"\b{setting}="):
-        kind(hot, cold, mode="write-behind", **{setting: number})
+    for setting in ("flush_workers", "max_backlog", "flush_interval", "backlog_timeout"):
+        for name in ("huge", "5000 digits", "-huge", "nan", "inf"):
+            with case(setting, name), pytest.raises(ValueError, match=rf"\b{setting}="):
+                kind(hot, cold, mode="write-behind", **{setting: BEYOND[name]})
 
 
 FILTERS: dict[str, Any] = {

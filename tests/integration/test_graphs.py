@@ -197,12 +197,21 @@ async def same(scenario: Scenario, ours: Run) -> None:
 
 
 def everywhere(ways: list[str], servers: list[str], durabilities: list[str]) -> pytest.MarkDecorator:
-    """Parametrizes `at` with the arguments of `play`: all of them on the first server, on the others the ways of `NATIVE`
-    with one durability. Before Python 3.11 asyncio tasks take no context along, and LangGraph has no `interrupt` in them."""
+    """Parametrize `at` with arguments of `play`.
+
+    The first server has all ways and all durabilities, each at least once. Each other server has one of `NATIVE`.
+    Before Python 3.11 asyncio tasks take no context along, and LangGraph has no `interrupt` in them.
+    """
     if sys.version_info < (3, 11):
         ways = [way for way in ways if WAYS[way][1] != "awaited"]
-    cases = list(itertools.product(servers[:1], ways, durabilities))
-    cases += itertools.product(servers[1:], [way for way in ways if way in NATIVE], durabilities[-2:][:1])
+    cases = [
+        (servers[0], ways[turn % len(ways)], durabilities[turn % len(durabilities)])
+        for turn in range(max(len(ways), len(durabilities)))
+    ]
+    native = [way for way in ways if way in NATIVE]
+    cases += [
+        (server, native[turn % len(native)], durabilities[-2:][0]) for turn, server in enumerate(servers[1:]) if native
+    ]
     return pytest.mark.parametrize("at", cases, ids=["-".join(case) for case in cases])
 
 

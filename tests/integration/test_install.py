@@ -296,6 +296,8 @@ async def everything(uniform: Uniform) -> None:
     await uniform.prune(["u"], dry_run=True)
     assert (await uniform.prune(["u"])).checkpoints == 3
     await uniform.prune(["u"], strategy="delete")
+    first = await uniform.get_tuple(configs[0])
+    await uniform.put(configs[0], {**first.checkpoint, "id": "fork"}, {}, {})  # the script looks for its values
     await uniform.delete_for_runs(["r"])
     await uniform.delete_thread("t")
     assert await uniform.threads() == []

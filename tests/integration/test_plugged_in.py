@@ -300,6 +300,7 @@ async def made(kind: str, target: Target, prefix: str) -> tuple[Any, Any, Callab
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("kind", ["saver", "store", "cache", "tiers", "tiered store"])
 @pytest.mark.parametrize("plugged", KINDS)
+@pytest.mark.by_turns
 async def test_no_call_ends_differently(
     target: Target, plugged: str, kind: str, fails: bool, told: list[BaseException]
 ) -> None:
@@ -484,8 +485,8 @@ async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 async def put(uniform: Uniform, thread: str) -> None:
-    one = checkpoint({"n": [1]})
     await uniform.get_tuple(config(thread))
+    one = checkpoint({"n": [1]})
     await uniform.put(config(thread), one, {}, one["channel_versions"])
 
 

@@ -32,10 +32,9 @@ from servers import Server, free_port, modules_server, url_of
 
 from redis_saver import AsyncRedisSaver, EndpointError, RedisSaver
 from redis_saver._cli.main import main
-from redis_saver._migrate import foreign, foreign_values
-from redis_saver._migrate.foreign import ForeignSource
-from redis_saver._migrate.redis_documents import RedisDocuments
-from redis_saver._migrate.thread_keys import ThreadKey, ThreadKeys
+from redis_saver._migrate import foreign
+from redis_saver._migrate.foreign import ForeignSource, ThreadKey, ThreadKeys
+from redis_saver._migrate.redis_documents import RedisDocuments, typed
 from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer, same
 from redis_saver.migrate import amigrate, migrate, opened
@@ -609,7 +608,7 @@ async def test_a_cancelled_migration_ends() -> None:
 
 
 def loaded(found: Any, *, marked_bytes: bool = True) -> Any:
-    return JsonPlusSerializer().loads_typed(foreign_values.typed(found, marked_bytes=marked_bytes))
+    return JsonPlusSerializer().loads_typed(typed(found, marked_bytes=marked_bytes))
 
 
 def lc(number: int, *name: str, **rest: Any) -> Any:
@@ -670,12 +669,12 @@ def test_bytes_are_marked_in_documents_only() -> None:
 
 def test_equal_sets_have_equal_bytes() -> None:
     one, other = (lc(2, "builtins", "set", args=[items]) for items in (["a", "b", 3], [3, "b", "a"]))
-    assert foreign_values.typed(one, marked_bytes=True) == foreign_values.typed(other, marked_bytes=True)
+    assert typed(one, marked_bytes=True) == typed(other, marked_bytes=True)
 
 
 def test_a_number_that_is_too_large_is_an_error() -> None:
     with pytest.raises(ValueError, match="LangGraph's serializer cannot hold it"):
-        foreign_values.typed({"n": 2**70}, marked_bytes=True)
+        typed({"n": 2**70}, marked_bytes=True)
 
 
 def test_no_class_is_imported_by_a_move(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from redis_saver import FastSerializer, RedisStore
 from redis_saver._cli.main import main
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
-from redis_saver._migrate import framed_file, item_engine, itemfile
+from redis_saver._migrate import engine, files
 from redis_saver._store import namespaces
 from redis_saver.migrate import ItemsReport, migrate_items, opened_store
 
@@ -310,7 +310,7 @@ def test_who_writes_all_the_time_is_named(places: Places, here: str, monkeypatch
         monkeypatch.setattr(place, "write", late)
         report = migrate_items(source, place, replace="all")
     assert (report.written, report.replaced, report.failed) == (0, 0, 1) and "all the time" in report.problems[0]
-    assert value_of(here, "a") == {"n": item_engine.ROUNDS - 1}
+    assert value_of(here, "a") == {"n": engine.ROUNDS - 1}
 
 
 def test_a_migration_that_was_cut_off_goes_on(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -328,7 +328,7 @@ def test_a_migration_that_was_cut_off_goes_on(places: Places, here: str, monkeyp
                 raise KeyboardInterrupt
             return reply
 
-        monkeypatch.setattr(item_engine, "ITEMS_PER_BATCH", 10)
+        monkeypatch.setattr(engine, "ITEMS_PER_BATCH", 10)
         Around(place.store, dies)
         with pytest.raises(KeyboardInterrupt):
             migrate_items(source, place)
@@ -339,7 +339,7 @@ def test_a_migration_that_was_cut_off_goes_on(places: Places, here: str, monkeyp
 
 def test_an_import_that_was_killed_goes_on(places: Places, here: str, tmp_path: Path) -> None:
     file = tmp_path / "items"
-    data = framed_file.ormsgpack.packb({"n": 1})
+    data = files.ormsgpack.packb({"n": 1})
     items = [
         ["item", ["memories", f"u{n % 50}"], f"{n}", "msgpack", data, 10**15 + n, 10**15 + n, 0, 0]
         for n in range(10_000)
@@ -594,10 +594,10 @@ def test_a_record_that_is_gone_is_not_taken_for_an_item_that_was_deleted(places:
 
 def sealed(*records: Any) -> bytes:
     """A file of these records."""
-    whole = bytearray(itemfile.FIRST_LINE)
+    whole = bytearray(files.ItemFile.FIRST_LINE)
     for record in records:
-        data = framed_file.ormsgpack.packb(record)
-        whole += framed_file.FRAME.pack(len(data), framed_file.checksum(data, len(whole))) + data
+        data = files.ormsgpack.packb(record)
+        whole += files.FRAME.pack(len(data), files.checksum(data, len(whole))) + data
     return bytes(whole)
 
 

@@ -73,8 +73,8 @@ def test_only_the_owner_may_read_it_while_it_is_written(
 ) -> None:
     """With every record that is packed, and every value that is pickled."""
     seen: list[str] = []
-    add = redis_saver._migrate.dumpfile_target.FileTarget._add
-    dump, put = redis_saver._migrate.langgraph_dev.pickle.dump, redis_saver._migrate.endpoints.SaverEndpoint.write
+    add = redis_saver._migrate.files.ThreadFile._add
+    dump, put = redis_saver._migrate.langgraph_dev.pickle.dump, redis_saver._migrate.savers.SaverEndpoint.write
 
     def looking(do):
         def looked(*given, **named):
@@ -83,9 +83,9 @@ def test_only_the_owner_may_read_it_while_it_is_written(
 
         return looked
 
-    monkeypatch.setattr(redis_saver._migrate.dumpfile_target.FileTarget, "_add", looking(add))
+    monkeypatch.setattr(redis_saver._migrate.files.ThreadFile, "_add", looking(add))
     monkeypatch.setattr(redis_saver._migrate.langgraph_dev.pickle, "dump", looking(dump))
-    monkeypatch.setattr(redis_saver._migrate.endpoints.SaverEndpoint, "write", looking(put))
+    monkeypatch.setattr(redis_saver._migrate.savers.SaverEndpoint, "write", looking(put))
     assert write(source, kind, tmp_path / KINDS[kind]) == 0
     assert set(seen) == {"0o600"}
 

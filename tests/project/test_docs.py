@@ -14,6 +14,7 @@ from typing import NamedTuple
 import programs
 import psycopg
 import pytest
+from cases import each
 from servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -47,13 +48,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@each(BY_NAME)
 def test_no_line_is_longer_than_120_characters(name: str) -> None:
     lines = BY_NAME[name].read_text().split("\n")
     assert not [f"{number}: {line[:60]}" for number, line in enumerate(lines, 1) if len(line) > 120]
 
 
-@pytest.mark.parametrize("name", BY_NAME)
+@each(BY_NAME)
 def test_links_lead_somewhere(name: str) -> None:
     page = BY_NAME[name]
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "_checkpoint": {"_engine", "_storage"},
     "_store": {"_engine", "_storage"},
     "_migrate": {"_client", "_engine", "_storage", "_checkpoint", "_store"},
-    "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "_migrate"},
+    "_tiered": {"_engine", "_serde", "_storage", "_checkpoint"},
     "_tiered_store": {"_engine", "_store", "_tiered"},
     "_inspector": {"_engine", "_storage", "_checkpoint", "_tiered", "__init__"},
     "_cli": {

@@ -7,6 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 
 import pytest
+from cases import each
 
 from redis_saver import errors
 from redis_saver._engine import replies, scripts
@@ -29,7 +30,7 @@ def test_every_script_is_loaded_and_every_loaded_one_is_there() -> None:
     assert loaded == {name.rpartition("/")[2] for name in NAMES}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_header(name: str) -> None:
     header, body = split(name)
     full = scripts.load(name).text
@@ -61,7 +62,7 @@ def test_header(name: str) -> None:
         assert re.search(of_stores if name.startswith("store/") else ours, key)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_body_names_its_arguments_first(name: str) -> None:
     """KEYS are bound to names at the top, and used by those alone."""
     _, body = split(name)
@@ -71,7 +72,7 @@ def test_body_names_its_arguments_first(name: str) -> None:
     assert max(uses) < 6
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_only_what_every_server_has(name: str) -> None:
     text = scripts.load(name).text
     assert not text.startswith("#!")
@@ -108,7 +109,7 @@ def test_the_folder_is_found_in_a_checkout() -> None:
     assert Path("lua").resolve() == FOLDER.resolve()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_the_functions_that_are_sent_are_those_that_are_called(name: str) -> None:
     text = scripts.load(name).text
     made = set(re.findall(r"\bfunction (\w+)\(", text))
@@ -140,7 +141,7 @@ CODES = {
 }
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES)
 def test_codes_have_the_same_names_in_lua_and_python(name: str) -> None:
     """In the header, in the body, and in `redis_saver/_engine/replies.py`; and each is answered somewhere."""
     header, body = split(name)

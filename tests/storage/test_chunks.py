@@ -14,7 +14,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from seeds import seeds
+from seeds import seeds_and_slow
 
 from bench.history import history, message
 from redis_saver import Limits
@@ -84,7 +84,7 @@ def inner(value: Any) -> Any:
 
 @pytest.mark.random
 @pytest.mark.parametrize("kinds", KINDS)
-@pytest.mark.parametrize("seed", seeds(range(20)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 20)))
 def test_what_is_remembered_changes_nothing(seed: int, kinds: str) -> None:
     chance, luck, saver = random.Random(seed), random.Random(seed + 1000), Bare()
     value: list[Any] = history(chance.choice([4, 12, 40, 100]))
@@ -148,7 +148,7 @@ def edited_plainly(value: Any, chance: random.Random) -> Any:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("seed", seeds(range(60)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(15), range(15, 60)))
 def test_what_is_remembered_changes_nothing_of_plain_values(seed: int) -> None:
     """Of small elements several are encoded together, so the bytes of a longer list may begin with those of a shorter one and be cut elsewhere."""
     chance, saver = random.Random(seed), Bare()

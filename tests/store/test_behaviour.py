@@ -33,6 +33,8 @@ from redis_saver import (
     VersionedSearchItem,
 )
 
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async", fakeredis="sync")
+
 NS = ("memories", "user-1")
 
 

@@ -104,7 +104,7 @@ def play(
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-@pytest.mark.parametrize("before", ["nothing", "an item", "a crash"])
+@pytest.mark.parametrize("before", ["nothing", pytest.param("an item", marks=pytest.mark.slow), "a crash"])
 @pytest.mark.parametrize(
     "actors",
     [["writer", "deleter", "cleaner"], ["writer", "other writer", "deleter"], ["writer", "wiper"]],
@@ -197,6 +197,7 @@ CALLS = {
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("position", range(3))
 @pytest.mark.parametrize("is_expiring", [False, True])
+@pytest.mark.by_turns
 async def test_a_directory_that_lost_a_key_repairs_itself(
     target: Target, position: int, call: str, is_expiring: bool
 ) -> None:

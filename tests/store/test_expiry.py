@@ -15,6 +15,8 @@ from uniform import Target, Uniform
 
 from redis_saver._common.store_names import StoreKeyspace
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="sync")
+
 NS, MINUTE = ("memories", "user-1"), 60_000
 
 

@@ -11,6 +11,8 @@ from uniform import Uniform
 
 from redis_saver._store.filters import compile_filter
 
+pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")
+
 MISSING: Any = object()
 
 

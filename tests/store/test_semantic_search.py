@@ -234,6 +234,7 @@ async def test_vectors_that_are_evicted_are_an_error(target: Target, store: Unif
     "stored",
     [b"", b"x", b"16", b"16 ", b"16 5:bytes", b"16 5:bytesabc", b"16 5:bytes" + b"\xff" * 64, b"16 99:b", b"16 4:nullx", b"-1 5:bytes", b"\xff 5:bytes" + b"\0" * 64],
 )  # fmt: skip
+@pytest.mark.by_turns
 async def test_bytes_that_are_no_vectors_are_an_error(target: Target, store: Uniform, stored: bytes) -> None:
     await furnish(store)
     key = StoreKeyspace(target.prefix).partition(MEMBER).keys[4]
@@ -313,6 +314,7 @@ async def test_which_texts_are_embedded(target: Target, model: Model) -> None:
         ([[1e-20] + [0.0] * 15], "length 1e-20"),
     ],
 )
+@pytest.mark.by_turns
 async def test_what_is_no_vector_is_refused_before_anything_is_sent(
     target: Target, store: Uniform, model: Model, wrong: Any, said: str
 ) -> None:
@@ -444,6 +446,7 @@ async def test_an_error_of_the_embedding_function_passes_through(target: Target)
         ({"dims": 2, "embed": "nobody:nothing"}, (ValueError, ImportError), "nobody"),
     ],
 )
+@pytest.mark.by_turns
 def test_settings_that_make_no_sense(target: Target, index: Any, error: Any, said: str) -> None:
     with pytest.raises(error, match=said):
         target.store(index=index)

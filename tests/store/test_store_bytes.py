@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from embedding import Model
-from seeds import seeds, targets
+from seeds import seeds_and_slow, targets
 from uniform import Target
 
 from redis_saver import DecodeError, KeyConflict, StoreBusy, StoreDamaged, UnsupportedFormat
@@ -77,7 +77,7 @@ def damage(chance: random.Random, target: Target) -> str:
 @pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", targets("redis", "fakeredis"))
-@pytest.mark.parametrize("seed", seeds(range(2)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
 async def test_damaged_bytes(target: Target, seed: int) -> None:
     chance = random.Random(seed)
     for turn in range(25):

@@ -59,6 +59,7 @@ ALL = {
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("call", ALL)
+@pytest.mark.by_turns
 async def test_each_key_that_is_gone_is_an_error_in_each_call(target: Target, position: int, call: str) -> None:
     """Also where pages and mirrors are remembered. What is left is as it was, and the whole partition can be given up."""
     store = target.store()
@@ -320,6 +321,7 @@ def others(target: Target) -> RedisStore:
 @pytest.mark.parametrize("value", [{"n": 1}, {"text": "x" * 5000}])
 @pytest.mark.parametrize("ttl", [None, 100])
 @pytest.mark.parametrize("puts", [1, 15])
+@pytest.mark.by_turns
 async def test_a_compared_put_sent_twice_is_recognised_after_others_built_on_it(
     target: Target, value: Any, ttl: Any, puts: int
 ) -> None:

@@ -16,6 +16,8 @@ from redis_saver._engine.requests import Call
 from redis_saver._store import transfer
 from redis_saver._store.transfer import Import, StoredItem
 
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync")
+
 NS = ("memories", "user")
 DAY = 86_400_000_000
 

@@ -14,6 +14,8 @@ from seeds import seeds
 from redis_saver._store import vectors
 from redis_saver._store.vectors import VectorIndex
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
+
 DISTANCES = ["cosine", "inner_product", "l2"]
 
 

@@ -263,7 +263,7 @@ if __name__ == "__main__":
         if sys.argv[2] == "python":
             message_fields.native = None
             found = found[:1]
-        serializers(found * 2)
+        serializers(found)
     elif sys.argv[1] == "unsafe":
         serializers([JsonPlusSerializer()] * 5)
     else:

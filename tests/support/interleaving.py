@@ -23,7 +23,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import RedisSaverError
 from redis_saver._common.names import Keyspace
-from redis_saver._tiered import context, operations
+import tiered_operations as operations
+from redis_saver._tiered import context
 from redis_saver._tiered.flush import run as flushing
 from redis_saver._tiered.requests import Attempt, SingleFlight
 

@@ -64,13 +64,13 @@ def after(state: State, event: Event) -> Iterable[State]:
 
 
 def _taken(state: State, argument: str, result: str) -> list[State]:
-    """Whoever takes a thread twice by the same nonce has it once."""
+    """Whoever takes a thread twice by the same nonce has it once, and its lease begins anew."""
     nonce = argument.rstrip("!")
     if state.token == "?-" + nonce:
         is_greater = result.endswith("-" + nonce) and int(result.partition("-")[0]) > state.epoch
-        return [State(result, state.is_late, int(result.partition("-")[0]), state.newest)] if is_greater else []
+        return [State(result, False, int(result.partition("-")[0]), state.newest)] if is_greater else []
     if state.token.endswith("-" + nonce):
-        return [state] if result == state.token else []
+        return [state._replace(is_late=False)] if result == state.token else []
     if state.token and not state.is_late and not argument.endswith("!"):
         return [state] if result == "busy" else []
     epoch, _, name = result.partition("-")
@@ -84,7 +84,9 @@ def _after_any(state: State, event: Event) -> list[State]:
     if event.kind == "take":
         nonce = event.argument.rstrip("!")
         is_refused = state.token and not state.is_late and not event.argument.endswith("!")
-        if is_refused or state.token.endswith("-" + nonce):
+        if state.token.endswith("-" + nonce):
+            return [state, state._replace(is_late=False)]
+        if is_refused:
             return [state]
         return [state._replace(token=f"?-{nonce}", is_late=False)]
     results = ("", "yes", "no")

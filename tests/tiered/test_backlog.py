@@ -134,6 +134,7 @@ async def test_a_scan_puts_right_a_count_that_hot_lost(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"inf", b"nan", b"-inf", b"x", b"1e300"])
+@pytest.mark.by_turns
 async def test_what_another_program_wrote_blocks_no_writer(tiers: Tiers, junk: bytes) -> None:
     uniform = await tiers.uniform(**BEHIND, max_backlog=5, backlog_timeout=0)
     tiers.target.raw.hset(
@@ -144,6 +145,7 @@ async def test_what_another_program_wrote_blocks_no_writer(tiers: Tiers, junk: b
 
 
 @pytest.mark.parametrize("seed", seeds(range(6)))
+@pytest.mark.by_turns
 async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
     """Processes write, flush, report and scan in any order, also between the steps of a scan."""
     chance = random.Random(seed)

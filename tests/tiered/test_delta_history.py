@@ -20,6 +20,8 @@ from redis_saver._tiered import writing as tiered_writing
 from redis_saver._tiered import delta as tiered_delta
 from redis_saver._tiered.requests import ColdCall
 
+pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")
+
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 
 

@@ -29,7 +29,7 @@ from wrappers import Around, script_of
 from redis_saver import TieredSaver
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Sleep
-from redis_saver._tiered import operations
+import tiered_operations as operations
 from redis_saver._tiered.flush import run as flushing
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])

@@ -27,7 +27,8 @@ from tiering import (
 
 from redis_saver import ThreadBusy
 from redis_saver._engine import scripts
-from redis_saver._tiered import context, operations
+import tiered_operations as operations
+from redis_saver._tiered import context
 from redis_saver._tiered.flush import run as flushing
 
 pytestmark = [

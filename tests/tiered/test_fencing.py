@@ -30,7 +30,8 @@ from wrappers import Around, Meanwhile, script_of
 
 from redis_saver._checkpoint import listing
 from redis_saver._engine import scripts
-from redis_saver._tiered import context, operations
+import tiered_operations as operations
+from redis_saver._tiered import context
 from redis_saver._tiered.flush import run as flushing
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)

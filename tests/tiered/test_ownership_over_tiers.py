@@ -15,6 +15,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
 from redis_saver.errors import NotOwner, StaleParent
 
+pytestmark = pytest.mark.also_on(cluster="async", valkey="sync")
+
 MODES: list[dict[str, Any]] = [{}, BEHIND]
 modes = pytest.mark.parametrize("mode", MODES, ids=["write-through", "write-behind"])
 
@@ -90,6 +92,7 @@ async def test_the_token_goes_no_further_than_hot(tiers: Tiers, mode: dict[str, 
 
 @modes
 @pytest.mark.parametrize("is_owner_known", [True, False])
+@pytest.mark.by_turns
 async def test_what_hot_forgot_is_owned_all_the_same(tiers: Tiers, mode: dict[str, Any], is_owner_known: bool) -> None:
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     async with Owning(one) as old:

@@ -127,6 +127,7 @@ WRONG: dict[str, Any] = {
 
 @modes
 @pytest.mark.parametrize("what", WRONG)
+@pytest.mark.by_turns
 async def test_what_makes_no_sense_is_refused_before_either_is_written(
     tiers: Tiers, mode: dict[str, Any], what: str
 ) -> None:

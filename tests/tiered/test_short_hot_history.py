@@ -19,6 +19,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._storage import codec
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
+
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 HOT: dict[str, Any] = {"hot": {"history": {"keep_last": 3}}}
 MOST = 3 + 32

@@ -20,6 +20,8 @@ from redis_saver import Pruned, ThreadNotFound
 from redis_saver._engine import scripts
 from redis_saver._tiered import postgres as statements
 
+pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")
+
 HOUR = timedelta(hours=1)
 
 

@@ -41,6 +41,8 @@ from redis_saver._engine import scripts
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context
 
+pytestmark = pytest.mark.also_on(cluster="sync", redis62="async")
+
 
 async def test_conformance_is_full(tiers: Tiers) -> None:
     @checkpointer_test(name=tiers.target.prefix)
@@ -266,6 +268,7 @@ async def test_many_misses_read_cold_once(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("what", ["put", "put_writes", "delete", "prune", "copy"])
+@pytest.mark.by_turns
 async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tiers, what: str) -> None:
     flaky = FlakySaver(await tiers.cold())
     uniform, other = await tiers.uniform(cold=flaky.wrap()), await tiers.uniform()
@@ -495,6 +498,7 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
             kind(hot, cold, **{name: value})
 
 
+@pytest.mark.by_turns
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 30)))

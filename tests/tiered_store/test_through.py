@@ -436,6 +436,7 @@ async def test_what_cannot_be_read_back_is_written_all_the_same(target: Target, 
 
 @pytest.mark.parametrize("ending", ["items", "order", "namespaces", "notes", "noted", "expiring"])
 @pytest.mark.parametrize("ttl", [None, "10m"])
+@pytest.mark.by_turns
 async def test_each_key_of_hot_may_be_evicted(target: Target, ending: str, ttl: Any) -> None:
     store = over(target, hot={"ttl": ttl})
     for change in ("nothing", "put", "delete", "search", "warm"):

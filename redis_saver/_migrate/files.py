@@ -1,0 +1,433 @@
+r"""Files of threads and of items, as sources and targets.
+
+    redis-saver threads 1\n          or: redis-saver items 1\n
+    <length><check><record> ...      two big-endian 32-bit numbers (see `checksum`), then `length` bytes of msgpack
+
+A record is an array that begins with its kind. Kinds in a file of threads, one thread after the other, checkpoints from
+the oldest on:
+
+    ["thread", name]                 the records up to the next one of this kind belong to this thread
+    ["bytes", bytes]                 numbered from 0 in each thread
+    ["checkpoint", {ns, id, parent,  parent: an id, or nil
+        checkpoint: value,           the checkpoint without its id and its channel_values
+        metadata: value,
+        values: {channel: value},
+        writes: [[task id, index, path, [[channel, value], ...]], ...]}]
+                                     index: 0 for the regular writes of a task, that of WRITES_IDX_MAP for one to a
+                                     special channel
+    ["end", threads, checkpoints]    their numbers; the last record
+
+A value is an array [type, [number, ...]]: the type from LangGraph's serializer, and the numbers of the byte strings
+that make up its bytes. So what versions of a value share is in the file once per thread. Kinds in a file of items:
+
+    ["item", [label, ...], key,      its namespace and key
+        type, bytes,                 its value, as LangGraph's serializer encodes it
+        created_at, updated_at,      microseconds since 1970
+        ttl, expires_at]             milliseconds from each put or read; milliseconds since 1970; 0 means none
+    ["end", items]                   their number; the last record
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from abc import ABC
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, ClassVar, TypeAlias
+from zlib import crc32
+
+import ormsgpack
+from langgraph.checkpoint.base import ChannelVersions
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from typing_extensions import Self
+
+from redis_saver._checkpoint.comparing import Record, Task, Writes
+from redis_saver._checkpoint.retention import CheckpointKey
+from redis_saver._common.display import error_text, printable, shown
+from redis_saver._common.limits import Allowance, Limits
+from redis_saver._migrate.endpoints import (
+    Entry,
+    TaskInfo,
+    ThreadOutline,
+    Written,
+    is_sound,
+    item_name,
+    not_moved,
+    special,
+)
+from redis_saver._migrate.new_files import NewFile
+from redis_saver._storage.chunks import digest
+from redis_saver._store.transfer import StoredItem
+from redis_saver.errors import (
+    EndpointError,
+    FileDamaged,
+    RedisSaverError,
+    ThreadMigrationError,
+    decoding_item,
+    moving,
+)
+
+FRAME = struct.Struct(">II")
+_AGAIN = "Export it again, or copy the file again. Nothing was read from it"
+
+
+def _is_natural(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_text_or_none(value: Any) -> bool:
+    return isinstance(value, str | None)
+
+
+_Forms: TypeAlias = Mapping[str, tuple[Any, ...]]
+_SOME = "some"
+"""First member of the form of a list with at least one member."""
+_VALUE = (str, [int])
+_WRITES = [(str, int, str, [_SOME, (str, _VALUE)])]
+_NAMES = {"ns": str, "id": str, "parent": _is_text_or_none}
+_CHECKPOINT = {**_NAMES, "checkpoint": _VALUE, "metadata": _VALUE, "values": {str: _VALUE}, "writes": _WRITES}
+_NATURALS = (_is_natural, _is_natural, _is_natural, _is_natural)
+
+
+def _fits(value: Any, form: Any) -> bool:
+    """True if a value has a form: a type, a predicate, or members in a list or dict.
+
+    A tuple is the form of a list of that length, a list that of any number of members, `{str: form}` that of a dict
+    with any names.
+    """
+    if isinstance(form, tuple):
+        return isinstance(value, list) and len(value) == len(form) and all(map(_fits, value, form))
+    if isinstance(form, list):
+        return isinstance(value, list) and len(value) >= len(form) - 1 and all(_fits(each, form[-1]) for each in value)
+    if isinstance(form, dict) and str in form:
+        return isinstance(value, dict) and all(type(k) is str and _fits(each, form[str]) for k, each in value.items())
+    if isinstance(form, dict):
+        return isinstance(value, dict) and all(_fits(value.get(name), each) for name, each in form.items())
+    return type(value) is form if isinstance(form, type) else form(value)
+
+
+def checksum(data: bytes, at: int) -> int:
+    """Return a CRC-32 of a record that starts with its position, so that it also detects added and removed records."""
+    return crc32(data, at & 0xFFFFFFFF)
+
+
+class _File(ABC):
+    """A file of records: a source, which is checked when it is opened, or a new target.
+
+    Use it in a `with` block. A target gets its end and its name when the block exits, and is removed after an error.
+    """
+
+    FIRST_LINE: ClassVar[bytes]
+    FORMS: ClassVar[_Forms]
+    """The forms of records, without the kind, by kind."""
+    COUNTED: ClassVar[tuple[str, ...]]
+    """The kinds that the end counts."""
+
+    def __init__(self, path: Path, serde: SerializerProtocol, *, target: bool) -> None:
+        """Check a source, or begin a target.
+
+        Raises:
+            FileDamaged: The source is no such file, or not all of it.
+            EndpointError: The target, or a link of that name, exists.
+            OSError: The source cannot be read, or the target cannot be written.
+        """
+        self.name: str = f"file {shown(str(path))}"
+        self._serde = serde
+        self._counts: Counter[str] = Counter()
+        self._new: NewFile | None = None
+        if target:
+            if path.exists() or path.is_symlink():
+                raise EndpointError(f"{self.name} exists already; give another name, or remove it. Nothing was written")
+            self._new = NewFile(path)
+            self._file: BinaryIO = self._new.file
+            self._file.write(self.FIRST_LINE)
+            return
+        with ExitStack() as unless_sound:
+            self._file = unless_sound.enter_context(path.open("rb"))
+            self._check()
+            unless_sound.pop_all()
+
+    def _check(self) -> None:
+        """Read all records once."""
+        if self._file.readline(len(self.FIRST_LINE)) != self.FIRST_LINE:
+            line = self.FIRST_LINE.decode().strip()
+            raise FileDamaged(
+                f"{self.name} is not a file that this version of redis-saver export wrote: it does not begin with "
+                f"{line!r}. Nothing was read from it"
+            )
+        end: list[int] | None = None
+        for kind, *rest in self._records():
+            if end is not None:
+                raise self._not_whole("there is something behind its end")
+            self._note(kind, rest)
+            end = rest if kind == "end" else None
+        if end is None:
+            raise self._not_whole("it has no end")
+        counts = [self._counts[kind] for kind in self.COUNTED]
+        if end != counts:
+            counted = " and ".join(f"{count} {kind}s" for count, kind in zip(counts, self.COUNTED, strict=True))
+            raise self._not_whole(f"it has {counted}, and its end says {end}")
+
+    def _note(self, kind: str, rest: list[Any]) -> None:  # noqa: ARG002
+        """Count a record of a source that is being checked."""
+        self._counts[kind] += 1
+
+    def _not_whole(self, why: str) -> FileDamaged:
+        return FileDamaged(f"{self.name} is not whole: {why}. It was cut off, or something was added. {_AGAIN}")
+
+    def _records(self) -> Iterator[list[Any]]:
+        """Iterate over the records from the file's position on.
+
+        Raises:
+            FileDamaged: A record is cut off, or changed, or has another form.
+        """
+        at = self._file.tell()
+        while head := self._file.read(FRAME.size):
+            if len(head) == FRAME.size:
+                length, check = FRAME.unpack(head)
+                # Reading more than the file has would first allocate the memory for it.
+                is_there = length <= os.fstat(self._file.fileno()).st_size - self._file.tell()
+                data = self._file.read(length) if is_there else b""
+                if len(data) == length and checksum(data, at) == check:
+                    yield self._record(data)
+                    at += FRAME.size + length
+                    continue
+            raise FileDamaged(f"{self.name} is damaged, or cut off, at byte {self._file.tell()}. {_AGAIN}")
+
+    def _record(self, data: bytes) -> list[Any]:
+        try:
+            record: Any = ormsgpack.unpackb(data)
+        except ormsgpack.MsgpackDecodeError as error:
+            why = f"a record that is not msgpack: {printable(str(error))}"
+            raise FileDamaged(f"{self.name} has {why}. {_AGAIN}") from error
+        kind = record[0] if isinstance(record, list) and record else None
+        if isinstance(kind, str) and kind in self.FORMS and _fits(record[1:], self.FORMS[kind]):
+            return record  # type: ignore[no-any-return]
+        raise FileDamaged(
+            f"{self.name} has a record that this version does not know: {shown(record)}. Nothing was read from it. "
+            "Import it with the release that exported it"
+        )
+
+    def _add(self, kind: str, *rest: Any) -> None:
+        data = ormsgpack.packb((kind, *rest))
+        try:
+            self._file.write(FRAME.pack(len(data), checksum(data, self._file.tell())))
+            self._file.write(data)
+        except OSError as error:
+            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
+        self._counts[kind] += 1
+
+    def __enter__(self) -> Self:
+        """Return the file."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        """Close a source. Finish a target, or remove it after an error."""
+        if self._new is None:
+            self._file.close()
+            return
+        try:
+            if kind is None:
+                self._file.seek(0, os.SEEK_END)
+                self._add("end", *(self._counts[counted] for counted in self.COUNTED))
+                self._new.finish()
+        except OSError as failure:
+            raise EndpointError(f"{self.name}: {printable(str(failure))}") from failure
+        finally:
+            self._new.discard()
+
+
+class ThreadFile(_File):
+    """A file of threads. A source is read again, thread by thread. A target gets one thread after the other."""
+
+    FIRST_LINE = b"redis-saver threads 1\n"
+    FORMS: ClassVar[_Forms] = {"thread": (str,), "bytes": (bytes,), "checkpoint": (_CHECKPOINT,), "end": (int, int)}
+    COUNTED = ("thread", "checkpoint")
+    text_versions = False
+
+    def __init__(self, path: Path, serde: SerializerProtocol, *, target: bool) -> None:
+        """Check a source, or begin a target; see `_File`."""
+        self._positions: dict[str, int] = {}
+        """Position of each thread's first record."""
+        self._shared: dict[bytes, int] = {}
+        """Numbers of the byte strings of the thread that is being written, by their digest."""
+        self._last: tuple[str | None, int, int] = (None, 0, 0)
+        """The thread that is being written, where it begins, and the number of checkpoints before it."""
+        super().__init__(path, serde, target=target)
+
+    def _note(self, kind: str, rest: list[Any]) -> None:
+        super()._note(kind, rest)
+        if kind == "thread":
+            self._positions[rest[0]] = self._file.tell()
+            self._counts["thread"] = len(self._positions)
+
+    def threads(self) -> Iterable[str]:
+        """Return the names of all threads."""
+        return list(self._positions)
+
+    def outline(self, thread: str) -> ThreadOutline:
+        """Return the outline of a thread."""
+        outline: ThreadOutline = {}
+        for raw, load in self._walk(thread):
+            with self._moving(thread):
+                tasks = {
+                    (task_id, index): TaskInfo(path, special((task_id, index), load(writes[-1][1]) if index else None))
+                    for task_id, index, path, writes in raw["writes"]
+                }
+                outline[raw["ns"], raw["id"]] = Entry(raw["parent"], tasks)
+        return outline
+
+    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
+        """Iterate over the wanted checkpoints, in the order of the file."""
+        for raw, load in self._walk(thread):
+            with self._moving(thread):
+                if (key := (raw["ns"], raw["id"])) not in wanted:
+                    continue
+                values = {channel: load(value) for channel, value in raw["values"].items()}
+                checkpoint: Any = {**load(raw["checkpoint"]), "id": raw["id"], "channel_values": values}
+                writes = [
+                    Writes((task, index), path, [(channel, load(value)) for channel, value in pairs])
+                    for task, index, path, pairs in raw["writes"]
+                ]
+                metadata: Any = load(raw["metadata"])
+                if not is_sound(checkpoint, metadata):
+                    raise ValueError("the record is not a checkpoint with its metadata")
+                saved = Record(key, raw["parent"], checkpoint, metadata, writes)
+            yield saved
+
+    def _moving(self, thread: str) -> Any:
+        return moving("a checkpoint of thread {!r} in {} cannot be read", thread, self.name)
+
+    def _walk(self, thread: str) -> Iterator[tuple[dict[str, Any], Callable[[Any], Any]]]:
+        """Iterate over a thread's checkpoints, each with a function that loads its values."""
+        shared: list[bytes] = []
+
+        def load(value: Any) -> Any:
+            kind, numbers = value
+            if min(numbers, default=0) < 0:
+                raise ValueError("the record refers to a negative number of bytes")
+            pieces = [shared[number] for number in numbers]
+            if len(set(numbers)) < len(numbers):  # a few bytes that are named many times may become any number
+                Allowance(Limits(), self.name).unfold("value_bytes", sum(map(len, pieces)))
+            return self._serde.loads_typed((kind, b"".join(pieces)))
+
+        if thread not in self._positions:
+            return
+        self._file.seek(self._positions[thread])
+        for kind, *rest in self._records():
+            if kind == "bytes":
+                shared.append(rest[0])
+            elif kind == "checkpoint":
+                yield rest[0], load
+            else:
+                return
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """Return metadata unchanged, as the file does."""
+        return metadata
+
+    def write(self, thread: str, saved: Record, new: ChannelVersions | None, _: Collection[Task]) -> None:
+        """Add a checkpoint with all its values and writes.
+
+        Raises:
+            ThreadMigrationError: The checkpoint cannot be written, or got writes after it was.
+        """
+        if new is None:
+            raise ThreadMigrationError(f"{saved} was written to while it was exported; export it again")
+        end = self._file.seek(0, os.SEEK_END)  # reading has moved the position
+        try:
+            if thread not in self._positions:
+                self._shared.clear()
+                self._last = thread, end, self._counts["checkpoint"]
+                self._add("thread", thread)
+                self._positions[thread] = self._file.tell()
+            self._add("checkpoint", self._raw(saved))
+        except (TypeError, ValueError) as error:
+            raise ThreadMigrationError(f"{saved} cannot be written to {self.name}: {error_text(error)}") from error
+
+    def abandon(self, thread: str) -> None:
+        """Take the thread out of the file, if it is the last one."""
+        last, start, checkpoints = self._last
+        if thread == last:
+            self._file.seek(start)
+            self._file.truncate()
+            self._positions.pop(thread, None)
+            self._last = None, start, checkpoints
+            self._counts["thread"], self._counts["checkpoint"] = len(self._positions), checkpoints
+
+    def _raw(self, saved: Record) -> dict[str, Any]:
+        rest = {name: value for name, value in saved.checkpoint.items() if name not in ("id", "channel_values")}
+        return {
+            "ns": saved.key[0],
+            "id": saved.key[1],
+            "parent": saved.parent,
+            "checkpoint": self._value(rest),
+            "metadata": self._value(saved.metadata),
+            "values": {channel: self._value(value) for channel, value in saved.checkpoint["channel_values"].items()},
+            "writes": [
+                [*writes.task, writes.path, [[channel, self._value(value)] for channel, value in writes.writes]]
+                for writes in saved.writes
+            ],
+        }
+
+    def _value(self, value: Any) -> list[Any]:
+        """Turn a value into the numbers of its byte strings. New byte strings are written first."""
+        if (dumps_elements := getattr(self._serde, "dumps_elements", None)) is not None:
+            encoded = dumps_elements(value)
+            kind, pieces = encoded.type, encoded.elements
+        else:
+            kind, data = self._serde.dumps_typed(value)
+            pieces = [data]
+        numbers = []
+        for piece in pieces:
+            key = digest(piece)
+            if key not in self._shared:
+                self._shared[key] = len(self._shared)
+                self._add("bytes", piece)
+            numbers.append(self._shared[key])
+        return [kind, numbers]
+
+
+class ItemFile(_File):
+    """A file of items."""
+
+    FIRST_LINE = b"redis-saver items 1\n"
+    FORMS: ClassVar[_Forms] = {"item": ([_SOME, str], str, str, bytes, *_NATURALS), "end": (int,)}
+    COUNTED = ("item",)
+
+    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+        """Iterate over the items of a namespace and its children, in the order of the file."""
+        self._file.seek(len(self.FIRST_LINE))
+        for kind, *rest in self._records():
+            if kind == "item" and tuple(rest[0][: len(labels)]) == labels:
+                yield self._item(*rest)
+
+    def _item(self, labels: list[str], key: str, kind: str, data: bytes, *times: Any) -> StoredItem | RedisSaverError:
+        namespace = tuple(labels)
+        try:
+            with decoding_item("item {!r} of namespace {!r}", key, namespace):
+                value = self._serde.loads_typed((kind, data))
+        except RedisSaverError as error:
+            return error
+        created_at, updated_at, ttl, expires_at = times
+        return StoredItem(namespace, key, value, created_at, updated_at, ttl, expires_at, len(data))
+
+    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+        """Return None for each item, because a target is new."""
+        return [None] * len(items)
+
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+        """Add items."""
+        written = Written([], [])
+        for item, _ in wanted:
+            try:
+                kind, data = self._serde.dumps_typed(item.value)
+                self._add("item", item.namespace, item.key, kind, data, *item[3:7])
+            except (TypeError, ValueError) as error:  # noqa: PERF203
+                why = f"{item_name(item)} cannot be written to {self.name}: {error_text(error)}"
+                written.failed.append((item, not_moved(why, error)))
+        return written

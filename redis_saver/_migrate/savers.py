@@ -1,0 +1,402 @@
+"""Savers as sources and targets of threads: any by LangGraph's interface; better known ones by outlines without values.
+
+Such an outline is cheap, so finding what a target already has costs little. It also has the tasks' paths.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    get_checkpoint_metadata,
+    get_serializable_checkpoint_metadata,
+)
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from redis_saver._checkpoint import listing
+from redis_saver._checkpoint.comparing import Record, Task, record
+from redis_saver._checkpoint.references import read_references
+from redis_saver._checkpoint.retention import CheckpointKey
+from redis_saver._checkpoint.saver import Saver, context_of, driver_of
+from redis_saver._client.base import RedisDriver
+from redis_saver._client.sync import SyncDriver
+from redis_saver._common import config, names, postgres
+from redis_saver._common.config import Address
+from redis_saver._common.display import kind_of, shown
+from redis_saver._common.limits import Allowance
+from redis_saver._engine.requests import Command, Operation, Page, Request, Scan
+from redis_saver._engine.runner import DriverWrapper, Pump
+from redis_saver._migrate.endpoints import Endpoint, Entry, TaskInfo, ThreadOutline, special
+from redis_saver._migrate.foreign import ForeignSource
+from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate.valkey_saver import ValkeyStrings
+from redis_saver._storage import codec
+from redis_saver._storage.chunks import Write
+from redis_saver.errors import EndpointError, ThreadMigrationError
+
+_ASYNCHRONOUS = {
+    ("langgraph.checkpoint.redis.aio", "AsyncRedisSaver"),
+    ("langgraph.checkpoint.redis.ashallow", "AsyncShallowRedisSaver"),
+    ("langgraph_checkpoint_aws.checkpoint.valkey.async_saver", "AsyncValkeySaver"),
+}
+"""Savers whose connections work only on their event loop."""
+_OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
+_MAX_PATTERNS = 3
+
+
+def as_endpoint(role: str, value: Any) -> Any:
+    """Turn an argument of `migrate` into an endpoint. An endpoint stays as it is.
+
+    Raises:
+        TypeError: The argument is neither a saver nor an endpoint.
+    """
+    if isinstance(value, BaseCheckpointSaver):
+        return (_foreign_source(value) if role == "source" else None) or endpoint_of(value)
+    if callable(getattr(value, "threads", None)) and callable(getattr(value, "outline", None)):
+        return value
+    hint = "enter its `with` first"
+    if isinstance(value, str):
+        hint = "a URL is opened by `with opened(url, target=...) as ...`"
+    raise TypeError(f"{role}: {kind_of(value)}; migrate takes a checkpoint saver, or what opened() gives: {hint}")
+
+
+def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoint:
+    """Return the endpoint that fits a saver's class."""
+    if isinstance(saver, Saver):
+        return OurEndpoint(saver, name)
+    if isinstance(saver, InMemorySaver):
+        return MemoryEndpoint(saver, name)
+    classes = _classes(saver)
+    if ("langgraph.checkpoint.postgres", "PostgresSaver") in classes:
+        return PostgresEndpoint(saver, name)
+    if ("langgraph.checkpoint.sqlite", "SqliteSaver") in classes:
+        return SqliteEndpoint(saver, name)
+    return SaverEndpoint(saver, name)
+
+
+def _classes(saver: Any) -> set[tuple[str, str]]:
+    return {(base.__module__, base.__name__) for base in type(saver).__mro__}
+
+
+def _foreign_source(saver: Any) -> ForeignSource | None:
+    """Return a source that reads the keys of another package's saver over its client; None for any other saver.
+
+    Raises:
+        TypeError: The saver is for asyncio, or of a release that keeps its client elsewhere.
+    """
+    classes = _classes(saver)
+    is_redis = ("langgraph.checkpoint.redis.base", "BaseRedisSaver") in classes
+    if not is_redis and ("langgraph_checkpoint_aws.checkpoint.valkey.base", "BaseValkeySaver") not in classes:
+        return None
+    client = getattr(saver, "_redis" if is_redis else "client", None)
+    if client is None or classes & _ASYNCHRONOUS:
+        is_async = classes & _ASYNCHRONOUS
+        why = "whose client works on its event loop only" if is_async else "of a release that is not known"
+        remedy = "Pass a saver with a blocking client, or what opened() gives for the server's URL"
+        raise TypeError(f"source: {kind_of(saver)}, {why}. {remedy}")
+    if is_redis:
+        prefix = getattr(saver, "_checkpoint_prefix", None)
+        return RedisDocuments(SyncDriver(client), JsonPlusSerializer(), type(saver).__name__, prefix)
+    return ValkeyStrings(SyncDriver(client), saver.serde, type(saver).__name__, None)
+
+
+class SaverEndpoint(Endpoint):
+    """Any saver, by LangGraph's interface. Its tasks get new paths that keep the order of their writes."""
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
+        """Use a saver. The caller closes it."""
+        self.saver = saver
+        self.name: str = name or type(saver).__name__
+        self.text_versions: bool = isinstance(saver.get_next_version(None, None), str)
+
+    def threads(self) -> Iterable[str]:
+        """Iterate over the names of all threads."""
+        with self.doing("the threads"):
+            yield from self._threads()
+
+    def _threads(self) -> Iterable[str]:
+        return (config.thread_id(saved.config) for saved in self.saver.list(None))
+
+    def outline(self, thread: str) -> ThreadOutline:
+        """Return the outline of a thread."""
+        with self.doing("it"):
+            return self._outline(thread)
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        outline: ThreadOutline = {}
+        for checkpoint_tuple in self.saver.list({"configurable": {"thread_id": thread}}):
+            saved = record(checkpoint_tuple, {})
+            tasks = {each.task: TaskInfo(None, special(each.task, each.writes[-1][1])) for each in saved.writes}
+            outline[saved.key] = Entry(saved.parent, tasks)
+        return outline
+
+    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
+        """Iterate over the wanted checkpoints."""
+        for key, entry in wanted.items():
+            with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
+                checkpoint_tuple = self.saver.get_tuple(config.to_config(thread, *key))
+                if checkpoint_tuple is None:
+                    continue
+                tasks = self._tasks(thread, key, entry) if checkpoint_tuple.pending_writes else {}
+                saved = record(checkpoint_tuple, {task: info.path for task, info in tasks.items()})
+            yield saved
+
+    def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:  # noqa: ARG002
+        """Return the tasks of a checkpoint with their paths, even if its outline has none."""
+        return entry.tasks
+
+    def write(self, thread: str, saved: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
+        """Store a checkpoint and its pending writes."""
+        with self.doing(str(saved)):
+            if new is not None:
+                under = config.to_config(thread, saved.key[0], saved.parent or "")
+                if not saved.parent:
+                    del under["configurable"]["checkpoint_id"]
+                self.saver.put(under, saved.checkpoint, saved.metadata, new)
+            for writes in saved.writes:
+                if writes.task in tasks:
+                    at = config.to_config(thread, *saved.key)
+                    self.saver.put_writes(at, writes.writes, writes.task[0], writes.path)
+
+    def abandon(self, thread: str) -> None:
+        """Keep what was written, because another run goes on from there."""
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """Return metadata as the saver returns them."""
+        return get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
+
+
+class OurEndpoint(SaverEndpoint):
+    """A `RedisSaver` or `AsyncRedisSaver`."""
+
+    saver: Saver[Any]
+
+    def __init__(self, saver: Saver[Any], name: str = "") -> None:
+        """Use a saver. The caller closes it."""
+        super().__init__(saver, name)
+        self.driver: RedisDriver | DriverWrapper[Request] = driver_of(saver)
+        self.failures: tuple[type[Exception], ...] = self.driver.failures
+        self._context = context_of(saver)
+        self.prefix: str = self._context.keyspace.prefix
+
+    def _threads(self) -> Iterable[str]:
+        return driver_of(self.saver).stream(listing.scan_threads(self._context))
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        return driver_of(self.saver).run(self._survey(thread))
+
+    def _survey(self, thread: str) -> Operation[ThreadOutline]:
+        references = yield from read_references(self._context, thread)
+        if references is None:
+            return {}
+        tasks: dict[CheckpointKey, dict[Task, TaskInfo]] = {}
+        specials: dict[CheckpointKey, list[Task]] = {}
+        for member in references.writes:
+            head, _, index = member[1:].rpartition(b"\0")
+            ns, checkpoint_id, task_id = names.components(head + b"\0")
+            task = task_id, int(index or 0)
+            tasks.setdefault((ns, checkpoint_id), {})[task] = TaskInfo()
+            if index:
+                specials.setdefault((ns, checkpoint_id), []).append(task)
+        allowance = Allowance(self._context.limits, f"thread {shown(thread)}")
+        for key, some in specials.items():
+            for task, write in (yield from self._read_writes(thread, key, some)).items():
+                value = codec.load_write(self._context, write, Address(thread, *key), allowance)[2]
+                tasks[key][task] = TaskInfo(write.task_path, special(task, value))
+        return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.links.items()}
+
+    def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:
+        writes = driver_of(self.saver).run(self._read_writes(thread, key, list(entry.tasks)))
+        return {task: TaskInfo(write.task_path) for task, write in writes.items()}
+
+    def _read_writes(self, thread: str, key: CheckpointKey, tasks: Sequence[Task]) -> Operation[dict[Task, Write]]:
+        """Read the first write of each task."""
+        if not tasks:
+            return {}
+        ends = [b"%d" % index if index else b"" for _, index in tasks]
+        members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, ends, strict=True)]
+        values = yield Command(("HMGET", self._context.keyspace.keys(thread).data_key, *members))
+        flat: list[bytes] = []
+        for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
+            flat += (names.component(task_id) + end, stored) if stored is not None else ()
+        writes: dict[Task, Write] = {}
+        for write in codec.decode_writes(flat, Address(thread, *key)):
+            writes.setdefault((write.task_id, min(write.idx, 0)), write)
+        return writes
+
+
+class MemoryEndpoint(SaverEndpoint):
+    """An `InMemorySaver`."""
+
+    saver: InMemorySaver
+
+    def _threads(self) -> Iterable[str]:
+        threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
+        if others := [thread for thread in threads if not isinstance(thread, str)]:
+            raise ThreadMigrationError(
+                f"{self.name} has a thread whose id {shown(others[0])} is of type {type(others[0]).__name__}. "
+                "Other savers take only str: copy it to a thread with a str for its id first"
+            )
+        return threads
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        outline: ThreadOutline = {}
+        for ns, stored in self.saver.storage.get(thread, {}).items():
+            for checkpoint_id, (_, _, parent) in stored.items():
+                tasks: dict[Task, TaskInfo] = {}
+                for (task_id, index), write in self.saver.writes.get((thread, ns, checkpoint_id), {}).items():
+                    task = task_id, min(index, 0)
+                    value = self.saver.serde.loads_typed(write[2]) if index < 0 else None
+                    tasks.setdefault(task, TaskInfo(write[3], special(task, value)))
+                outline[ns, checkpoint_id] = Entry(parent or None, tasks)
+        return outline
+
+
+class _SqlEndpoint(SaverEndpoint, ABC):
+    """A saver with LangGraph's tables in a database. It stores metadata as JSON."""
+
+    saver: Any
+    _LEAST: str
+    """SQL function for the smaller of two numbers."""
+    _PARAMETER: str
+    """SQL placeholder."""
+    _WRITES: str
+    """Table of pending writes."""
+    _VALUE: str
+    """Its column with the value."""
+
+    def __init__(self, saver: Any, name: str, failure: type[Exception], *refusals: type[Exception]) -> None:
+        super().__init__(saver, name)
+        self.failures: tuple[type[Exception], ...] = (failure,)
+        self.refusals: tuple[type[Exception], ...] = (*self.refusals, *refusals)
+
+    @abstractmethod
+    def _select(self, query: str, *arguments: str) -> list[Any]: ...
+
+    def _path(self) -> str:
+        """Return the column with a task's path."""
+        return "task_path"
+
+    def _threads(self) -> Iterable[str]:
+        return (thread for (thread,) in self._select("SELECT DISTINCT thread_id FROM checkpoints"))
+
+    def _outline(self, thread: str) -> ThreadOutline:
+        of_thread = f"WHERE thread_id = {self._PARAMETER}"
+        tasks: dict[CheckpointKey, dict[Task, TaskInfo]] = {}
+        path, table = self._path(), self._WRITES
+        columns = f"checkpoint_ns, checkpoint_id, task_id, {self._LEAST}(idx, 0)"
+        groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, task_path in self._select(groups, thread):
+            tasks.setdefault((ns, checkpoint_id), {})[task_id, index] = TaskInfo(task_path)
+        specials = f"SELECT {columns}, type, {self._VALUE} FROM {table} {of_thread} AND idx < 0"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, kind, data in self._select(specials, thread):
+            task, infos = (task_id, index), tasks[ns, checkpoint_id]
+            infos[task] = TaskInfo(infos[task].path, special(task, self.saver.serde.loads_typed((kind, data))))
+        columns = "checkpoint_ns, checkpoint_id, parent_checkpoint_id"
+        checkpoints = f"SELECT {columns} FROM checkpoints {of_thread}"  # noqa: S608
+        return {
+            (ns, checkpoint_id): Entry(parent or None, tasks.get((ns, checkpoint_id), {}))
+            for ns, checkpoint_id, parent in self._select(checkpoints, thread)
+        }
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """Return metadata as the saver returns them: JSON, in any order."""
+        stored = get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
+        return json.dumps(json.loads(json.dumps(stored)), sort_keys=True)
+
+
+class SqliteEndpoint(_SqlEndpoint):
+    """A `SqliteSaver`."""
+
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "MIN", "?", "writes", "value"
+
+    def __init__(self, saver: Any, name: str = "") -> None:
+        """Use a saver. The caller closes it."""
+        sqlite3 = import_module("sqlite3")
+        super().__init__(saver, name, sqlite3.Error, sqlite3.DataError, sqlite3.InterfaceError)
+
+    def _select(self, query: str, *arguments: str) -> list[Any]:
+        with self.saver.cursor(transaction=False) as cursor:
+            return cursor.execute(query, arguments).fetchall()  # type: ignore[no-any-return]
+
+    def _path(self) -> str:
+        """Return an empty text for databases from before langgraph-checkpoint-sqlite 3.1, which have no paths."""
+        columns = {column[1] for column in self._select("PRAGMA table_info(writes)")}
+        return "task_path" if "task_path" in columns else "''"
+
+
+class PostgresEndpoint(_SqlEndpoint):
+    """A `PostgresSaver`."""
+
+    _LEAST, _PARAMETER, _WRITES, _VALUE = "LEAST", "%s", "checkpoint_writes", "blob"
+
+    def __init__(self, saver: Any, name: str = "") -> None:
+        """Use a saver. The caller closes it."""
+        psycopg: Any = import_module("psycopg")
+        super().__init__(saver, name, psycopg.Error, psycopg.DataError)
+
+    def _select(self, query: str, *arguments: str) -> list[Any]:
+        with postgres.cursor(self.saver) as cursor:
+            return [tuple(row.values()) for row in cursor.execute(query, arguments)]
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """Return metadata as the saver returns them: without `writes`, which LangGraph kept there before 0.5."""
+        return super().as_stored(get_serializable_checkpoint_metadata({}, metadata))  # type: ignore[arg-type]
+
+
+def check_empty(source: Any) -> None:
+    """Look what else there is if a source on Redis has no thread, and its user may look.
+
+    Raises:
+        EndpointError: There are threads under another prefix, or of another saver. The message counts their keys, and
+            says how to move them.
+    """
+    if not isinstance(source, (OurEndpoint, ForeignSource)):
+        return
+    with source.doing("the threads"):
+        try:
+            patterns = source.driver.run(_patterns())
+        except source.failures as error:
+            if type(error).__name__ != "NoPermissionError":
+                raise
+            return  # a user who may read only their own keys, and has none
+    if patterns:
+        text = "; ".join(
+            f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in patterns[:_MAX_PATTERNS]
+        )
+        more = f"; and {len(patterns) - _MAX_PATTERNS} other patterns" if len(patterns) > _MAX_PATTERNS else ""
+        under = f" with the prefix {shown(source.prefix)}" if source.prefix is not None else ""
+        raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}{more}")
+
+
+def _patterns() -> Operation[list[tuple[tuple[str, str], int]]]:
+    """Count the keys of savers on a server, by pattern and by how to move them, the most frequent first."""
+    counts: Counter[tuple[str, str]] = Counter()
+    position: Any = None
+    while True:
+        position, keys = yield Scan(b"*}:data", position)
+        for match in filter(None, map(_OUR_DATA.fullmatch, keys)):
+            name = shown(match[1].decode("utf-8", "backslashreplace"))
+            counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
+        if position is None:
+            break
+    for source in (RedisDocuments, ValkeyStrings):
+        pump = Pump(source.scan())
+        for step in pump:
+            if isinstance(step, Page):
+                prefixes = [key.prefix for key in step.items if key.prefix is not None]
+                remedy = f"of {source.kind}: write {source.kind}:URL"
+                counts.update((f"{shown(prefix)}:*", remedy) for prefix in prefixes)
+                continue
+            with pump:
+                pump.reply = yield step
+    return counts.most_common()

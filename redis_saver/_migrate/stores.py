@@ -1,0 +1,353 @@
+"""Stores as sources and targets of items: a `RedisStore`, and the table of LangGraph's `PostgresStore`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from redis_saver._common.display import error_text, printable
+from redis_saver._common.store_names import Partition
+from redis_saver._engine.requests import Operation, T
+from redis_saver._migrate.endpoints import Written, item_name, not_moved
+from redis_saver._storage import opaque
+from redis_saver._store import namespaces, transfer
+from redis_saver._store.calling import together
+from redis_saver._store.context import StoreContext
+from redis_saver._store.store import Store, context_of, driver_of
+from redis_saver._store.transfer import Import, StoredItem
+from redis_saver.errors import (
+    EndpointError,
+    ItemMigrationError,
+    KeyConflict,
+    RedisSaverError,
+    StoreBusy,
+    StoreDamaged,
+    UnsupportedFormat,
+)
+
+_OF_ONE_PARTITION = (StoreDamaged, KeyConflict, UnsupportedFormat, StoreBusy)
+"""Errors of a single partition. Items of other partitions are moved all the same."""
+_ROWS_PER_PAGE = 100
+_MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
+_ROW = (
+    f"store.prefix, store.key, store.value::text, {_MICROSECONDS.format('COALESCE(store.created_at, now())')}, "
+    f"{_MICROSECONDS.format('COALESCE(store.updated_at, now())')}, {_MICROSECONDS.format('store.expires_at')}, "
+    "store.ttl_minutes"
+)
+_BELOW = r"(store.prefix = %(prefix)s OR store.prefix LIKE %(below)s ESCAPE '\')"
+_SELECT = f"SELECT {_ROW} FROM store WHERE {{}} ORDER BY store.prefix, store.key"  # noqa: S608 - of constants
+_LOOK_UP = (
+    f"SELECT {_ROW} FROM store JOIN unnest(%s::text[], %s::text[]) AS asked(prefix, key) "  # noqa: S608 - of constants
+    "ON store.prefix = asked.prefix AND store.key = asked.key "
+    "WHERE store.expires_at IS NULL OR store.expires_at > now()"
+)
+_MOMENT = "timestamptz 'epoch' + %({})s * interval '1 microsecond'"
+_PUT = f"""
+INSERT INTO store (prefix, key, value, created_at, updated_at, expires_at, ttl_minutes)
+VALUES (%(prefix)s, %(key)s, %(value)s::jsonb, {_MOMENT.format("created_at")}, {_MOMENT.format("updated_at")},
+    {_MOMENT.format("expires_at")}, %(ttl)s)
+ON CONFLICT (prefix, key) DO UPDATE
+SET value = EXCLUDED.value, created_at = EXCLUDED.created_at, updated_at = EXCLUDED.updated_at,
+    expires_at = EXCLUDED.expires_at, ttl_minutes = EXCLUDED.ttl_minutes
+WHERE {_MICROSECONDS.format("store.updated_at")} = %(expected)s OR store.expires_at <= now()
+RETURNING 1
+"""  # noqa: S608 - of constants
+
+
+def same_value(mine: Any, theirs: Any) -> bool:
+    """True if two values are equal, whatever the order in their dicts. A number never equals a bool."""
+    pairs = [(mine, theirs)]
+    while pairs:
+        here, there = pairs.pop()
+        if isinstance(here, dict) and isinstance(there, dict):
+            if here.keys() != there.keys():
+                return False
+            pairs += [(value, there[key]) for key, value in here.items()]
+        elif isinstance(here, list) and isinstance(there, list):
+            if len(here) != len(there):
+                return False
+            pairs += zip(here, there, strict=True)
+        elif isinstance(here, bool) is not isinstance(there, bool) or not opaque.same(here, there):
+            return False
+    return True
+
+
+class _StoreEndpoint:
+    """Base of both: it names the store in errors."""
+
+    name: str
+    failures: tuple[type[Exception], ...]
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        try:
+            yield
+        except RedisSaverError:
+            raise
+        except self.failures as error:
+            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
+
+    def _not_stored(self, item: StoredItem, error: Exception, text: object = None) -> ItemMigrationError:
+        return not_moved(f"{self.name} cannot store {item_name(item)}: {text or error}", error)
+
+
+class OurItems(_StoreEndpoint):
+    """A `RedisStore`."""
+
+    def __init__(self, store: Store[Any], name: str) -> None:
+        """Use a store. The caller closes it."""
+        self.store, self.name = store, name
+        self.failures: tuple[type[Exception], ...] = driver_of(store).failures
+        self.count: Callable[[tuple[str, ...]], int] = store.count
+        self.delete_namespace: Callable[[tuple[str, ...]], int] = store.delete_namespace
+
+    @property
+    def _context(self) -> StoreContext:
+        return context_of(self.store)
+
+    def _run(self, operation: Operation[T]) -> T:
+        with self._asking():
+            return driver_of(self.store).run(operation)
+
+    def _run_each(
+        self, operations: Mapping[Partition, Callable[[], Operation[T]]]
+    ) -> dict[Partition, T | RedisSaverError]:
+        """Run an operation on each partition, together. If one fails, run each alone; a result may be an error."""
+        try:
+            results = self._run(together(self._context, [begin() for begin in operations.values()]))
+        except _OF_ONE_PARTITION:
+            return {partition: self._run_or_error(begin()) for partition, begin in operations.items()}
+        return dict(zip(operations, results, strict=True))
+
+    def _run_or_error(self, operation: Operation[T]) -> T | RedisSaverError:
+        try:
+            return self._run(operation)
+        except _OF_ONE_PARTITION as error:
+            return error
+
+    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+        """Iterate over the items by partition. In memory are a partition's names and a page of its items."""
+        for partition in self._partitions(labels):
+            try:
+                fields = self._run(transfer.list_fields(self._context, partition, labels))
+                while fields:
+                    some = fields[: transfer.FIELDS_PER_CALL]
+                    page = self._run(transfer.read_items(self._context, partition, some))
+                    fields = fields[len(page) :]
+                    yield from (item for item in page if item is not None)
+            except _OF_ONE_PARTITION as error:  # noqa: PERF203
+                yield error
+
+    def _partitions(self, labels: tuple[str, ...]) -> Iterator[Partition]:
+        page = self._run(namespaces.partition_page(self._context, labels))
+        yield from (partition for partition, _ in page)
+        while len(page) == namespaces.PARTITIONS_PER_CALL:
+            page = self._run(namespaces.partition_page(self._context, labels, after=page[-1][0]))
+            yield from (partition for partition, _ in page)
+
+    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+        """Return what the store has of each item, in one round trip, and one more for each megabyte of a partition."""
+        asked: dict[Partition, dict[bytes, int]] = {}
+        results: list[StoredItem | RedisSaverError | None] = [None] * len(items)
+        for position, item in enumerate(items):
+            try:
+                place = transfer.find_place(self._context, item)
+            except (RedisSaverError, TypeError, ValueError):  # `write` reports the error
+                continue
+            asked.setdefault(place.partition, {})[place.field] = position
+        reads = {
+            partition: partial(_read_all, self._context, partition, list(some)) for partition, some in asked.items()
+        }
+        for partition, answer in self._run_each(reads).items():
+            for at, position in enumerate(asked[partition].values()):
+                if isinstance(answer, RedisSaverError):
+                    results[position] = self._not_stored(items[position], answer)
+                else:
+                    results[position] = answer[at]
+        return results
+
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+        """Store items in three round trips, because partitions are announced, and an import changes their tokens."""
+        imports: dict[Partition, list[Import]] = {}
+        written = Written([], [])
+        for item, expected in wanted:
+            try:
+                item_import = transfer.as_import(self._context, item, expected)
+            except (RedisSaverError, TypeError, ValueError) as error:  # noqa: PERF203
+                written.failed.append((item, self._not_stored(item, error)))
+            else:
+                imports.setdefault(item_import.partition, []).append(item_import)
+        put = transfer.new_put()
+        calls = {
+            partition: partial(transfer.import_items, self._context, partition, some, put)
+            for partition, some in imports.items()
+        }
+        for partition, left in self._run_each(calls).items():
+            if isinstance(left, RedisSaverError):
+                items = [each.item for each in imports[partition]]
+                written.failed.extend((item, self._not_stored(item, left)) for item in items)
+            else:
+                written.changed.extend(each.item for each in left)
+        return written
+
+
+def _read_all(
+    context: StoreContext, partition: Partition, fields: list[bytes]
+) -> Operation[list[StoredItem | RedisSaverError | None]]:
+    items: list[StoredItem | RedisSaverError | None] = []
+    while len(items) < len(fields):
+        items += yield from transfer.read_items(context, partition, fields[len(items) :])
+    return items
+
+
+class PostgresItems(_StoreEndpoint):
+    """The table of a `PostgresStore`, on a connection in autocommit.
+
+    The store's interface sets times and deadlines itself, so the table is read and written here. It holds values as
+    JSON.
+    """
+
+    def __init__(self, connection: Any, name: str) -> None:
+        """Use a connection. The caller closes it."""
+        self._connection, self.name = connection, name
+        psycopg: Any = import_module("psycopg")
+        self.failures: tuple[type[Exception], ...] = (psycopg.Error,)
+        self._refusals: tuple[type[Exception], ...] = (
+            *(ItemMigrationError, TypeError, ValueError, RecursionError),
+            *(psycopg.DataError, psycopg.errors.ProgramLimitExceeded),
+        )
+        """Errors of a single item: a name or a value that Postgres does not take."""
+
+    def has_table(self, name: str = "store") -> bool:
+        """True if the database has the table of a `PostgresStore`."""
+        with self._asking():
+            return bool(self._connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0])
+
+    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+        """Iterate over the items as of one moment. A hundred are in memory."""
+        condition, bounds = _below(labels)
+        with (
+            self._asking(),
+            self._connection.transaction(),
+            self._connection.cursor(name="redis_saver_items") as cursor,
+        ):
+            cursor.itersize = _ROWS_PER_PAGE
+            for row in cursor.execute(_SELECT.format(condition), bounds):
+                yield self._item(*row)
+
+    def _item(
+        self, prefix: str, key: str, text: str, created: int, updated: int, expires: int | None, minutes: int | None
+    ) -> StoredItem | RedisSaverError:
+        expires_at = 0 if expires is None else max(1, expires // 1000)
+        ttl = 0 if expires is None else (minutes or 0) * 60_000 or max(1, expires_at - updated // 1000)
+        item = StoredItem(tuple(prefix.split(".")), key, None, created, updated, ttl, expires_at, len(text))
+        try:
+            return item._replace(value=json.loads(text))
+        except (ValueError, RecursionError) as error:
+            why = f"whose value cannot be read: {error_text(error)}"
+            return not_moved(f"{self.name} has {item_name(item)}, {why}", error)
+
+    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+        """Return what the table has of each item."""
+        storable = [item for item in items if _has_storable_names(item)]  # `write` reports the others
+        stored: dict[tuple[tuple[str, ...], str], StoredItem | RedisSaverError] = {}
+        with self._asking():
+            asked = [[".".join(item.namespace) for item in storable], [item.key for item in storable]]
+            for row in self._connection.execute(_LOOK_UP, asked):
+                stored[tuple(row[0].split(".")), row[1]] = self._item(*row)
+        return [stored.get((item.namespace, item.key)) for item in items]
+
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+        """Store items in one transaction. If Postgres refuses an item, store each in a transaction of its own."""
+        rows: list[tuple[StoredItem, dict[str, Any]]] = []
+        written = Written([], [])
+        for item, expected in wanted:
+            try:
+                rows.append((item, _row(item, expected)))
+            except self._refusals as error:  # noqa: PERF203
+                written.failed.append((item, self._not_stored(item, error, error_text(error))))
+        with self._asking():
+            try:
+                return written._replace(changed=self._put(rows))
+            except self._refusals:
+                pass
+            for item, row in rows:
+                try:
+                    written.changed.extend(self._put([(item, row)]))
+                except self._refusals as error:  # noqa: PERF203
+                    written.failed.append((item, self._not_stored(item, error, error_text(error))))
+        return written
+
+    def _put(self, rows: Sequence[tuple[StoredItem, dict[str, Any]]]) -> list[StoredItem]:
+        """Store all items or none. Return those that were left, because the table has another item than expected."""
+        changed: list[StoredItem] = []
+        if not rows:
+            return changed
+        with self._connection.transaction(), self._connection.cursor() as cursor:
+            cursor.executemany(_PUT, [row for _, row in rows], returning=True)
+            for item, _ in rows:
+                changed += [item] if cursor.fetchone() is None else []
+                cursor.nextset()
+            replaced = [row for item, row in rows if row["expected"] and item not in changed]
+            if replaced and self.has_table("store_vectors"):  # the vectors belong to the values that were replaced
+                cursor.executemany("DELETE FROM store_vectors WHERE prefix = %(prefix)s AND key = %(key)s", replaced)
+        return changed
+
+    def count(self, labels: tuple[str, ...]) -> int:
+        """Count the items of a namespace and its children."""
+        condition, bounds = _below(labels)
+        with self._asking():
+            count = f"SELECT count(*) FROM store WHERE {condition}"  # noqa: S608 - of constants
+            return int(self._connection.execute(count, bounds).fetchone()[0])
+
+    def delete_namespace(self, labels: tuple[str, ...]) -> int:
+        """Delete all items of a namespace and its children, with their vectors. Return their number."""
+        condition, bounds = _below(labels)
+        with self._asking():
+            delete = f"DELETE FROM store WHERE {condition}"  # noqa: S608 - of constants
+            return int(self._connection.execute(delete, bounds).rowcount)
+
+
+def _row(item: StoredItem, expected: int) -> dict[str, Any]:
+    """Return an item as parameters of `_PUT`.
+
+    Raises:
+        ItemMigrationError, TypeError, ValueError, RecursionError: Postgres, or JSON, cannot hold it.
+    """
+    if not _has_storable_names(item):
+        raise ItemMigrationError(
+            "Postgres takes no NUL and no half of a surrogate pair in a name, and a PostgresStore no period in a label"
+        )
+    text = json.dumps(item.value, allow_nan=False)
+    if not same_value(json.loads(text), item.value):
+        raise ItemMigrationError("its value is not the same as JSON, and a PostgresStore keeps JSON")
+    return {
+        "prefix": ".".join(item.namespace),
+        "key": item.key,
+        "value": text,
+        "created_at": item.created_at,
+        "updated_at": item.updated_at,
+        "expires_at": 1000 * item.expires_at or None,
+        "ttl": max(1, round(item.ttl / 60_000)) if item.expires_at else None,
+        "expected": expected,
+    }
+
+
+def _below(labels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
+    """Return the SQL condition for a namespace and its children, with its parameters."""
+    if not labels:
+        return "TRUE", {}
+    prefix = ".".join(labels)
+    escaped = prefix.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return _BELOW, {"prefix": prefix, "below": f"{escaped}.%"}
+
+
+def _has_storable_names(item: StoredItem) -> bool:
+    return not any("." in label for label in item.namespace) and all(
+        "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
+        for name in (*item.namespace, item.key)
+    )

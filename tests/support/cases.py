@@ -1,0 +1,33 @@
+"""Several cases within one test, each of them named where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+
+@contextmanager
+def case(*name: Any) -> Iterator[None]:
+    """Name the case in the error with which the block fails."""
+    try:
+        yield
+    except (Exception, pytest.fail.Exception) as error:
+        raise AssertionError(f"case {name!r}: {type(error).__name__}: {error}") from error
+
+
+def each(cases: Iterable[Any]) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
+    """Make one test of a function that checks one case: with `parametrize`, each case would be a test of its own."""
+
+    def decorate(check: Callable[[Any], None]) -> Callable[[], None]:
+        def test() -> None:
+            for name in cases:
+                with case(name):
+                    check(name)
+
+        test.__name__, test.__doc__ = check.__name__, check.__doc__
+        return test
+
+    return decorate
