@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -12,6 +10,7 @@ from langgraph.store.base import InvalidNamespaceError
 
 from redis_saver._common import config, forks
 from redis_saver._common import limits as limiting
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.logs import Log
@@ -67,7 +66,7 @@ class Places:
     def __init__(self, keyspace: StoreKeyspace, limits: Limits) -> None:
         """Make places in this keyspace, for names within these limits."""
         self._keyspace, self._limits = keyspace, limits
-        self._cached: dict[tuple[str, ...], Place] = {}
+        self._cached: BoundedCache[tuple[str, ...], Place] = BoundedCache(_MAX_CACHED_PLACES)
 
     def of(self, namespace: tuple[str, ...]) -> Place:
         """Return the place of a namespace.
@@ -87,9 +86,7 @@ class Places:
         partition = self._keyspace.partition(member(namespace[:PARTITION_LABELS]))
         place = Place(partition, member(namespace[PARTITION_LABELS:]))
         if sum(map(len, namespace)) <= MAX_CACHED_NAME:
-            if len(self._cached) >= _MAX_CACHED_PLACES:
-                self._cached.clear()
-            self._cached[namespace] = place
+            self._cached.store(namespace, place)
         return place
 
     def to_put(self, namespace: tuple[str, ...]) -> Place:
@@ -165,7 +162,7 @@ def document_tags(partition: Partition, field: bytes) -> bytes:
 
 
 class Remembered:
-    """Least recently used cache of pages and mirrors, bounded by their bytes.
+    """Cache of pages and mirrors, bounded by their bytes: those that no call has used for the longest time go first.
 
     OS threads share the values, so nobody changes one. They may be forgotten at any time: each call checks with the
     server that they still hold.
@@ -181,54 +178,40 @@ class Remembered:
         """
         config.number("cache_bytes", limit, 0, whole=True)
         self._limit, self._has_warned = limit, False
+        self._values: BoundedCache[Hashable, Any] = BoundedCache(max_bytes=limit)
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Start empty in a child: an OS thread of the parent may have been in the middle of a change."""
+        """Count from zero in a child."""
         self._hits = self._misses = 0
-        self._values: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
-        self._size = 0
-        self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Any:
         """Return the value of a key, or None."""
-        with self._lock:
-            if (entry := self._values.get(key)) is None:
-                self._misses += 1
-                return None
+        value = self._values.get(key)
+        if value is None:
+            self._misses += 1
+        else:
             self._hits += 1
-            self._values.move_to_end(key)
-            return entry[0]
+            self._values.renew(key)
+        return value
 
     def put(self, key: Hashable, value: Any, size: int) -> None:
         """Hold a value of `size` bytes. One that is larger than the limit is dropped, with one warning per store."""
-        if size > self._limit:
-            self.forget(key)
-            if self._limit and not self._has_warned:
-                self._has_warned = True
-                _LOG.warning(
-                    "A store read %s bytes of items and vectors that cache_bytes=%s cannot hold: each further call "
-                    "reads them again. Set cache_bytes higher, or search smaller partitions",
-                    f"{size:,}",
-                    f"{self._limit:,}",
-                )
-            return
-        with self._lock:
-            self._drop(key)
-            self._values[key] = value, size
-            self._size += size
-            while self._size > self._limit:
-                self._drop(next(iter(self._values)))
+        self._values.store(key, value, size)
+        if size > self._limit > 0 and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "A store read %s bytes of items and vectors that cache_bytes=%s cannot hold: each further call "
+                "reads them again. Set cache_bytes higher, or search smaller partitions",
+                f"{size:,}",
+                f"{self._limit:,}",
+            )
 
     def forget(self, key: Hashable) -> None:
         """Drop the value of a key, if there is one."""
-        with self._lock:
-            self._drop(key)
-
-    def _drop(self, key: Hashable) -> None:
-        self._size -= self._values.pop(key, (None, 0))[1]
+        self._values.forget(key)
 
     def numbers(self) -> dict[str, Any]:
         """Return the fields of `RedisStats` about it."""
-        return {"cache_bytes": self._size, "cache_hits": self._hits, "cache_misses": self._misses}
+        return {"cache_bytes": self._values.bytes, "cache_hits": self._hits, "cache_misses": self._misses}
