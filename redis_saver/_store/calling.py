@@ -196,7 +196,7 @@ def refresh(context: StoreContext, fields: Mapping[Partition, Sequence[bytes]]) 
 
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """Run operations in lockstep: requests that they make at the same time travel as one batch. Return their results."""
+    """Run operations in lockstep, so that requests of the same moment travel as one batch. Return their results."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)

@@ -61,7 +61,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Places of namespaces. Those of short names are cached, because checking a namespace dominates a call otherwise."""
+    """Places of namespaces. Those of short names are cached, because checking a namespace would dominate a call."""
 
     def __init__(self, keyspace: StoreKeyspace, limits: Limits) -> None:
         """Make places in this keyspace, for names within these limits."""

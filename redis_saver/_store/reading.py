@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FIELDS_PER_GET = 500
 ITEMS_PER_PAGE = 1000
 MAX_ATTEMPTS = 5
-"""Maximum number of listings of versions while others remove items, and of new starts while others empty a partition."""
+"""Maximum number of attempts to list versions while others remove items, or empty the partition."""
 _HINT_BYTES = 300
 """Approximate memory of the note that nothing in a partition has a TTL."""
 _WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
@@ -342,7 +342,7 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, items: l
 
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
-    """Drop items that are gone, and those newer than an item that the mirror lacks, so that it lacks only newer ones."""
+    """Drop items that are gone, and all newer than one that the mirror lacks, so that it lacks only newer ones."""
     versions = yield from all_versions(context, partition)
     known = before.entries
     lacking = [version for name, version in versions.items() if name not in known or known[name].version != version]

@@ -20,8 +20,9 @@ from redis_saver._store.store import Store, StoreSettings
 class RedisStore(Store[SyncClient], Block):
     """LangGraph's long-term store on plain Redis or Valkey, over a blocking client.
 
-    Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisStore` does without
-    these. Any number of OS threads may share a store, as they may share its client, before and after a fork.
+    Its `a...` methods run in worker threads, so the event loop is never blocked. A service on asyncio should use
+    `AsyncRedisStore`, which needs no worker threads. Any number of OS threads may share a store and its client, before
+    and after a fork.
     """
 
     _driver: SyncDriver | DriverWrapper[Request]

@@ -1,4 +1,4 @@
-"""Items as they are moved between stores: with their own moments, and what is left of their TTLs."""
+"""Items that move between stores, with their own times and the rest of their TTLs."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from redis_saver.errors import DecodeError, decoding_item, reading_store
 
 FIELDS_PER_CALL = 500
 _LATEST = 7_258_118_400_000
-"""The year 2200, in milliseconds: no moment that is stored is later, so that all sums of them stay exact in scripts."""
+"""The year 2200, in milliseconds. No stored time is later, so that sums of them stay exact in scripts."""
 
 
 class StoredItem(NamedTuple):
-    """An item, as one store has it and another is to get it."""
+    """An item that one store has and another is to get."""
 
     namespace: tuple[str, ...]
     key: str
     value: Any
-    """As the serializer decodes it: a dict, or what stays packed (`OpaqueSerializer`)."""
+    """The decoded value: a dict, or bytes that stay packed (`OpaqueSerializer`)."""
     created_at: int
     """Microseconds since 1970."""
     updated_at: int
-    """Microseconds since 1970: when it was put last."""
+    """Time of the last put, in microseconds since 1970."""
     ttl: int
-    """Milliseconds that it lives after each put, or read; 0: it does not expire."""
+    """Lifetime after each put or read, in milliseconds; 0 if it does not expire."""
     expires_at: int
-    """Milliseconds since 1970; 0: never."""
+    """Deadline in milliseconds since 1970; 0 if it does not expire."""
     size: int
-    """Bytes of its value, about."""
+    """Approximate size of the value, in bytes."""
 
 
 def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, ...]) -> Operation[list[bytes]]:
@@ -49,7 +49,7 @@ def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, 
 def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
-    """Read the first of these items, as many as one reply holds: None if one is gone, an error if it cannot be decoded."""
+    """Read the first items, as many as one reply holds; None for one that is gone, an error for one that is damaged."""
     values = (yield from ask(context, partition, scripts.EXPORT_ITEMS, fields[:FIELDS_PER_CALL])).values
     if not values:
         return [None] * len(fields)
@@ -96,7 +96,7 @@ class Import(NamedTuple):
 
     item: StoredItem
     expected: int
-    """The version that is to be there; 0: none."""
+    """Version that the item must have; 0 if it must not exist."""
     partition: Partition
     field: bytes
     value: bytes
@@ -120,15 +120,18 @@ def new_put() -> str:
 def import_items(
     context: StoreContext, partition: Partition, some: Sequence[Import], made_by: str
 ) -> Operation[list[Import]]:
-    """Store some items of a partition, in one step, three round trips. Returns those that were left: they do not have the version that was expected.
+    """Store some items of a partition in one step; return those that did not have the expected version.
 
-    It may run again with the same `made_by`: what it stored before is not stored again, and is not among those that were left.
+    Three round trips. It may run again with the same `made_by`: items that it stored before are neither stored again
+    nor returned.
     """
     arguments: list[Argument] = []
     for item, expected, _, field, value in some:
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
         ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
         arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
-    reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [one.field for one in some])
+    reply = yield from ask(
+        context, partition, scripts.IMPORT_ITEMS, arguments, [item_import.field for item_import in some]
+    )
     with reading_store(partition.keys[0]):
         return [some[item_at(position, len(some))] for position in reply.values]

@@ -59,7 +59,8 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
 def _checked_version(version: Any) -> int:
     if isinstance(version, bool) or not isinstance(version, int):
         raise TypeError(
-            f"if_version={shown(version)}: write the version of the item that get() returned, or 0 if there must be none"
+            f"if_version={shown(version)}: write the version of the item that get() returned, "
+            "or 0 if there must be none"
         )
     if version < 0:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Everything that operations over the two tiers of a store share: settings, counters, and how operations over hot fail."""
+"""Settings and counters that operations over two tiers share, and the handling of failures of hot."""
 
 from __future__ import annotations
 
