@@ -31,7 +31,7 @@ from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver._tiered_store.aio import AsyncTieredStore
-from redis_saver._tiered_store.stats import TieredStoreStats
+from redis_saver._tiered_store.context import TieredStoreStats
 from redis_saver._tiered_store.sync import TieredStore
 from redis_saver.errors import (
     BacklogFull,

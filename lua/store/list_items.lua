@@ -8,7 +8,6 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] above       a version; '0' for all
 -- ARGV[2] what        records, vectors (with their records), or versions (without them)
--- ARGV[3] puts        the names of puts whose values the caller knows, each between blanks; '' for none. Their records are answered without these
 --
 -- Returns {token, count, checksum, is_last, then a field and a record (or version) of each item, and its vectors ('' for none) where they are asked for}: how
 -- many items the partition has, and the sum of all versions modulo 2^50; 1 if nothing is left above. An empty list where there is no such partition. Or a
@@ -18,11 +17,10 @@
 -- Rules: reads.
 
 --- @include lib/partition
---- @include lib/known
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE = 1
-local above, is_whole, is_indexed, puts = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors', ARGV[3]
+local above, is_whole, is_indexed = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors'
 local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- a call answers so many items, and about so many bytes
 
 local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
@@ -39,7 +37,6 @@ local bytes = 0
 for i = 1, #some, 2 do
   local record = redis.call('HGET', items, some[i])
   if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
-  record = without_known(record, puts)
   page[#page + 1], page[#page + 2] = some[i], record
   bytes = bytes + #some[i] + #record
   if is_indexed then

@@ -13,31 +13,27 @@
 -- ARGV[4] expected    the version it has to have; '0': there must be none; '': any
 -- ARGV[5] ttl         its TTL in milliseconds; '0': none
 -- ARGV[6] put         16 hex digits that name this put
--- ARGV[7] value       a frame of the serializer's type, then its bytes; or a splice (below); '' to delete the item
+-- ARGV[7] value       a frame of the serializer's type, then its bytes; '' to delete the item
 -- ARGV[8] vectors     how many dimensions, a frame of the serializer's type, its bytes; '' for none
 -- ARGV[9..]           the same six for each other item; each item once. Behind them, where documents are named: what each of these is under
 --
 -- The version of what is stored is the server's clock in microseconds, or one more than the last one. An item that this very put has stored is left as it
 -- is, so a request may be sent twice. If an item was expected to have a version, `@compared` remembers the request by its first put: sent again after others
 -- put the item, it changes nothing. It is forgotten after 16 further such requests, and with the last item of the partition.
--- A splice says what of the stored value stays: '=', the name of the put that stored it, a blank, its length, a blank; then regions: where one begins in it
--- (from 0), a blank, how many of its bytes stay, a blank, how many bytes follow, a colon, these bytes.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 --   CONFLICT       3  (position, version) the item at that position has this version
 --   EMPTIED        4  (token) done, and the partition has no item left: give that token back to the directory
---   STALE_BASE     6  an item is not of the put that its splice is based on: put again with whole values
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local documents = { unpack(KEYS, 7) }
-local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, STALE_BASE, DOCUMENTED = 1, 2, 3, 4, 6, 7
+local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, DOCUMENTED = 1, 2, 3, 4, 7
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH, MANY = 3, 6, (#ARGV - 2) / (documents[1] and 7 or 6)
-local SPLICE = 61 -- a splice begins with that byte, '='
 
 -- Remembers the request, as some item was expected to have a version.
 local function remember()
@@ -51,8 +47,7 @@ local found = redis.call('HMGET', items, '@state', unpack(fields))
 
 -- The common case: one item without a TTL and vectors, in a partition that is there and where nothing has any. Whatever is not as expected goes on behind.
 local last, count, checksum, rest = string.match(found[1] or '', '^1 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+ 0)$')
-if rest and #last <= 16 and #count <= 15 and #checksum <= 16 and #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' and
-  string.byte(ARGV[7]) ~= SPLICE then
+if rest and #last <= 16 and #count <= 15 and #checksum <= 16 and #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' then
   local field, expected, put, old = ARGV[3], ARGV[4], ARGV[6], found[2]
   local created, version, made_by = string.match(old or '', '^(%d+) (%d+) 0 (%x+) ')
   local is_known = created and #created <= 16 and #version <= 16 or not old and string.find(field, '%z') == #field
@@ -84,24 +79,8 @@ end
 local mark = state and documents_of(items, state)
 if mark and not documents[1] then return { DOCUMENTED } end
 
--- The parts of the value that a splice makes of a record, behind a first one for what stands in front of it: so a long value is copied once. Nothing if the
--- record is of another put.
-local function spliced(splice, record)
-  local base, length, at = string.match(splice, '^=(%x+) (%d+) ()')
-  local made_by, first = string.match(record, '^%d+ %d+ %d+ (%x+) ()')
-  if made_by ~= base or #record - first + 1 ~= tonumber(length) then return nil end
-  local parts = { '' }
-  while at <= #splice do
-    local start, kept, added, behind = string.match(splice, '^(%d+) (%d+) (%d+):()', at)
-    parts[#parts + 1] = string.sub(record, first + start, first + start + kept - 1)
-    parts[#parts + 1] = string.sub(splice, behind, behind + added - 1)
-    at = behind + added
-  end
-  return parts
-end
-
 -- Check, before anything is written.
-local longest, is_put, is_stale, is_compared, values = 0, false, false, false, {}
+local longest, is_put, is_compared = 0, false, false
 for i = 1, #fields do
   local at = FIRST + (i - 1) * EACH
   local expected, ttl, put, value = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
@@ -112,17 +91,11 @@ for i = 1, #fields do
     return is_known and 0 or { CONFLICT, i, version or '0' }
   end
   is_compared = is_compared or expected ~= ''
-  if string.byte(value) == SPLICE and made_by ~= put then
-    value = spliced(value, found[i + 1] or '')
-    is_stale = is_stale or not value
-  end
-  values[i] = value
   if value ~= '' then
     is_put = true
     if ttl == '0' then longest = math.huge else longest = math.max(longest, tonumber(ttl)) end
   end
 end
-if is_stale then return { STALE_BASE } end
 local wanted = longest == math.huge and '0' or string.format('%.0f', longest)
 if not state then
   if not is_put then return 0 end
@@ -142,7 +115,7 @@ local changed, versions, deadlines, lasting, removed, embedded, plain, stored = 
 local has_documents = documents[1] and (mark or state.indexed == 0) -- items without any are left without, until all get theirs
 for i, field in ipairs(fields) do
   local at = FIRST + (i - 1) * EACH
-  local ttl, put, value, old = ARGV[at + 2], ARGV[at + 3], values[i], found[i + 1]
+  local ttl, put, value, old = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], found[i + 1]
   local created, version, old_ttl, made_by = head_of(old or '')
   if value == '' then
     if old then removed[#removed + 1] = field end
@@ -151,12 +124,7 @@ for i, field in ipairs(fields) do
     local new = string.format('%.0f', state.last)
     stored[i] = true
     changed[#changed + 1] = field
-    if type(value) == 'table' then
-      value[1] = created .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' '
-      changed[#changed + 1] = table.concat(value)
-    else
-      changed[#changed + 1] = (created or new) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
-    end
+    changed[#changed + 1] = (created or new) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
     versions[#versions + 1] = new
     versions[#versions + 1] = field
     if ARGV[at + 5] ~= '' then

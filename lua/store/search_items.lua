@@ -18,10 +18,9 @@
 -- ARGV[10] newest     see there
 -- ARGV[11] oldest     see there
 -- ARGV[12] sum        see there
--- ARGV[13] puts       the names of puts whose values the caller knows, each between blanks; '' for none
 --
 -- Returns {token, below, passed over, then a field, a version and a record of each item}: `below` is where to go on, '' where the page is whole; a record
--- is '' if its version is one that the caller knows, and has no value if its put is one of `puts`. Or a code, alone or first in a list
+-- is '' if its version is one that the caller knows. Or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
 --   SAME           5  the page is what the caller knows
@@ -31,12 +30,10 @@
 
 --- @include lib/partition
 --- @include lib/refresh
---- @include lib/known
 --- @include lib/documents
 
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED, SAME, DOCUMENTED = 1, 2, 5, 7
-local puts = ARGV[13]
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local WALKED, BYTES = 5000, 1000000 -- a call looks at so many items, and answers about so many bytes
 local STEP = math.min(1000, limit + 50) -- it looks at so many at a time
@@ -105,7 +102,6 @@ for i = 1, #fields do
   if not is_known or version > newest or version < oldest then
     record = records[i] or redis.call('HGET', items, fields[i])
     if not record or record == '' then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
-    record = without_known(record, puts)
   end
   page[#page + 1], page[#page + 2], page[#page + 3] = fields[i], versions[i], record
   bytes = bytes + #fields[i] + #record

@@ -29,7 +29,7 @@ from redis_saver._cli.options import (
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
-from redis_saver._tiered_store import erasing
+from redis_saver._tiered_store import copies
 from redis_saver.errors import EndpointError, RedisSaverError, StoreDamaged, ThreadDamaged
 
 _MAX_NAMED = 5
@@ -146,7 +146,7 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
         EndpointError: The items of Redis are copies of what a cold store has, and none was found.
     """
     driver, context = stores.driver_of(hot.store), stores.context_of(hot.store)
-    if not cold and driver.run(erasing.holds_copies(context, labels)):
+    if not cold and driver.run(copies.holds_copies(context, labels)):
         raise EndpointError(
             f"namespace {shown(labels)} in {hot.name}: its items are copies of what a cold store has, and what is "
             "deleted in Redis alone comes back from there. Nothing was deleted. Name it with --postgres URL. If it is "
@@ -155,7 +155,7 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
         )
 
     def delete_copies() -> int:
-        driver.run(erasing.forget_misses(context, labels))  # readers who asked cold before store no copy any more
+        driver.run(copies.forget_misses(context, labels))  # readers who asked cold before store no copy any more
         return int(hot.delete_namespace(labels))
 
     for store in (*cold, hot):

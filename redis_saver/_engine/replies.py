@@ -129,7 +129,5 @@ class StoreReply(IntEnum):
     """The partition has no item left."""
     SAME = 5
     """The page is what the caller knows."""
-    STALE_BASE = 6
-    """Nothing was done: an item is not of the put that a splice is based on. Send all values whole."""
     DOCUMENTED = 7
     """Nothing was done: the items have documents, whose keys have to be named, too."""

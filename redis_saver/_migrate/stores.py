@@ -14,7 +14,7 @@ from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation, T
 from redis_saver._migrate.endpoints import Written, item_name, not_moved
 from redis_saver._storage import opaque
-from redis_saver._store import directory, transfer
+from redis_saver._store import namespaces, transfer
 from redis_saver._store.calling import together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.store import Store, context_of, driver_of
@@ -143,10 +143,10 @@ class OurItems(_StoreEndpoint):
                 yield error
 
     def _partitions(self, labels: tuple[str, ...]) -> Iterator[Partition]:
-        page = self._run(directory.page(self._context, labels))
+        page = self._run(namespaces.partition_page(self._context, labels))
         yield from (partition for partition, _ in page)
-        while len(page) == directory.PARTITIONS_PER_CALL:
-            page = self._run(directory.page(self._context, labels, behind=page[-1][0]))
+        while len(page) == namespaces.PARTITIONS_PER_CALL:
+            page = self._run(namespaces.partition_page(self._context, labels, after=page[-1][0]))
             yield from (partition for partition, _ in page)
 
     def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:

@@ -19,15 +19,16 @@ from redis_saver._store.store import Store, StoreSettings
 class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
     """LangGraph's long-term store on plain Redis or Valkey, over an asyncio client.
 
-    Calls that tasks make at the same time share their round trips. Any number of event loops and OS threads may share a store, before and after a fork. Its
-    methods without an `a` work on any OS thread that runs no event loop. On the OS thread of a running loop they raise `CalledOnEventLoop`.
+    Calls that tasks make at the same time share their round trips. Any number of event loops and OS threads may share
+    a store, before and after a fork. Its methods without an `a` work on any OS thread that runs no event loop. On the
+    OS thread of a running loop they raise `CalledOnEventLoop`.
     """
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
 
     async def setup(self) -> None:
-        """The same as `asetup`, so await it."""
+        """Call `asetup`. Await it."""
         await self.asetup()
 
     @classmethod

@@ -1,10 +1,10 @@
-"""How operations ask for a partition: until nothing that has expired is in the way, and the directory leads to it."""
+"""Requests about a partition: send a script, check its reply, and repeat it until the directory lists the partition."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition, document_keys
@@ -12,31 +12,103 @@ from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
 from redis_saver._engine.scripts import Script
-from redis_saver._store import documents
-from redis_saver._store.answers import checked
-from redis_saver._store.context import StoreContext
+from redis_saver._store.context import StoreContext, document_tags
 from redis_saver.errors import StoreBusy, reading_store
 
 NO_ANNOUNCEMENT: tuple[bytes, bytes] = (b"", b"0")
 LATE = 30.0
-"""Seconds after which a token is not relied on: half the time for which a partition that became empty refuses those it gave back (`lib/partition.lua`)."""
+"""Seconds after which a token may be stale: half the time for which an emptied partition refuses old tokens."""
 MAX_ANNOUNCED = 20
-"""How often a partition is announced for one call."""
-_ANNOUNCED = frozenset(
-    (
-        scripts.PUT_ITEMS,
-        scripts.IMPORT_ITEMS,
-        scripts.GET_ITEMS,
-        scripts.SEARCH_ITEMS,
-        scripts.FILL_COPIES,
-        scripts.END_WRITES,
-    )
-)
-"""The scripts that take an announcement: their first two arguments."""
-_MAKING = frozenset((scripts.PUT_ITEMS, scripts.DOCUMENT_ITEMS))
-"""The scripts that make documents: their last arguments say what each is under."""
+"""Maximum number of announcements per call."""
 MAX_TOGETHER = 256
-"""Requests that travel together."""
+"""Maximum number of operations whose requests travel together."""
+_TAKES_TAGS = frozenset((scripts.PUT_ITEMS, scripts.DOCUMENT_ITEMS))
+"""Scripts that write documents: their last arguments are the tags of each."""
+_TYPES: Mapping[str, frozenset[type]] = {
+    "b": frozenset((bytes,)),
+    "i": frozenset((int,)),
+    "r": frozenset((bytes, type(None))),
+}
+_PLAIN: Mapping[int, str] = {StoreReply.MORE: ""}
+_WITH_TOKEN: Mapping[int, str] = {**_PLAIN, StoreReply.NOT_ANNOUNCED: "bb"}
+_WITH_DOCUMENTS: Mapping[int, str] = {**_WITH_TOKEN, StoreReply.DOCUMENTED: ""}
+_REPLIES: Mapping[Script, tuple[str, Mapping[int, str]]] = {
+    scripts.ANNOUNCE: ("bb", {}),
+    scripts.LIST_PARTITIONS: ("*bb", {}),
+    scripts.GET_ITEMS: ("*r", _WITH_DOCUMENTS),
+    scripts.SEARCH_ITEMS: ("bbi*bbb", {**_WITH_DOCUMENTS, StoreReply.SAME: ""}),
+    scripts.LIST_ITEMS: ("?bibi*b", _PLAIN),
+    scripts.COUNT_NAMESPACES: ("?bi*bb", _PLAIN),
+    scripts.EXPORT_ITEMS: ("*bb", _PLAIN),
+    scripts.GET_VECTORS: ("?bi*bb", _PLAIN),
+    scripts.DOCUMENT_ITEMS: ("bb*b", _PLAIN),
+    scripts.SWEEP_ITEMS: ("iiib", {}),
+    scripts.PUT_ITEMS: ("?", {**_WITH_DOCUMENTS, 0: "", StoreReply.CONFLICT: "ib", StoreReply.EMPTIED: "b"}),
+    scripts.IMPORT_ITEMS: ("?", {**_WITH_DOCUMENTS, 0: "", StoreReply.CONFLICT: "*i"}),
+    scripts.GET_COPIES: ("b*r", _PLAIN),
+    scripts.CHECK_COMPLETE: ("b*bb", _PLAIN),
+    scripts.FILL_COPIES: ("b", _WITH_TOKEN),
+    scripts.MARK_COMPLETE: ("b", _PLAIN),
+    scripts.BEGIN_WRITES: ("bb", _PLAIN),
+    scripts.END_WRITES: ("b", {**_WITH_TOKEN, StoreReply.EMPTIED: "b"}),
+}
+"""Types of the values that each script answers, and of those that follow each code.
+
+`b` is bytes, `i` an int, `r` bytes or None. Values after `*` repeat. A reply of `?` may be empty.
+"""
+_ANNOUNCED = frozenset(script for script, (_, codes) in _REPLIES.items() if StoreReply.NOT_ANNOUNCED in codes)
+"""Scripts that take an announcement as their first two arguments."""
+
+
+class Reply(NamedTuple):
+    """Reply of a script. Its values have the types that `_REPLIES` names."""
+
+    code: int
+    """A `StoreReply`; 0 for a plain reply."""
+    values: list[Any]
+
+
+def checked(script: Script, key: bytes, reply: Any) -> Reply:
+    """Check the types of a script's reply, so that no operation takes a number for bytes or misses a part of a list.
+
+    Raises:
+        StoreDamaged: The script never answers that.
+    """
+    pattern, codes = _REPLIES[script]
+    values = [reply] if isinstance(reply, int) else reply
+    if isinstance(values, list):
+        if codes and values and type(values[0]) is int:
+            if (of_code := codes.get(values[0])) is not None and _fits(values[1:], of_code):
+                return Reply(values[0], values[1:])
+        elif _fits(values, pattern):
+            return Reply(0, values)
+    with reading_store(key):
+        raise ValueError(f"the script about it answered {shown(reply)}")
+
+
+def _fits(values: list[Any], pattern: str) -> bool:
+    if pattern.startswith("?"):
+        if not values:
+            return True
+        pattern = pattern[1:]
+    head, _, repeated = pattern.partition("*")
+    more = len(values) - len(head)
+    if more < 0 or (more % len(repeated) if repeated else more):
+        return False
+    if not all(type(value) in _TYPES[letter] for value, letter in zip(values, head, strict=False)):
+        return False
+    return not repeated or _TYPES[repeated[0]].issuperset(map(type, values[len(head) :]))
+
+
+def item_at(position: int, count: int) -> int:
+    """Convert the position of an item from Lua, which counts from 1.
+
+    Raises:
+        ValueError: There are fewer items.
+    """
+    if not 1 <= position <= count:
+        raise ValueError(f"it names item {position} of {count}")
+    return position - 1
 
 
 def ask(
@@ -45,130 +117,113 @@ def ask(
     script: Script,
     arguments: Sequence[Argument],
     fields: Sequence[bytes] = (),
-) -> Operation[Any]:
-    """What a script answers about a partition.
+) -> Operation[Reply]:
+    """Run a script on a partition.
 
-    One round trip; two more if the directory has to know the partition first, or for longer than it does; one more if its items have documents, and this
-    store makes none itself; and one more for each thousand items that have expired since anybody asked.
+    One round trip. Two more if the directory has to list the partition first, or for longer; one more if its items
+    have documents and this store makes none; one more per thousand items that have expired since the last call.
 
     Args:
         context: The store.
         partition: The partition.
         script: The script.
-        arguments: Its arguments, but for an announcement.
-        fields: The items whose documents it changes.
+        arguments: Its arguments without an announcement.
+        fields: Items whose documents it changes.
 
     Raises:
-        StoreBusy: The partition cannot be announced.
+        StoreBusy: The partition could not be announced.
     """
-    announcement: Sequence[bytes] = NO_ANNOUNCEMENT if script in _ANNOUNCED else ()
-    begun, times = 0.0, 0
+    announcement: Sequence[Argument] = NO_ANNOUNCEMENT if script in _ANNOUNCED else ()
+    ttl: Argument = 0
+    above: Argument = 0
+    asked_at, times = 0.0, 0
     keys = partition.keys
     if fields and context.has_documents:
         keys, arguments = _with_documents(partition, script, arguments, fields)
-    wanted: tuple[Any, Any] = (0, 0)
     while True:
         reply = checked(script, partition.keys[0], (yield Call(script, keys, (*announcement, *arguments))))
-        code = reply if isinstance(reply, int) else reply[0] if reply and isinstance(reply[0], int) else 0
-        if code == StoreReply.MORE:
+        if reply.code == StoreReply.MORE:
             continue
-        if code == StoreReply.DOCUMENTED and fields and keys == partition.keys:
+        if reply.code == StoreReply.DOCUMENTED and fields and keys == partition.keys:
             keys, arguments = _with_documents(partition, script, arguments, fields)
             continue
-        if code != StoreReply.NOT_ANNOUNCED:
-            if times and time.monotonic() - begun > LATE:
-                # The token may have been given back meanwhile, and the directory's entry be gone.
-                yield from announce(context, partition.member, *wanted)
+        if reply.code != StoreReply.NOT_ANNOUNCED:
+            if times and time.monotonic() - asked_at > LATE:
+                # The token may have been given back meanwhile, so the directory may have dropped the partition.
+                yield from announce(context, partition.member, ttl, above)
             return reply
         if (times := times + 1) > MAX_ANNOUNCED:
             raise StoreBusy(
-                f"the items of {shown(partition.labels)} could not be announced in {MAX_ANNOUNCED} attempts. Nothing was written. Either others emptied them each time, "
-                "and trying again later helps; or the clocks of the cluster's nodes differ by more than five minutes: set them"
+                f"the items of {shown(partition.labels)} could not be announced in {MAX_ANNOUNCED} attempts. Nothing "
+                "was written. Either others emptied them each time, and trying again later helps; or the clocks of "
+                "the cluster's nodes differ by more than five minutes: set them"
             )
-        begun = time.monotonic()
-        _, above, ttl = reply
-        wanted = (ttl, above)
-        announcement = yield from announce(context, partition.member, *wanted)
+        asked_at = time.monotonic()
+        above, ttl = reply.values
+        announcement = yield from announce(context, partition.member, ttl, above)
 
 
-def announce(
-    context: StoreContext, member: bytes, ttl: Argument = 0, above: Argument = 0
-) -> Operation[tuple[bytes, bytes]]:
-    """Announce a partition in the directory. Returns its token, and until when it is there. One round trip.
+def announce(context: StoreContext, member: bytes, ttl: Argument = 0, above: Argument = 0) -> Operation[list[Any]]:
+    """Announce a partition in the directory; return its token and the deadline of its entry. One round trip.
 
     Args:
         context: The store.
         member: The partition, as the directory names it.
-        ttl: How long its items are to live, in milliseconds; 0: for ever.
-        above: What the token has to be greater than.
+        ttl: Milliseconds that its items are to live; 0 for ever.
+        above: A number that the token has to exceed.
     """
-    directory = context.keyspace.directory
-    token, deadline = checked(
-        scripts.ANNOUNCE, directory[2], (yield Call(scripts.ANNOUNCE, directory, (member, ttl, above)))
-    )
-    return token, deadline
+    keys = context.keyspace.directory
+    return checked(scripts.ANNOUNCE, keys[2], (yield Call(scripts.ANNOUNCE, keys, (member, ttl, above)))).values
 
 
 def _with_documents(
     partition: Partition, script: Script, arguments: Sequence[Argument], fields: Sequence[bytes]
 ) -> tuple[tuple[bytes, ...], Sequence[Argument]]:
-    """Keys and arguments of a script that changes documents, too."""
+    """Add the keys of documents, and their tags if the script writes them."""
     with reading_store(partition.keys[0]):
-        under = [documents.under(partition, field) for field in fields] if script in _MAKING else ()
-    return (*partition.keys, *document_keys(partition, fields)), (*arguments, *under)
+        tags = [document_tags(partition, field) for field in fields] if script in _TAKES_TAGS else []
+    return (*partition.keys, *document_keys(partition, fields)), (*arguments, *tags)
 
 
 def refresh(context: StoreContext, fields: Mapping[Partition, Sequence[bytes]]) -> Operation[None]:
-    """Begin the TTLs of items anew, by their fields. One round trip, if there is one."""
+    """Restart the TTLs of items. One round trip, none without fields."""
     asked = [
-        ask(context, partition, scripts.GET_ITEMS, (2, b"", *names[start : start + 1000]), names[start : start + 1000])
+        ask(context, partition, scripts.GET_ITEMS, (2, *some), some)
         for partition, names in fields.items()
-        for start in range(0, len(names), 1000)
+        for some in [names[start : start + 1000] for start in range(0, len(names), 1000)]
     ]
-    if asked:
-        yield from together(context, asked)
+    yield from together(context, asked)
 
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """Run operations side by side: what they ask for at the same time travels together. Returns their results."""
+    """Run operations in lockstep, so that requests of the same moment travel as one batch. Return their results."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)
     for start in range(0, len(operations), MAX_TOGETHER):
-        some = dict(enumerate(operations[start : start + MAX_TOGETHER], start))
-        replies: dict[int, Any] = dict.fromkeys(some)
-        while some:
-            requests = []
-            for position, operation in list(some.items()):
-                if (request := _next(operation, replies[position], results, position)) is None:
-                    del some[position]
-                else:
-                    requests.append((position, request))
+        running = dict(enumerate(operations[start : start + MAX_TOGETHER], start))
+        replies: dict[int, Any] = dict.fromkeys(running)
+        while running:
+            requests = {}
+            for position, operation in list(running.items()):
+                try:
+                    requests[position] = operation.send(replies[position])
+                except StopIteration as end:  # noqa: PERF203
+                    results[position] = end.value
+                    del running[position]
             replies = yield from _answers(context, requests)
     return results
 
 
-def _next(operation: Operation[Any], reply: Any, results: list[Any], position: int) -> Any:
-    """What an operation asks for next; None if it has ended, and its result is in its place."""
-    try:
-        return operation.send(reply)
-    except StopIteration as end:
-        results[position] = end.value
-        return None
-
-
-def _answers(context: StoreContext, requests: Sequence[tuple[int, Any]]) -> Operation[dict[int, Any]]:
-    """The replies to requests, by the positions of who asks. A request may be a batch itself."""
+def _answers(context: StoreContext, requests: Mapping[int, Any]) -> Operation[dict[int, Any]]:
     replies: dict[int, Any] = {}
-    if context.is_replicated or len(requests) == 1:  # WAIT travels with a single script
-        for position, request in requests:
+    if context.is_replicated or len(requests) <= 1:  # WAIT travels with a single script
+        for position, request in requests.items():
             replies[position] = yield request
         return replies
-    if not requests:
-        return replies
-    flat = [one for _, request in requests for one in (request.requests if isinstance(request, Batch) else (request,))]
-    answers = iter((yield Batch(flat)))
-    for position, request in requests:
-        is_batch = isinstance(request, Batch)
-        replies[position] = [next(answers) for _ in request.requests] if is_batch else next(answers)
+    parts = [request.requests if isinstance(request, Batch) else (request,) for request in requests.values()]
+    answers = iter((yield Batch([request for part in parts for request in part])))
+    for (position, request), part in zip(requests.items(), parts, strict=True):
+        own = [next(answers) for _ in part]
+        replies[position] = own if isinstance(request, Batch) else own[0]
     return replies

@@ -1,37 +1,217 @@
-"""What every operation needs to know of the store it works for."""
+"""Settings and memory of a store, and the places of its namespaces: everything that operations share."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import hashlib
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from redis_saver._common.store_names import StoreKeyspace
+from langgraph.store.base import InvalidNamespaceError
+
+from redis_saver._common import config, forks
+from redis_saver._common import limits as limiting
+from redis_saver._common.bounded_cache import BoundedCache
+from redis_saver._common.display import shown
+from redis_saver._common.limits import Limits
+from redis_saver._common.logs import Log
+from redis_saver._common.names import MAX_CACHED_NAME, component, components, decode
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace, member
 from redis_saver._storage.context import Context
-from redis_saver._store.long_values import LongValues
-from redis_saver._store.places import Places
-from redis_saver._store.remembered import Remembered
 
 if TYPE_CHECKING:
     from redis_saver._store.embedding import Embedder
+
+_LOG = Log("redis_saver.store")
+_MAX_CACHED_PLACES = 4096
 
 
 class StoreContext(NamedTuple):
     """A store on one server, as its operations see it."""
 
     values: Context
-    """The settings that it has in common with a saver: of values, limits, encryption."""
+    """Settings that it shares with savers: of values, limits and encryption."""
     keyspace: StoreKeyspace
     places: Places
     remembered: Remembered
-    """Pages and mirrors, and long values."""
-    long_values: LongValues
+    """Pages and mirrors."""
     reads_plain: bool
-    """Whether a read may be a command, where that is exact. Not with `require_primary`, which scripts guard; nor in a cluster, whose client may send it to a replica."""
+    """True if a command may replace a script that only reads. False with `require_primary`, which only scripts check,
+    and in a cluster, whose client may send commands to replicas."""
     is_replicated: bool
-    """Whether writes wait for replicas: then each is sent alone."""
+    """True if writes wait for replicas. Then each script is sent alone."""
     embedder: Embedder | None = None
-    """What is embedded, and how vectors are compared; None: nothing is."""
+    """Embeds texts and compares vectors, if the store has an `index`."""
 
     @property
     def has_documents(self) -> bool:
-        """Whether items get documents, for the server's own index of vectors."""
+        """True if items get documents, for the server's own index of vectors."""
         return self.embedder is not None and self.embedder.server is not None
+
+
+class Place(NamedTuple):
+    """Place of the items of a namespace and of those below it."""
+
+    partition: Partition
+    prefix: bytes
+    """Beginning of their fields: the labels that do not name the partition."""
+
+    def field(self, key: str) -> bytes:
+        """Return the field of an item."""
+        return self.prefix + component(key)
+
+
+class Places:
+    """Places of namespaces. Those of short names are cached, because checking a namespace would dominate a call."""
+
+    def __init__(self, keyspace: StoreKeyspace, limits: Limits) -> None:
+        """Make places in this keyspace, for names within these limits."""
+        self._keyspace, self._limits = keyspace, limits
+        self._cached: BoundedCache[tuple[str, ...], Place] = BoundedCache(_MAX_CACHED_PLACES)
+
+    def of(self, namespace: tuple[str, ...]) -> Place:
+        """Return the place of a namespace.
+
+        Raises:
+            InvalidNamespaceError: The namespace is empty, or is not one.
+        """
+        try:
+            return self._cached[namespace]
+        except (KeyError, TypeError):
+            pass
+        namespace = check_labels(namespace)
+        if not namespace:
+            raise InvalidNamespaceError("the namespace is empty: an item has a namespace of at least one label")
+        for label in namespace:
+            limiting.check_name(self._limits, label, "a label of a namespace")
+        partition = self._keyspace.partition(member(namespace[:PARTITION_LABELS]))
+        place = Place(partition, member(namespace[PARTITION_LABELS:]))
+        if sum(map(len, namespace)) <= MAX_CACHED_NAME:
+            self._cached.store(namespace, place)
+        return place
+
+    def to_put(self, namespace: tuple[str, ...]) -> Place:
+        """Return the place of an item that is to be stored.
+
+        Raises:
+            InvalidNamespaceError: As `of`, or the first label is `langgraph`.
+        """
+        place = self.of(namespace)
+        if namespace[0] == "langgraph":
+            raise InvalidNamespaceError(
+                f"the first label of {shown(namespace)} is 'langgraph', which LangGraph keeps for itself"
+            )
+        return place
+
+    def key(self, key: Any) -> str:
+        """Check a key.
+
+        Raises:
+            TypeError: It is not a str.
+            LimitExceeded: It is too long.
+        """
+        if not isinstance(key, str):
+            raise TypeError(f"key={shown(key)}: a key is a str, not a {type(key).__name__}")
+        limiting.check_name(self._limits, key, "a key")
+        return key
+
+
+def check_labels(namespace: Any, what: str = "namespace") -> tuple[str, ...]:
+    """Check a namespace, or a part of one, and return it as a tuple.
+
+    Raises:
+        InvalidNamespaceError: It is not a tuple or list, or a label is not valid.
+    """
+    if not isinstance(namespace, (tuple, list)):
+        raise InvalidNamespaceError(
+            f"{what}={shown(namespace)}: a namespace is a tuple of labels, such as ('memories', 'user-1')"
+        )
+    for label in namespace:
+        if not isinstance(label, str):
+            raise InvalidNamespaceError(
+                f"{what}={shown(namespace)}: the label {shown(label)} is a {type(label).__name__}; a label is a str"
+            )
+        if not label or "." in label or "\0" in label:
+            raise InvalidNamespaceError(
+                f"{what}={shown(namespace)}: the label {shown(label)} is empty, or has a period or NUL in it, "
+                "which LangGraph allows in no store"
+            )
+    return tuple(namespace)
+
+
+def namespace_and_key(partition: Partition, field: bytes) -> tuple[tuple[str, ...], str]:
+    """Return the namespace and the key of an item.
+
+    Raises:
+        ValueError: The field is not one of an item.
+    """
+    if field.find(b"\0") == len(field) - 1 and b"\1" not in field:  # most are in the partition's own namespace
+        return partition.labels, decode(field[:-1])
+    *labels, key = components(field)
+    return (*partition.labels, *labels), key
+
+
+def document_tag(labels: Sequence[str]) -> bytes:
+    """Return the tag of a namespace in documents. It is a digest, so a query cannot read a label as syntax."""
+    return hashlib.sha256(member(tuple(labels))).hexdigest()[:32].encode()
+
+
+def document_tags(partition: Partition, field: bytes) -> bytes:
+    """Return the tags of an item's namespace and of those above it."""
+    namespace, _ = namespace_and_key(partition, field)
+    return b",".join([document_tag(namespace[:length]) for length in range(1, len(namespace) + 1)])
+
+
+class Remembered:
+    """Cache of pages and mirrors, bounded by their bytes: those that no call has used for the longest time go first.
+
+    OS threads share the values, so nobody changes one. They may be forgotten at any time: each call checks with the
+    server that they still hold.
+    """
+
+    kind: ClassVar[str] = "remembered"
+
+    def __init__(self, limit: int) -> None:
+        """Hold up to `limit` bytes.
+
+        Raises:
+            ValueError: The limit is not a number of bytes.
+        """
+        config.number("cache_bytes", limit, 0, whole=True)
+        self._limit, self._has_warned = limit, False
+        self._values: BoundedCache[Hashable, Any] = BoundedCache(max_bytes=limit)
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """Count from zero in a child."""
+        self._hits = self._misses = 0
+
+    def get(self, key: Hashable) -> Any:
+        """Return the value of a key, or None."""
+        value = self._values.get(key)
+        if value is None:
+            self._misses += 1
+        else:
+            self._hits += 1
+            self._values.renew(key)
+        return value
+
+    def put(self, key: Hashable, value: Any, size: int) -> None:
+        """Hold a value of `size` bytes. One that is larger than the limit is dropped, with one warning per store."""
+        self._values.store(key, value, size)
+        if size > self._limit > 0 and not self._has_warned:
+            self._has_warned = True
+            _LOG.warning(
+                "A store read %s bytes of items and vectors that cache_bytes=%s cannot hold: each further call "
+                "reads them again. Set cache_bytes higher, or search smaller partitions",
+                f"{size:,}",
+                f"{self._limit:,}",
+            )
+
+    def forget(self, key: Hashable) -> None:
+        """Drop the value of a key, if there is one."""
+        self._values.forget(key)
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the fields of `RedisStats` about it."""
+        return {"cache_bytes": self._values.bytes, "cache_hits": self._hits, "cache_misses": self._misses}

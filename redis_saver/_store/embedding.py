@@ -1,4 +1,4 @@
-"""The index of a store: which texts are embedded, and vectors as they are stored. Needs numpy (extra `vectors`)."""
+"""Texts of items, embedding them, and the stored form of vectors. Needs numpy (extra `vectors`)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._storage import encryption
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first
-from redis_saver._store.index_config import Distance, check_paths, server_index
-from redis_saver._store.texts import Texts
+from redis_saver._store.index_config import Distance, Texts, check_paths, server_index
 from redis_saver._store.vectors import MAX_LENGTH, MIN_LENGTH, Floats, Rows, VectorIndex, lengths
 from redis_saver.errors import encoding
 
@@ -25,7 +24,7 @@ _STORED = np.dtype("<f4")
 
 
 class Embedder:
-    """The index of a store: which texts are embedded, by what, and how their vectors are stored and compared."""
+    """Index of a store: its paths to texts, its model, and the form in which vectors are stored and compared."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Take a configuration that was checked.
@@ -38,27 +37,27 @@ class Embedder:
         self.embeddings = ensure_embeddings(config["embed"])
         self.fields = _tokenized(config.get("fields") or [_WHOLE])
         self.server = server_index(config)
-        """The server's own index; None: the process compares vectors."""
+        """The server's own index; None if the process compares vectors."""
         self.nothing = VectorIndex(self.dims)
         """The index of a partition without vectors."""
 
     # -- texts
 
     def texts_of(self, context: Context, namespace: tuple[str, ...], key: str, value: Any, paths: Any) -> list[str]:
-        """The texts of an item that are to be embedded.
+        """Return the texts of an item that are to be embedded.
 
         Args:
             context: The store's settings.
-            namespace: The item's.
-            key: The item's.
-            value: The item's.
-            paths: Of the put: None for those of the configuration, False for none, or a list.
+            namespace: Namespace of the item.
+            key: Its key.
+            value: Its value.
+            paths: Paths of the put: None for those of the configuration, False for none, or a list.
 
         Raises:
             TypeError: `paths` is none of these.
-            EncodeError: A dict or list that is to be embedded as JSON has something in it that JSON does not know.
-            LimitExceeded: The vectors would be too many.
-            ValueError: They would be more than the server's index has room for.
+            EncodeError: JSON does not know a part of a dict or list that is to be embedded as JSON.
+            LimitExceeded: There would be too many vectors.
+            ValueError: The server's index has no room for as many vectors.
         """
         if paths is False:
             return []
@@ -66,19 +65,20 @@ class Embedder:
             raise TypeError("index=True: write None for the store's fields, False for none, or a list of paths")
         check_paths("index", paths)
         with encoding("the texts of item {!r} of namespace {!r}", key, namespace):
-            found = [
+            texts = [
                 text
                 for path in (self.fields if paths is None else _tokenized(paths))
                 for text in get_text_at_path(value, path)
             ]
-        size = 4 * self.dims * len(found)
+        size = 4 * self.dims * len(texts)
         limits.check(context.limits, "value_bytes", size, "the vectors of item {!r} have {} bytes", key)
-        if self.server is not None and len(found) > self.server.vectors_per_item:
+        if self.server is not None and len(texts) > self.server.vectors_per_item:
             raise ValueError(
-                f"item {shown(key)} of namespace {shown(namespace)} has {len(found)} texts to embed, and the server's index has room for "
-                f"{self.server.vectors_per_item} vectors of an item. Nothing was written. Set index['vectors_per_item'] higher and call setup(), or embed fewer"
+                f"item {shown(key)} of namespace {shown(namespace)} has {len(texts)} texts to embed, and the server's "
+                f"index has room for {self.server.vectors_per_item} vectors of an item. Nothing was written. "
+                "Set index['vectors_per_item'] higher and call setup(), or embed fewer"
             )
-        return found
+        return texts
 
     # -- embedding
 
@@ -86,7 +86,7 @@ class Embedder:
         """Have texts embedded: one call for those of all items, one for each query.
 
         Raises:
-            ValueError: What was answered are no such vectors.
+            ValueError: The model did not answer such vectors.
         """
         if texts.documents:
             texts.vectors = self._rows(self.embeddings.embed_documents(list(texts.documents)), len(texts.documents))
@@ -94,42 +94,42 @@ class Embedder:
             texts.queries[query] = self._query(self.embeddings.embed_query(query))
 
     async def aembed(self, texts: Texts) -> None:
-        """`embed` for asyncio; the calls go side by side."""
+        """Have texts embedded on asyncio; the calls run concurrently."""
         documents, queries = list(texts.documents), list(texts.queries)
-        given, *answers = await asyncio.gather(
+        rows, *answers = await asyncio.gather(
             self.embeddings.aembed_documents(documents) if documents else _nothing(),
             *[self.embeddings.aembed_query(query) for query in queries],
         )
         if documents:
-            texts.vectors = self._rows(given, len(documents))
+            texts.vectors = self._rows(rows, len(documents))
         for query, answer in zip(queries, answers, strict=True):
             texts.queries[query] = self._query(answer)
 
     def _query(self, vector: Any) -> Floats:
         return np.asarray(self._rows([vector], 1)[0], np.float64)
 
-    def _rows(self, given: Any, count: int) -> Rows:
-        """What an embedding function answered, checked.
+    def _rows(self, vectors: Any, count: int) -> Rows:
+        """Check and convert the answer of an embedding function.
 
         Raises:
-            ValueError: It is something else, or cannot be searched.
+            ValueError: It is not `count` vectors, or they cannot be searched.
         """
         asked = f"the embedding function was given {count} {'text' if count == 1 else 'texts'}"
-        if not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
-            raise ValueError(f"{asked}, and answered {kind_of(given)}: it has to answer a list of vectors")
-        if len(given) != count:
-            raise ValueError(f"{asked}, and answered {len(given)} vectors. Nothing was written")
-        for vector in given:
+        if not hasattr(vectors, "__len__") or not hasattr(vectors, "__iter__"):
+            raise ValueError(f"{asked}, and answered {kind_of(vectors)}: it has to answer a list of vectors")
+        if len(vectors) != count:
+            raise ValueError(f"{asked}, and answered {len(vectors)} vectors. Nothing was written")
+        for vector in vectors:
             if not hasattr(vector, "__len__"):
                 raise ValueError(f"{asked}, and answered a vector of {kind_of(vector)}. Nothing was written")
-            if (found := len(vector)) != self.dims:
+            if (dims := len(vector)) != self.dims:
                 raise ValueError(
-                    f"{asked}, and answered a vector of {found} dimensions, where index['dims'] says {self.dims}. Nothing was written. "
-                    "Write the dimensions that the model has"
+                    f"{asked}, and answered a vector of {dims} dimensions, where index['dims'] says {self.dims}. "
+                    "Nothing was written. Write the dimensions that the model has"
                 )
         try:
-            with np.errstate(over="ignore"):  # what is too large is found as infinity
-                rows: Rows = np.asarray(given, np.float64).astype(np.float32).reshape(count, self.dims)
+            with np.errstate(over="ignore"):  # numbers that are too large become infinity
+                rows: Rows = np.asarray(vectors, np.float64).astype(np.float32).reshape(count, self.dims)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"{asked}, and answered vectors that are not of numbers: {error}. Nothing was written"
@@ -141,15 +141,15 @@ class Embedder:
     # -- vectors as they are stored
 
     def encode(self, context: Context, namespace: tuple[str, ...], key: str, rows: Rows) -> bytes:
-        """The vectors of an item, as the partition has them: the dimensions, a frame of the serializer's type, the serializer's bytes."""
+        """Encode the vectors of an item: the dimensions, a frame of the serializer's type, the serializer's bytes."""
         with encoding("the vectors of item {!r} of namespace {!r}", key, namespace):
-            said, data = context.serde.dumps_typed(rows.astype(_STORED).tobytes())
-            encryption.check_written(context, said)
-        kind = names.encode(said)
+            type_name, data = context.serde.dumps_typed(rows.astype(_STORED).tobytes())
+            encryption.check_written(context, type_name)
+        kind = names.encode(type_name)
         return b"%d %d:%b%b" % (self.dims, len(kind), kind, data)
 
     def decode(self, context: Context, stored: bytes) -> Rows:
-        """The inverse of `encode`; an empty array where nothing is stored.
+        """Decode the vectors of an item; an empty array if nothing is stored.
 
         Raises:
             ValueError: The bytes are no such vectors, or have other dimensions.
@@ -159,8 +159,8 @@ class Embedder:
         dims, _, framed = stored.partition(b" ")
         if dims != b"%d" % self.dims:
             raise ValueError(
-                f"they have {printable(dims.decode('ascii', 'replace'))} dimensions, and index['dims'] says {self.dims}: another model made them. "
-                "Put the items again, or give the store another prefix"
+                f"they have {printable(dims.decode('ascii', 'replace'))} dimensions, and index['dims'] says "
+                f"{self.dims}: another model made them. Put the items again, or give the store another prefix"
             )
         kind, start = first(framed)
         encryption.check_read(context, kind)
@@ -184,11 +184,11 @@ def _tokenized(paths: Sequence[str]) -> list[str | list[str]]:
 
 
 def _unusable(rows: Rows) -> str | None:
-    """What is wrong with one of these vectors; None if nothing is."""
+    """Describe the first fault of these vectors; None if there is none."""
     if not np.isfinite(rows).all():
         return "with NaN or infinity in it"
-    found = lengths(rows)
-    wrong = found[(found != 0) & ((found < MIN_LENGTH) | (found > MAX_LENGTH))]
+    long = lengths(rows)
+    wrong = long[(long != 0) & ((long < MIN_LENGTH) | (long > MAX_LENGTH))]
     if len(wrong):
         return f"of length {wrong[0]:.3g}; between {MIN_LENGTH:g} and {MAX_LENGTH:g} it can be compared, or at 0"
     return None

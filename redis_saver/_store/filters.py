@@ -1,7 +1,8 @@
-"""Filters of `search`: what they match, typed as the values are.
+"""Filters of `search`. They compare typed values.
 
-The operators are those of LangGraph's `SearchOp`. Where it leaves open what they mean, `InMemoryStore` decides: a key that is missing equals None, a dict
-without operators matches a dict that has at least these keys, and a list matches one of the same length, element by element.
+The operators are those of LangGraph's `SearchOp`. Where it leaves their meaning open, filters do as `InMemoryStore`
+does: a missing key equals None, a dict without operators matches a dict that has at least these keys, and a list
+matches one of the same length, element by element.
 """
 
 from __future__ import annotations
@@ -30,22 +31,22 @@ def compile_filter(filter: Any) -> Matches | None:
     tests = [(key, _test(wanted, key)) for key, wanted in filter.items()]
     if len(tests) == 1:
         ((only, test),) = tests
-        if type(wanted := filter[only]) is str:  # one call less for what is asked most
-            return lambda value: type(found := value.get(only)) is str and found == wanted
+        if type(wanted := filter[only]) is str:  # the most frequent filter: one call less
+            return lambda value: type(actual := value.get(only)) is str and actual == wanted
         return lambda value: test(value.get(only))
     return lambda value: all(test(value.get(key)) for key, test in tests)
 
 
 def _test(wanted: Any, path: Any) -> Matches:
-    """What a part of a filter says of a part of a value."""
+    """Make a predicate on a part of a value from a part of a filter."""
     if isinstance(wanted, Mapping):
         return _of_mapping(wanted, path)
     if isinstance(wanted, (list, tuple)):
-        tests = [_test(one, path) for one in wanted]
+        tests = [_test(item, path) for item in wanted]
         return lambda value: (
             isinstance(value, (list, tuple))
             and len(value) == len(tests)
-            and all(test(one) for test, one in zip(tests, value, strict=True))
+            and all(test(item) for test, item in zip(tests, value, strict=True))
         )
     return _equals(wanted)
 
@@ -59,7 +60,7 @@ def _of_mapping(wanted: Mapping[Any, Any], path: Any) -> Matches:
                 )
         operations = [_OPERATORS[name](operand) for name, operand in wanted.items()]
         return operations[0] if len(operations) == 1 else lambda value: all(test(value) for test in operations)
-    tests = [(key, _test(one, key)) for key, one in wanted.items()]
+    tests = [(key, _test(part, key)) for key, part in wanted.items()]
     return lambda value: isinstance(value, Mapping) and all(test(value.get(key)) for key, test in tests)
 
 
@@ -67,21 +68,24 @@ def _equals(wanted: Any) -> Matches:
     return lambda value: equal(value, wanted)
 
 
-def equal(one: Any, other: Any) -> bool:
-    """Whether two values are the same, as JSON sees it: a bool is no number, a tuple is a list. What does not compare to a bool (arrays) is not."""
-    if (kind := type(one)) is type(other) and (kind is str or kind is int or kind is float):  # most are
-        return bool(one == other)
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(equal(value, other[key]) for key, value in one.items())
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        return len(one) == len(other) and all(equal(left, right) for left, right in zip(one, other, strict=True))
-    return (one == other) is True
+def equal(value: Any, other: Any) -> bool:
+    """True if two values are the same in JSON: a bool is not a number, a tuple is a list.
+
+    Values whose comparison is not a bool, such as arrays, are never equal.
+    """
+    if (kind := type(value)) is type(other) and (kind is str or kind is int or kind is float):  # most are
+        return bool(value == other)
+    if isinstance(value, bool) or isinstance(other, bool):
+        return value is other
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(equal(part, other[key]) for key, part in value.items())
+    if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(value) == len(other) and all(equal(left, right) for left, right in zip(value, other, strict=True))
+    return (value == other) is True
 
 
 def _compares(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Matches]:
-    """An operator that orders: numbers among numbers, texts among texts. Anything else matches nothing, and raises nothing."""
+    """Make an operator that compares numbers with numbers, and texts with texts. Other values match nothing."""
 
     def of(operand: Any) -> Matches:
         kind = _ordered_kind(operand)

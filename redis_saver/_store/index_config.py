@@ -1,8 +1,8 @@
-"""The configuration of a store's index, in LangGraph's form."""
+"""Configuration of a store's index in LangGraph's form, and the texts to embed. Needs no numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -14,29 +14,33 @@ from redis_saver._common.display import shown
 
 if TYPE_CHECKING:
     from redis_saver._store.embedding import Embedder
+    from redis_saver._store.vectors import Floats, Rows
 
 Distance: TypeAlias = Literal["cosine", "inner_product", "l2"]
-"""What makes two vectors near, named as LangGraph names it."""
+"""Measure of the distance of two vectors, by LangGraph's names."""
 SearchedBy: TypeAlias = Literal["process", "server"]
-"""Who compares vectors."""
+"""Side that compares vectors."""
 Algorithm: TypeAlias = Literal["flat", "hnsw"]
-"""How the server finds the nearest ones."""
+"""Algorithm of the server's index."""
 _OF_SERVER = ("algorithm", "vectors_per_item")
 _KEYS = ("dims", "embed", "fields", "distance_type", "search", *_OF_SERVER)
 MAX_VECTORS_PER_ITEM = 64
 
 
 class RedisIndexConfig(IndexConfig, total=False):
-    """LangGraph's `IndexConfig` (`dims`, `embed`, `fields`), and what scores are."""
+    """LangGraph's `IndexConfig` (`dims`, `embed`, `fields`), with the score and the side that compares vectors."""
 
     distance_type: Distance
-    """`cosine` (default): the cosine of the angle; `inner_product`; `l2`: the Euclidean distance times -1. The greater a score, the nearer."""
+    """`cosine` (default) is the cosine of the angle; `l2` is the Euclidean distance times -1; or `inner_product`. A
+    greater score is nearer."""
     search: SearchedBy
-    """`process` (default): each process compares vectors itself, on any server. `server`: the server's module for vector search finds those to compare."""
+    """`process` (default): each process compares all vectors, on any server. `server`: the server's module for vector
+    search finds candidates, which the process compares."""
     algorithm: Algorithm
-    """With `search="server"`: `flat` (default) compares all vectors; `hnsw` some of them, to which a graph leads."""
+    """With `search="server"`: `flat` (default) compares all vectors; `hnsw` walks a graph to some of them."""
     vectors_per_item: int
-    """With `search="server"`: how many vectors an item has at the most. Default: the number of `fields`, or 1. A put of more is refused."""
+    """With `search="server"`: maximum number of vectors of an item. Default: the number of `fields`, or 1. A put of an
+    item with more is refused."""
 
 
 class ServerIndex(NamedTuple):
@@ -48,7 +52,7 @@ class ServerIndex(NamedTuple):
     vectors_per_item: int
 
     def name(self, prefix: str) -> bytes:
-        """Its name. It says all settings, so an index with others is another one."""
+        """Return the name of the index. It has all settings, so that other settings make another index."""
         return names.encode(
             f"{prefix}:store:documents:{self.algorithm}:{self.distance}:{self.dims}:{self.vectors_per_item}"
         )
@@ -107,7 +111,7 @@ def _check_search(given: Mapping[str, Any]) -> None:
 
 
 def server_index(given: Mapping[str, Any]) -> ServerIndex | None:
-    """The server's index of a configuration that was checked; None if the process compares."""
+    """Return the server's index of a checked configuration; None if the process compares vectors."""
     if given.get("search") != "server":
         return None
     many = given.get("vectors_per_item") or min(len(given.get("fields") or ("$",)), MAX_VECTORS_PER_ITEM)
@@ -124,3 +128,41 @@ def check_paths(name: str, paths: Any) -> None:
         isinstance(paths, (list, tuple)) and all(isinstance(path, str) and path for path in paths)
     ):
         raise TypeError(f"{name}={shown(paths)}: write a list of paths, such as ['text', 'messages[*].content']")
+
+
+class Texts:
+    """Texts of some operations, each once, and their vectors.
+
+    Operations do no I/O, and embedding is I/O. So making an operation notes its texts here and checks its arguments.
+    Then the store has them embedded (`embedding.Embedder`). Then the operation runs and takes the vectors from here.
+    """
+
+    __slots__ = ("documents", "queries", "vectors")
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self.documents: dict[str, int] = {}
+        """Texts of items, each with its row in `vectors`."""
+        self.vectors: Rows | None = None
+        self.queries: dict[str, Floats | None] = {}
+        """Queries with their vectors."""
+
+    def __bool__(self) -> bool:
+        """True if there is anything to embed."""
+        return bool(self.documents or self.queries)
+
+    def note(self, documents: Iterable[str]) -> None:
+        """Note the texts of an item."""
+        for text in documents:
+            self.documents.setdefault(text, len(self.documents))
+
+    def rows(self, documents: Iterable[str]) -> Rows:
+        """Return the vectors of an item's texts."""
+        assert self.vectors is not None  # noqa: S101 - they are embedded before an operation runs
+        return self.vectors[[self.documents[text] for text in documents]]
+
+    def vector(self, query: str) -> Floats:
+        """Return the vector of a query."""
+        vector = self.queries[query]
+        assert vector is not None  # noqa: S101
+        return vector

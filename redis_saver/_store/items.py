@@ -1,7 +1,7 @@
 """Items: as callers get them, and as records.
 
-A record is what a script put in front (when the item was created, its version, its TTL, which put made it), then the value: a frame of the serializer's
-type, and the serializer's bytes.
+A record begins with numbers of the script: the time of the item's creation, its version, its TTL, and the name of the
+put that stored it. The value follows: a frame of the serializer's type, and the serializer's bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redis_saver._common.store_names import Partition
 from redis_saver._storage import compression, encryption
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first
-from redis_saver._store.places import namespace_and_key
+from redis_saver._store.context import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
 _HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) ([0-9a-f]+) ")
@@ -35,7 +35,7 @@ class VersionedItem(Item):
 
     __slots__ = ("version",)
     version: int
-    """`updated_at` in microseconds since 1970. Each put of the item gives it a greater one. For `put(..., if_version=)`."""
+    """`updated_at` in microseconds since 1970, for `put(..., if_version=)`. Each put of the item raises it."""
 
 
 class VersionedSearchItem(SearchItem):
@@ -43,13 +43,13 @@ class VersionedSearchItem(SearchItem):
 
     __slots__ = ("version",)
     version: int
-    """As that of `VersionedItem`."""
+    """Version of the item, see `VersionedItem`."""
 
 
 class Entry:
-    """An item as the server answered it. It is remembered, so nobody changes it; but for its value, which is decoded when a filter asks for it."""
+    """An item as the server answered it. It is cached, so nobody changes it; only filters add the decoded value."""
 
-    __slots__ = ("__weakref__", "created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
+    __slots__ = ("created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
 
     def __init__(self, field: bytes, record: bytes) -> None:
         """Take a record apart.
@@ -63,29 +63,18 @@ class Entry:
         self.data = record[head.end() :]
         self.field, self.created, self.version, self.has_ttl = field, int(created), int(version), ttl != b"0"
         self.known: dict[str, Any] | None = None
-        """Its value, once a filter has looked at it."""
+        """The value, once a filter has decoded it."""
         self.size = 400 + len(field) + 3 * len(record)
-        """Bytes of memory, about, with its value."""
-
-    @property
-    def head(self) -> bytes:
-        """What stands in front of the record's value, if it has no TTL."""
-        return b"%d %d 0 %b " % (self.created, self.version, self.made_by)
-
-    def fill(self, data: bytes | None) -> None:
-        """Take a value that is known already, where the server left it out."""
-        if data is not None and not self.data:
-            self.data = data
-            self.size += 3 * len(data)
+        """Approximate memory in bytes, with the value."""
 
     def value(self, context: Context, partition: Partition) -> dict[str, Any]:
-        """Its value, for filters: no caller gets this one."""
+        """Return the value for filters. It is cached, so no caller of the store gets it."""
         if self.known is None:
             self.known = self.decoded(context, *namespace_and_key(partition, self.field))
         return self.known
 
     def decoded(self, context: Context, namespace: tuple[str, ...], key: str) -> dict[str, Any]:
-        """Its value, made anew.
+        """Decode the value anew.
 
         Raises:
             DecodeError: The serializer does not know the bytes.
@@ -94,15 +83,17 @@ class Entry:
         with decoding_item("item {!r} of namespace {!r}", key, namespace):
             value = self.loaded(context)
             if not isinstance(value, dict):
-                raise ValueError(f"it is a {type(value).__name__}, and the value of an item is a dict")  # noqa: TRY004 - it becomes a DecodeError
+                raise ValueError(  # noqa: TRY004 - it becomes a DecodeError
+                    f"it is a {type(value).__name__}, and the value of an item is a dict"
+                )
             return value
 
     def loaded(self, context: Context) -> Any:
-        """What the serializer makes of its bytes. It raises what the serializer raises."""
+        """Have the serializer decode the bytes. Its errors pass through."""
         return context.serde.loads_typed(self._stored(context))
 
     def _stored(self, context: Context) -> tuple[str, bytes]:
-        """What the serializer gave."""
+        """Return the type and the bytes that the serializer gave."""
         data = self.data
         if data.startswith(_PLAIN) and not context.require_encryption:  # most are
             return "msgpack", data[len(_PLAIN) :]
@@ -112,21 +103,21 @@ class Entry:
         return names.decode(kind), data
 
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
-        """What `get` answers."""
+        """Return the item as `get` answers it."""
         value, (created, updated) = self.decoded(context, namespace, key), self._moments()
         item = VersionedItem(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
         item.version = self.version
         return item
 
     def search_item(self, context: Context, partition: Partition, score: float | None = None) -> VersionedSearchItem:
-        """What `search` answers."""
+        """Return the item as `search` answers it."""
         namespace, key = namespace_and_key(partition, self.field)
         item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments(), score)
         item.version = self.version
         return item
 
     def _moments(self) -> tuple[datetime, datetime]:
-        """When it was created and updated."""
+        """Return the times of its creation and of its last put."""
         updated = _EPOCH + timedelta(microseconds=self.version)
         if self.created == self.version:
             return updated, updated
@@ -134,11 +125,11 @@ class Entry:
 
 
 def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:
-    """The value of an item, as a record has it.
+    """Encode the value of an item for its record.
 
     Raises:
-        TypeError: It is no mapping of strings.
-        EncodeError: The serializer does not know something in it.
+        TypeError: The value is not a mapping with string keys.
+        EncodeError: The serializer does not know a part of it.
         LimitExceeded: It is too long.
     """
     if not isinstance(value, (dict, Mapping)) or not all(isinstance(name, str) for name in value):
@@ -147,16 +138,16 @@ def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: 
 
 
 def dump_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:
-    """`encode_value`, for a value that is known to be a dict, or that stays packed.
+    """Encode a value that is known to be a dict, or that stays packed, as `encode_value` does.
 
     Raises:
         EncodeError, LimitExceeded: As `encode_value`.
     """
     with encoding("item {!r} of namespace {!r}", key, namespace):
-        said, data = context.serde.dumps_typed(value)
-        encryption.check_written(context, said)
+        type_name, data = context.serde.dumps_typed(value)
+        encryption.check_written(context, type_name)
     limits.check(context.limits, "value_bytes", len(data), "the value of item {!r} has {} bytes", key)
-    kind = names.encode(said)
+    kind = names.encode(type_name)
     if context.compression is not None:
         kind, data = compression.smaller(kind, data)
     return b"%d:%b%b" % (len(kind), kind, data)

@@ -1,8 +1,8 @@
-"""The operations on namespaces: list them, count their items, delete or sweep what is in them."""
+"""Namespaces and partitions: list them, count their items, delete or sweep what is in them; and the directory."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition
@@ -10,39 +10,97 @@ from langgraph.store.base import ListNamespacesOp, MatchCondition
 from redis_saver._common import config as configs
 from redis_saver._common.display import shown
 from redis_saver._common.names import components
-from redis_saver._common.store_names import PARTITION_LABELS
-from redis_saver._engine.requests import Operation
-from redis_saver._store import directory
-from redis_saver._store.calling import together
-from redis_saver._store.context import StoreContext
-from redis_saver._store.places import check_labels
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call, Command, Operation, Scan
+from redis_saver._store.calling import announce, ask, checked, together
+from redis_saver._store.context import StoreContext, check_labels
 from redis_saver._store.writing import clean, delete_below
 from redis_saver.errors import reading_store
 
+PARTITIONS_PER_CALL = 1000
 _MAX_DEPTH = 2**31 - 1
-"""Postgres takes no greater index of an array."""
+"""Greatest index of an array in Postgres."""
 
 
-def check(op: ListNamespacesOp) -> None:
-    """Check the numbers of a listing.
+# -- partitions
 
-    Raises:
-        ValueError: One makes no sense.
+
+def partitions(context: StoreContext, labels: Sequence[str]) -> Operation[list[tuple[Partition, bytes]]]:
+    """List the partitions with namespaces that begin with these labels, and their tokens. Some may be empty or expired.
+
+    No round trip for two labels and more; else one per thousand partitions.
     """
-    for name, given in (("limit", op.limit), ("offset", op.offset)):
-        configs.number(name, given, 0, whole=True)
-    if op.max_depth is not None:
-        configs.number("max_depth", op.max_depth, 1, whole=True, most=_MAX_DEPTH)
+    page = yield from partition_page(context, labels)
+    result = list(page)
+    while len(page) == PARTITIONS_PER_CALL:
+        page = yield from partition_page(context, labels, after=page[-1][0])
+        result += page
+    return result
 
 
-def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[list[tuple[str, ...]]]:
-    """The namespaces that have items, in order. The call itself checks the arguments.
+def partition_page(
+    context: StoreContext, labels: Sequence[str], after: Partition | None = None
+) -> Operation[list[tuple[Partition, bytes]]]:
+    """List up to `PARTITIONS_PER_CALL` of these partitions in order. Only the last page has fewer."""
+    if len(labels) >= PARTITION_LABELS:
+        return [(context.keyspace.partition(member(tuple(labels[:PARTITION_LABELS]))), b"0")] if after is None else []
+    begin, end = bounds(tuple(labels))
+    if after is not None:
+        begin = b"(" + after.member
+    keys = context.keyspace.directory
+    reply = yield Call(scripts.LIST_PARTITIONS, keys, (begin, end, PARTITIONS_PER_CALL))
+    listed = checked(scripts.LIST_PARTITIONS, keys[0], reply).values
+    with reading_store(keys[0]):
+        result = list(zip(map(context.keyspace.partition, listed[::2]), listed[1::2], strict=True))
+        if after is not None and any(partition.member <= after.member for partition, _ in result):
+            raise ValueError("the partitions after one are not greater than it")
+        return result
+
+
+def windows(listed: Sequence[tuple[Partition, bytes]], size: int = 256) -> Iterator[Sequence[tuple[Partition, bytes]]]:
+    """Yield some partitions at a time."""
+    for start in range(0, len(listed), size):
+        yield listed[start : start + size]
+
+
+def rebuild_directory(context: StoreContext) -> Operation[int]:
+    """Make the directory again from the partitions' keys; return how many there are."""
+    yield Command(("UNLINK", *context.keyspace.directory))
+    members: set[bytes] = set()
+    position = None
+    while True:
+        position, keys = yield Scan(context.keyspace.pattern, position)
+        new = {name for key in keys if (name := context.keyspace.member_of(key)) is not None} - members
+        yield from together(context, [announce(context, name) for name in new])
+        members |= new
+        if position is None:
+            return len(members)
+
+
+# -- namespaces
+
+
+def check(op: ListNamespacesOp) -> tuple[MatchCondition, ...]:
+    """Check the arguments of a listing; return its conditions.
 
     Raises:
         TypeError, ValueError: An argument makes no sense.
     """
-    check(op)
-    conditions = tuple(op.match_conditions or ())
+    for name, number in (("limit", op.limit), ("offset", op.offset)):
+        configs.number(name, number, 0, whole=True)
+    if op.max_depth is not None:
+        configs.number("max_depth", op.max_depth, 1, whole=True, most=_MAX_DEPTH)
+    return tuple(op.match_conditions or ())
+
+
+def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[list[tuple[str, ...]]]:
+    """List the namespaces that have items, in order. The call checks the arguments before the operation runs.
+
+    Raises:
+        TypeError, ValueError: An argument makes no sense.
+    """
+    conditions = check(op)
     for condition in conditions:
         path = tuple(condition.path) if isinstance(condition.path, str) else condition.path  # as LangGraph's stores do
         check_labels(path, condition.match_type)
@@ -54,15 +112,13 @@ def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[li
 def _list_namespaces(
     context: StoreContext, op: ListNamespacesOp, conditions: Sequence[MatchCondition]
 ) -> Operation[list[tuple[str, ...]]]:
-    found = set()
-    for namespace, _ in (yield from _counted(context, _literal(conditions))):
-        if all(_fits(namespace, condition) for condition in conditions):
-            found.add(namespace[: op.max_depth])
-    return sorted(found)[op.offset : op.offset + op.limit]
+    counts = yield from _counts(context, _literal_prefix(conditions))
+    fitting = {name[: op.max_depth] for name in counts if all(_fits(name, condition) for condition in conditions)}
+    return sorted(fitting)[op.offset : op.offset + op.limit]
 
 
-def _literal(conditions: Sequence[MatchCondition]) -> tuple[str, ...]:
-    """The labels that all namespaces begin with that fit the conditions, as far as that is easily seen."""
+def _literal_prefix(conditions: Sequence[MatchCondition]) -> tuple[str, ...]:
+    """Return the longest prefix without wildcards that the conditions require."""
     longest: tuple[str, ...] = ()
     for condition in conditions:
         path = tuple(condition.path)
@@ -80,54 +136,66 @@ def _fits(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
     return all(wanted in ("*", label) for label, wanted in zip(part, path, strict=True))
 
 
-def _counted(context: StoreContext, labels: tuple[str, ...]) -> Operation[list[tuple[tuple[str, ...], int]]]:
-    """The namespaces that begin with these labels, and how many items each has."""
-    found: list[tuple[tuple[str, ...], int]] = []
-    for some in directory.windows((yield from directory.partitions(context, labels))):
-        answers = yield from together(context, [directory.counts(context, partition) for partition, _ in some])
+def _counts(context: StoreContext, labels: tuple[str, ...]) -> Operation[dict[tuple[str, ...], int]]:
+    """Count the items of each namespace that begins with these labels. Removes empty partitions from the directory."""
+    result: dict[tuple[str, ...], int] = {}
+    for some in windows((yield from partitions(context, labels))):
+        answers = yield from together(context, [_counts_of(context, partition) for partition, _ in some])
         empty = []
         for (partition, token), counts in zip(some, answers, strict=True):
             if counts is None and len(labels) < PARTITION_LABELS:
                 empty.append(clean(context, partition, token))
             with reading_store(partition.keys[3]):
-                found += [((*partition.labels, *components(below)), number) for below, number in (counts or {}).items()]
+                for below, count in (counts or {}).items():
+                    result[(*partition.labels, *components(below))] = count
         yield from together(context, empty)
-    return [(namespace, count) for namespace, count in found if namespace[: len(labels)] == labels]
+    return {namespace: count for namespace, count in result.items() if namespace[: len(labels)] == labels}
+
+
+def _counts_of(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int] | None]:
+    """Count the items of a partition by the labels below its own; None if there is no such partition.
+
+    One round trip; more for each thousand namespaces below the partition's own.
+    """
+    result: dict[bytes, int] = {}
+    cursor = b"0"
+    while True:
+        reply = yield from ask(context, partition, scripts.COUNT_NAMESPACES, (cursor,))
+        if not reply.values:
+            return result or None
+        cursor, result[b""], *counts = reply.values
+        with reading_store(partition.keys[3]):
+            result.update(zip(counts[::2], map(int, counts[1::2]), strict=True))
+        if cursor == b"0":
+            return {labels: count for labels, count in result.items() if count}
 
 
 def count(context: StoreContext, prefix: Any) -> Operation[int]:
-    """How many items a namespace and those below it have."""
-    labels = check_labels(prefix, "namespace_prefix")
-    return _count(context, labels)
-
-
-def _count(context: StoreContext, labels: tuple[str, ...]) -> Operation[int]:
-    return sum(number for _, number in (yield from _counted(context, labels)))
+    """Count the items of a namespace and of those below it."""
+    return sum((yield from _counts(context, check_labels(prefix, "namespace_prefix"))).values())
 
 
 def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
-    """Delete all items of a namespace and of those below it. Returns how many."""
+    """Delete all items of a namespace and of those below it; return how many."""
     labels = check_labels(prefix, "namespace_prefix")
     if not labels:
         raise ValueError(
-            "namespace_prefix=(): that is the whole store; delete the namespaces of list_namespaces(max_depth=1) one by one"
+            "namespace_prefix=(): that is the whole store; "
+            "delete the namespaces of list_namespaces(max_depth=1) one by one"
         )
-    return _delete_namespace(context, labels)
-
-
-def _delete_namespace(context: StoreContext, labels: tuple[str, ...]) -> Operation[int]:
     if len(labels) > PARTITION_LABELS:
         place = context.places.of(labels)
         return (yield from delete_below(context, place.partition, place.prefix))
-    removed = 0
-    for some in directory.windows((yield from directory.partitions(context, labels))):
-        removed += sum((yield from together(context, [clean(context, *one, "all") for one in some])))
-    return removed
+    return (yield from _clean_each(context, labels, "all"))
 
 
-def sweep(context: StoreContext) -> Operation[int]:
-    """Remove what has expired in all partitions. Returns how many items went."""
+def sweep_ttl(context: StoreContext) -> Operation[int]:
+    """Remove what has expired in all partitions; return how many items that were."""
+    return (yield from _clean_each(context, (), "expired"))
+
+
+def _clean_each(context: StoreContext, labels: tuple[str, ...], what: str) -> Operation[int]:
     removed = 0
-    for some in directory.windows((yield from directory.partitions(context, ()))):
-        removed += sum((yield from together(context, [clean(context, *one) for one in some])))
+    for some in windows((yield from partitions(context, labels))):
+        removed += sum((yield from together(context, [clean(context, *listed, what) for listed in some])))
     return removed

@@ -1,91 +1,355 @@
-"""Items by their fields."""
+"""Reads of a partition: items by their fields, pages in order, and mirrors of all items.
+
+A process remembers pages and mirrors, and the call that uses one checks it.
+
+A *mirror* has all items of a partition, for searches that look at all of them. A script only ever raises a version, so
+a mirror lacks the items above its newest version. The server also says how many items there are and the sum of their
+versions. If both agree with a mirror that has all newer items, it is exact; else it has items that are gone, and all
+versions are listed. An import may store lower versions, but gives the partition another token. The vectors of an item
+change only with its record, so they are exact whenever the records are.
+"""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
 
+from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Command, Operation
+from redis_saver._engine.replies import StoreReply
+from redis_saver._engine.requests import Argument, Command, Operation
+from redis_saver._store import calling
 from redis_saver._store.calling import ask
-from redis_saver._store.context import StoreContext
-from redis_saver._store.items import Entry
-from redis_saver._store.long_values import MIN_BYTES, Known
-from redis_saver.errors import reading_store
+from redis_saver._store.context import Place, StoreContext, namespace_and_key
+from redis_saver._store.items import CHECKSUM, Entry
+from redis_saver.errors import StoreBusy, decoding_item, reading_store
 
+if TYPE_CHECKING:
+    from redis_saver._store.vectors import VectorIndex
+
+FIELDS_PER_GET = 500
+ITEMS_PER_PAGE = 1000
+MAX_ATTEMPTS = 5
+"""Maximum number of attempts to list versions while others remove items, or empty the partition."""
 _HINT_BYTES = 300
-"""About the memory for a partition in which nothing has a TTL."""
-_WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ ([0-9]+) ")
-"""How the state of a partition begins in which nothing has a TTL, with its token (`get_items.lua` looks for the same)."""
+"""Approximate memory of the note that nothing in a partition has a TTL."""
+_WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
+"""Beginning of the state of a partition in which nothing has a TTL (`get_items.lua` has the same pattern)."""
+
+
+# -- by fields
 
 
 def read(
     context: StoreContext, partition: Partition, fields: Sequence[bytes], *, refresh: bool
 ) -> Operation[list[Entry | None]]:
-    """Some items of a partition, None for each that is not there. One round trip. Long values that this process knows are not sent.
+    """Read items of a partition; None for each that is not there. One round trip.
 
-    Where nothing in the partition had a TTL at the last read, a command asks for the records and the state. If the state says that this is still so, then the
-    script would do nothing else, and a command takes half the time of one. If it is not so any more, the script is asked after all: two round trips, once.
+    If nothing in the partition had a TTL at the last read, one HMGET asks for the state and the records. It takes the
+    server half the time of the script. If the state says that an item has a TTL now, the script is asked, too: two
+    round trips, once.
 
     Args:
         context: The store.
-        partition: Where the items are.
-        fields: Their fields, each once, 500 at the most.
-        refresh: Whether their TTLs begin anew.
+        partition: The partition of the items.
+        fields: Their fields, each once, at most `FIELDS_PER_GET`.
+        refresh: True to restart their TTLs.
     """
-    known = context.long_values.known(partition, fields)
-    lasting = "lasting", partition.member
-    if not known and context.reads_plain and context.remembered.get(lasting):
-        # In small letters: a client with a cache of its own (redis-py's CacheConfig) would keep what HMGET answers.
+    hint = "without TTLs", partition.member
+    records: Sequence[bytes | None]
+    if context.reads_plain and context.remembered.get(hint):
+        # Lower case keeps redis-py's CacheConfig from caching the reply of HMGET.
         state, *records = yield Command(("hmget", partition.keys[0], "@state", *fields), partition.keys[:1])
-        if state and (without_ttls := _WITHOUT_TTLS.match(state)):
-            return _entries(context, partition, fields, records, known, without_ttls[1])
-        context.remembered.forget(lasting)
-    described = context.long_values.described(partition, fields, known) if known else b""
-    reply = yield from ask(
-        context, partition, scripts.GET_ITEMS, (int(refresh), described, *fields), fields if refresh else ()
-    )
-    records, token = _parted(partition, reply, len(fields))
-    if token and not known:
-        context.remembered.put(lasting, True, _HINT_BYTES)
-    return _entries(context, partition, fields, records, known, token)
+        if state and _WITHOUT_TTLS.match(state):
+            return _entries(partition, fields, records)
+        context.remembered.forget(hint)
+    arguments: list[Argument] = [int(refresh), *fields]
+    reply = yield from ask(context, partition, scripts.GET_ITEMS, arguments, fields if refresh else ())
+    if not (records := reply.values):
+        return [None] * len(fields)
+    if len(records) > len(fields):
+        context.remembered.put(hint, True, _HINT_BYTES)
+        records = records[:-1]
+    return _entries(partition, fields, records)
 
 
-def _parted(partition: Partition, reply: Sequence[bytes | None], count: int) -> tuple[Sequence[bytes | None], bytes]:
-    """The records of so many items, none if no item is there; and the partition's token, if nothing in it has a TTL.
+def _entries(partition: Partition, fields: Sequence[bytes], records: Sequence[bytes | None]) -> list[Entry | None]:
+    with reading_store(partition.keys[0]):
+        if len(records) != len(fields):
+            raise ValueError(f"{len(records)} records were answered, and {len(fields)} were asked for")
+        pairs = zip(fields, records, strict=True)
+        return [None if record is None else Entry(field, record) for field, record in pairs]
+
+
+class _Listing(NamedTuple):
+    """Reply of `list_items.lua`."""
+
+    token: bytes
+    total: int
+    checksum: bytes
+    is_last: int
+    items: list[bytes]
+    """Field, record or version, and vectors if asked for, of each item."""
+
+
+def _list(context: StoreContext, partition: Partition, above: int, what: str) -> Operation[_Listing | None]:
+    """List items above a version, oldest first; None if there is no such partition. One round trip."""
+    values = (yield from ask(context, partition, scripts.LIST_ITEMS, (above, what))).values
+    if not values:
+        return None
+    token, total, checksum, is_last, *items = values
+    return _Listing(token, total, checksum, is_last, items)
+
+
+class Versions(NamedTuple):
+    """Versions of up to 4,000 items, oldest first."""
+
+    by_field: dict[bytes, int]
+    above: int
+    """Version above which to continue; 0 at the end."""
+
+
+def list_versions(context: StoreContext, partition: Partition, above: int = 0) -> Operation[Versions]:
+    """List the versions of items above one. One round trip."""
+    listing = yield from _list(context, partition, above, "versions")
+    if listing is None:
+        return Versions({}, 0)
+    with reading_store(partition.keys[1]):
+        by_field = dict(zip(listing.items[::2], map(int, listing.items[1::2]), strict=True))
+        newest = max(by_field.values(), default=0)
+        return Versions(by_field, 0 if listing.is_last else _checked_progress(above, newest))
+
+
+def all_versions(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int]]:
+    """Return the versions of all items by field. One round trip per 4,000 items."""
+    page = yield from list_versions(context, partition)
+    versions = dict(page.by_field)
+    while page.above:
+        page = yield from list_versions(context, partition, page.above)
+        versions.update(page.by_field)
+    return versions
+
+
+def _checked_progress(above: int, newest: int) -> int:
+    if newest <= above:
+        raise ValueError(f"the items above version {above} end at version {newest}, and more are to follow")
+    return newest
+
+
+# -- pages
+
+
+class Page(NamedTuple):
+    """Consecutive items, newest first. Nobody changes a page."""
+
+    token: bytes
+    """Token of the partition in the directory; `0` if there is no such partition."""
+    entries: Sequence[Entry]
+
+
+class _PagePart(NamedTuple):
+    """Reply of `search_items.lua`."""
+
+    token: bytes
+    below: bytes
+    """Version below which to continue; empty at the end."""
+    passed: int
+    """Number of items that were skipped."""
+    entries: Sequence[Entry]
+
+
+def page(context: StoreContext, place: Place, offset: int, limit: int, *, refresh: bool) -> Operation[Page]:
+    """Read items of a namespace and of those below it, newest first.
+
+    One round trip per thousand items, or per megabyte that this process does not know. An item that the process has
+    seen in the same page is not sent again while its version stays.
+    """
+    name = "page", place, offset, limit
+    known: Page = context.remembered.get(name) or Page(b"", ())
+    entries: list[Entry] = []
+    tokens = set[bytes]()
+    token, below, more = b"", b"", True
+    refreshes = refresh and not context.has_documents
+    while more:
+        size = min(limit - len(entries), ITEMS_PER_PAGE)
+        part = yield from _page_part(context, place, below, offset, size, refreshes, known)
+        if part is None:
+            refreshes = False
+            continue
+        entries += part.entries
+        token = part.token
+        tokens.add(token)
+        below, offset = part.below, max(0, offset - part.passed)
+        if not below and len(part.entries) == ITEMS_PER_PAGE:
+            below = b"%d" % entries[-1].version
+        more = bool(below) and len(entries) < limit
+    result = Page(token, tuple(entries))
+    if entries and result != known and len(tokens) == 1:
+        context.remembered.put(name, result, sum([entry.size for entry in entries]))
+    if refresh and not refreshes and (fields := [entry.field for entry in entries if entry.has_ttl]):
+        yield from calling.refresh(context, {place.partition: fields})
+    return result
+
+
+def _page_part(
+    context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool, known: Page
+) -> Operation[_PagePart | None]:
+    """Read as much of a page as one reply holds; None if the items have documents, which forbids a refresh here."""
+    start = bisect_right(known.entries, -int(below), key=lambda entry: -entry.version) if below else 0
+    cached = known.entries[start : start + limit]
+    while True:
+        about: tuple[Argument, ...] = (b"", 0, 0, 0, 0)
+        if cached:
+            versions = [entry.version for entry in cached]
+            about = (known.token, len(versions), versions[0], versions[-1], sum(versions) % CHECKSUM)
+        arguments = (int(refresh), place.prefix, below, offset, limit, *about)
+        reply = yield from ask(context, place.partition, scripts.SEARCH_ITEMS, arguments)
+        if reply.code == StoreReply.SAME and cached:
+            return _PagePart(known.token, b"", offset, cached)
+        if reply.code == StoreReply.DOCUMENTED and refresh:
+            return None
+        with reading_store(place.partition.keys[0]):
+            if reply.code:
+                raise ValueError(f"its page is answered by the code {reply.code}, which makes no sense here")
+            token, next_below, passed, *items = reply.values
+            by_version = {(entry.field, entry.version): entry for entry in cached}
+            entries = [
+                Entry(field, record) if record else by_version.get((field, int(float(version))))
+                for field, version, record in zip(items[::3], items[1::3], items[2::3], strict=True)
+            ]
+            if not cached and None in entries:
+                raise ValueError("the record of an item is empty")
+            if next_below and int(next_below) >= (int(below) if below else math.inf):
+                raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
+        if None not in entries:
+            return _PagePart(token, next_below, passed, entries)  # type: ignore[arg-type]
+        cached = ()  # after a failover the server may take other items for known ones: read all of them
+
+
+# -- mirrors
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """All items of a partition at one moment. Nobody changes a mirror."""
+
+    entries: dict[bytes, Entry] = field(default_factory=dict)
+    """By field, oldest first."""
+    token: bytes = b""
+    """Token of the partition in the directory. A partition that was emptied and filled again has another."""
+    checksum: int = 0
+    """Sum of the versions."""
+    entry_bytes: int = 0
+    """Approximate memory of the entries."""
+    vectors: VectorIndex | None = None
+    """Vectors of the items that have some; None until a search needs them."""
+
+    @property
+    def newest(self) -> int:
+        """Greatest version; 0 without items."""
+        return next(reversed(self.entries.values())).version if self.entries else 0
+
+
+EMPTY = Mirror()
+
+
+def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = False) -> Operation[Mirror]:
+    """Return all items of a partition as they are now.
+
+    One round trip of a few bytes if nothing is new; one per thousand items or megabyte that is. If items are gone, one
+    more per 4,000 items of the partition. If others remove items during `MAX_ATTEMPTS` attempts, the last attempt
+    counts: it has each item that was there all the time.
+    """
+    name = "mirror", partition.member
+    known: Mirror = context.remembered.get(name) or EMPTY
+    if with_vectors and known.vectors is None:
+        known = _without_items(context)
+    current, is_exact = yield from _with_newer(context, partition, known)
+    for _ in range(MAX_ATTEMPTS):
+        if is_exact:
+            break
+        current = yield from _without_removed(context, partition, current)
+        current, is_exact = yield from _with_newer(context, partition, current)
+    if not current.entries:
+        context.remembered.forget(name)
+    elif current is not known:
+        size = current.entry_bytes + (current.vectors.size if current.vectors else 0)
+        context.remembered.put(name, current, size)
+    return current
+
+
+def _without_items(context: StoreContext) -> Mirror:
+    """Return an empty mirror that is to have vectors."""
+    return Mirror(vectors=context.embedder.nothing if context.embedder else None)
+
+
+def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> Operation[tuple[Mirror, bool]]:
+    """Add newer items. The second result is False if the mirror also has items that are gone.
 
     Raises:
-        StoreDamaged: They are not so many: one that is left out is not one that is not there.
+        StoreBusy: Others emptied the partition again and again while it was read.
     """
-    if not reply:
-        return (), b""
-    with reading_store(partition.keys[0]):
-        if not count <= len(reply) <= count + 1:
-            raise ValueError(f"{len(reply)} records were answered, and {count} were asked for")
-    return reply[:count], (reply[count] or b"") if len(reply) > count else b""
+    current, is_last, is_exact, restarts = before, 0, False, 0
+    what = "records" if before.vectors is None else "vectors"
+    while not is_last:
+        above = current.newest
+        listing = yield from _list(context, partition, above, what)
+        if listing is None:
+            return EMPTY, True
+        is_last = listing.is_last
+        if listing.token != current.token and current.entries:  # emptied and filled again, or a failover lost writes
+            if (restarts := restarts + 1) > MAX_ATTEMPTS:
+                raise StoreBusy(
+                    f"the items of {shown(partition.labels)} could not be read in {MAX_ATTEMPTS} attempts: each time "
+                    "others emptied them, and put new ones. Nothing was written. Try again later"
+                )
+            current, is_last = EMPTY if current.vectors is None else _without_items(context), 0
+            continue
+        with reading_store(partition.keys[0]):
+            if listing.items:
+                current = _added(context, partition, current, listing.items)
+            if not is_last:
+                _checked_progress(above, current.newest)
+            is_exact = len(current.entries) == listing.total and current.checksum == int(listing.checksum)
+        if listing.token != current.token:
+            current = replace(current, token=listing.token)
+    return current, is_exact
 
 
-def _entries(
-    context: StoreContext,
-    partition: Partition,
-    fields: Sequence[bytes],
-    records: Sequence[bytes | None],
-    known: Mapping[int, Known],
-    token: bytes,
-) -> list[Entry | None]:
-    """Records as entries. With the partition's token, if nothing in it has a TTL."""
-    entries: list[Entry | None] = [None] * len(fields)
-    with reading_store(partition.keys[0]):
-        for position, record in enumerate(records):
-            if record is not None:
-                entry = entries[position] = Entry(fields[position], record)
-                if len(entry.data) >= MIN_BYTES:
-                    context.long_values.keep(partition, entry.field, entry)
-                elif (one := known.get(position)) is not None and one.made_by == entry.made_by:
-                    entry.fill(one.data)
-                else:
-                    continue
-                if token:
-                    context.long_values.see(partition, entry, token)
-    return entries
+def _added(context: StoreContext, partition: Partition, before: Mirror, items: list[bytes]) -> Mirror:
+    """Add newer items, oldest first."""
+    entries, checksum, size, vectors = dict(before.entries), before.checksum, before.entry_bytes, before.vectors
+    width = 2 if vectors is None else 3
+    for field_, record in zip(items[::width], items[1::width], strict=True):
+        entry = Entry(field_, record)
+        if (old := entries.pop(entry.field, None)) is not None:
+            checksum, size = checksum - old.version, size - old.size
+        entries[entry.field] = entry
+        checksum, size = checksum + entry.version, size + entry.size
+    if vectors is not None and (embedder := context.embedder) is not None:
+        rows = {}
+        for field_, stored in zip(items[::3], items[2::3], strict=True):
+            namespace, key = namespace_and_key(partition, field_)
+            with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
+                rows[field_] = embedder.decode(context.values, stored)
+        vectors = vectors.changed((), rows)
+    return Mirror(entries, before.token, checksum % CHECKSUM, size, vectors)
+
+
+def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
+    """Drop items that are gone, and all newer than one that the mirror lacks, so that it lacks only newer ones."""
+    versions = yield from all_versions(context, partition)
+    known = before.entries
+    lacking = [version for name, version in versions.items() if name not in known or known[name].version != version]
+    end = min(lacking, default=before.newest + 1)
+    entries = {name: entry for name, entry in known.items() if versions.get(name) == entry.version < end}
+    vectors = before.vectors
+    if vectors is not None:
+        vectors = vectors.changed([name for name in vectors if name not in entries], {})
+    checksum = sum([entry.version for entry in entries.values()]) % CHECKSUM
+    return Mirror(entries, before.token, checksum, sum([entry.size for entry in entries.values()]), vectors)

@@ -1,57 +1,229 @@
-"""Search by the server's own index of vectors (`search="server"`): FT.SEARCH of RediSearch, and of modules with the same commands.
+"""The server's own index of vectors (`search="server"`): RediSearch, and modules with the same commands.
 
-The server decides which items are candidates, and nothing else. Their vectors are read from the partitions, together with the records, and compared here, as
-those of other searches are. So what is gone is not found, and scores are the same. Filters are evaluated here, too; then more candidates are asked for, until
-no other document can lead to a better item. By `flat` the result is that of the exact search, as far as the server's float32 tells vectors apart (`_highest`).
+An item with vectors has a *document*, a hash that the server indexes. The scripts that store, refresh and remove the
+vectors of an item do so with its document, too, whichever store calls them.
+
+The server only ranks candidates. A search reads their vectors from the partitions, together with the records, and
+compares them here, as other searches do. So an item that is gone is not found, and scores are the same. Filters run
+here, too. Then the search asks for more candidates, until no other document can lead to a better item. With `flat` the
+result is that of the exact search, as far as the server's float32 tells vectors apart (`_highest_unseen`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Batch, Command, Operation
-from redis_saver._store import documents
+from redis_saver._engine.requests import Argument, Batch, Command, Operation, Sleep
+from redis_saver._store import namespaces, reading
 from redis_saver._store.calling import ask, together
-from redis_saver._store.context import StoreContext
+from redis_saver._store.context import StoreContext, document_tag, namespace_and_key
 from redis_saver._store.filters import Matches
 from redis_saver._store.index_config import ServerIndex
 from redis_saver._store.items import Entry
-from redis_saver._store.places import namespace_and_key
-from redis_saver._store.server_index import (
-    FIELDS_PER_CALL,
-    AskingIndex,
-    decoded,
-    embedder_of,
-    index_of,
-    name_of,
-    problem_of,
-)
-from redis_saver.errors import IndexNotBuilt, reading_store
+from redis_saver.errors import IndexNotBuilt, RedisSaverError, UnsupportedServer, decoding_item, reading_store
 
 if TYPE_CHECKING:
+    from redis_saver._store.embedding import Embedder
     from redis_saver._store.vectors import Floats, Rows
 
-_MORE = 16
-"""So many candidates more than items that are wanted are asked for at first."""
-_FACTOR = 4
-"""So many times as many each further time."""
+FIELDS_PER_CALL = 200
 MAX_CANDIDATES = 1_000_000
-"""RediSearch answers no more."""
+"""Maximum number of results of FT.SEARCH."""
+_MORE_CANDIDATES = 16
+"""Number of candidates, beyond the wanted items, of the first request."""
+_GROWTH = 4
+"""Growth factor of the number of candidates per further request."""
 _TIMEOUT = 60_000
-"""Milliseconds after which the server would break off, and answer a part: longer than clients wait."""
-_FEW = 2
-"""A server may leave documents out that have just expired. If it answers less than one in so many that were asked for, there are no others."""
+"""Milliseconds after which the server answers a part. Clients do not wait that long."""
+_MIN_SHARE = 2
+"""Servers may leave out documents that have just expired. A reply with less than 1/2 of the candidates is complete."""
 _ROUNDING = 2.0**-24
+_METRICS = {"cosine": "COSINE", "inner_product": "IP", "l2": "L2"}
+_ZERO = b"zero"
+"""Tag of documents with a vector of length 0 (`lua/lib/documents.lua`)."""
+
+
+class _AskingIndex:
+    """Context that turns errors about a missing index into ours, and ignores that an index exists already.
+
+    Clients and modules use different classes and words for these errors, so their texts decide.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if not isinstance(error, Exception) or isinstance(error, RedisSaverError):
+            return False
+        if re.search(r"unknown command\W+FT\.", str(error), re.IGNORECASE):
+            raise UnsupportedServer(
+                "the server has no vector search (it does not know FT.SEARCH), which index={'search': 'server'} needs: "
+                "load the module (RediSearch, which is part of Redis 8; valkey-search), or leave 'search' out, and the "
+                "process compares vectors"
+            ) from error
+        if re.search(r"no such index|unknown index|index\b.*\bnot found", str(error), re.IGNORECASE):
+            raise IndexNotBuilt(
+                "the server's index of vectors is not there: call setup() once, which makes it"
+            ) from error
+        return "already exists" in str(error)
+
+
+class _Index(NamedTuple):
+    """The server's index of a store."""
+
+    name: bytes
+    settings: ServerIndex
+    embedder: Embedder
+
+
+def _index_of(context: StoreContext) -> _Index:
+    embedder = context.embedder
+    if embedder is None or embedder.server is None:
+        raise ValueError("this store has no index={'search': 'server'}: there is nothing to build")
+    return _Index(embedder.server.name(context.keyspace.prefix), embedder.server, embedder)
+
+
+# -- making the index
+
+
+def setup(context: StoreContext) -> Operation[None]:
+    """Make the index, if it is missing, and wait until it is complete. Makes the documents of all items first.
+
+    Raises:
+        UnsupportedServer: The server has no vector search.
+    """
+    try:
+        with _AskingIndex():
+            yield from _wait(context)
+    except IndexNotBuilt:
+        yield from build_index(context, all_partitions=True)
+        yield from _create(context)
+        yield from _wait(context)
+
+
+def _create(context: StoreContext) -> Operation[None]:
+    name, index, _ = _index_of(context)
+    vector = ("TYPE", "FLOAT32", "DIM", index.dims, "DISTANCE_METRIC", _METRICS[index.distance])
+    attributes: list[Argument] = ["under", "TAG"]
+    for number in range(1, index.vectors_per_item + 1):
+        attributes += (f"v{number}", "VECTOR", index.algorithm.upper(), len(vector), *vector)
+    with _AskingIndex():
+        yield Command(("FT.CREATE", name, "ON", "HASH", "PREFIX", 1, context.keyspace.documents, "SCHEMA", *attributes))
+
+
+def _wait(context: StoreContext) -> Operation[None]:
+    """Wait until the server has indexed all documents that existed when the index was made."""
+    name = _index_of(context).name
+    while True:
+        reply = yield Command(("FT.INFO", name))
+        with reading_store(name):
+            info = reply if isinstance(reply, Mapping) else dict(zip(reply[::2], reply[1::2], strict=True))
+            is_working = any(int(info.get(field, 0)) for field in (b"indexing", b"backfill_in_progress"))
+        if not is_working:
+            return
+        yield Sleep(0.05)
+
+
+def build_index(context: StoreContext, *, all_partitions: bool = False) -> Operation[int]:
+    """Make the documents of items that were stored without, or of all items; return how many were made.
+
+    Raises:
+        DecodeError: The vectors of an item are of another model, or are not vectors.
+    """
+    _index_of(context)
+    made = 0
+    for some in namespaces.windows((yield from namespaces.partitions(context, ()))):
+        builds = [_build(context, partition, all_partitions) for partition, _ in some]
+        made += sum((yield from together(context, builds)))
+    return made
+
+
+def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operation[int]:
+    index = _index_of(context).settings
+    vectors = yield from _read(context, partition, ())
+    if not vectors.indexed or not (is_all or _problem_of(index, partition, vectors.mark)):
+        return 0
+    yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("0", index.dims))
+    made, most = 0, 1
+    fields = sorted((yield from reading.all_versions(context, partition)))
+    for start in range(0, len(fields), FIELDS_PER_CALL):
+        some = fields[start : start + FIELDS_PER_CALL]
+        reply = yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("", index.dims, *some), some)
+        count, vectors_per_item, *refused = reply.values
+        with reading_store(partition.keys[4]):
+            made, most = made + int(count), max(most, int(vectors_per_item))
+        if refused:  # decoding raises what is wrong with their vectors
+            vectors = yield from _read(context, partition, refused)
+            most = max([most, *(len(rows) for _, rows in _decoded(context, partition, refused, vectors))])
+    yield from ask(context, partition, scripts.DOCUMENT_ITEMS, (f"{index.dims} {most}", index.dims))
+    return made
+
+
+def _problem_of(index: ServerIndex, partition: Partition, mark: bytes) -> str | None:
+    """Describe why the index does not have all items of a partition; None if it has."""
+    where = f"items of {shown(partition.labels)}"
+    dims, _, most = mark.partition(b" ")
+    if not mark:
+        return f"{where} were stored before the store had this index, and are not in it: call build_index()"
+    if dims != b"%d" % index.dims or not most.isdigit():
+        return (
+            f"{where} are not all in the server's index, or have vectors of other dimensions: "
+            "call build_index(), which says more"
+        )
+    if int(most) > index.vectors_per_item:
+        return (
+            f"{where} have up to {int(most)} vectors each, and the server's index has room for "
+            f"{index.vectors_per_item}: set index['vectors_per_item'] higher, and call setup()"
+        )
+    return None
+
+
+class _Vectors(NamedTuple):
+    """Reply of `get_vectors.lua`."""
+
+    mark: bytes
+    """State of the partition's documents."""
+    indexed: int
+    """Number of items with vectors."""
+    records: list[bytes]
+    """Record and vectors of each asked item; both empty if it is not there."""
+
+
+def _read(context: StoreContext, partition: Partition, fields: Sequence[bytes]) -> Operation[_Vectors]:
+    """Read items with their vectors. One round trip."""
+    values = (yield from ask(context, partition, scripts.GET_VECTORS, fields)).values
+    return _Vectors(values[0], values[1], values[2:]) if values else _Vectors(b"", 0, [])
+
+
+def _decoded(
+    context: StoreContext, partition: Partition, fields: Sequence[bytes], vectors: _Vectors
+) -> Iterator[tuple[Entry, Rows]]:
+    """Yield the asked items that are there and have vectors."""
+    with reading_store(partition.keys[0]):
+        items = list(zip(fields, vectors.records[::2], vectors.records[1::2], strict=bool(vectors.records)))
+    for field, record, stored in items:
+        if record and stored:
+            with reading_store(partition.keys[0]):
+                entry = Entry(field, record)
+                namespace, key = namespace_and_key(partition, field)
+            with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
+                rows = _index_of(context).embedder.decode(context.values, stored)
+            yield entry, rows
+
+
+# -- searching
 
 
 class Scored(NamedTuple):
-    """An item that was found."""
+    """An item with its score."""
 
     partition: Partition
     entry: Entry
@@ -59,106 +231,113 @@ class Scored(NamedTuple):
 
     @property
     def order(self) -> tuple[float, tuple[str, ...], str]:
-        """By score, then by namespace and key."""
+        """Sort by score, then by namespace and key."""
         return (-self.score, *namespace_and_key(self.partition, self.entry.field))
 
 
 def nearest(
     context: StoreContext, labels: tuple[str, ...], query: Floats, most: int, matches: Matches | None
 ) -> Operation[list[Scored]]:
-    """The items with vectors of a namespace and of those below it that are nearest to a query, best first.
+    """Return the items with vectors of a namespace and its children that are nearest to a query, best first.
 
-    Two round trips; two more for each time that more candidates are asked for. With two labels and more it looks whether all items of the partition have documents; with fewer, only in partitions of candidates.
+    Two round trips, and two more each time that it asks for more candidates. With two labels and more it checks that
+    all items of the partition have documents; with fewer, only in partitions of candidates.
 
     Raises:
         UnsupportedServer: The server has no vector search.
-        IndexNotBuilt: The index is not there, or some items are not in it.
-        ValueError: The query's vector has the length 0, and the score is the cosine.
+        IndexNotBuilt: The index is missing, or some items are not in it.
+        ValueError: The query's vector has the length 0, and scores are cosines.
         TimeoutError: The server broke the search off.
     """
-    index = index_of(context)
+    index = _index_of(context).settings
     length = math.sqrt(float(query @ query))
     if length == 0 and index.distance == "cosine":
         raise ValueError("the query's vector has the length 0: the server cannot compare the angle to others")
-    found: list[Scored] = []
+    result: list[Scored] = []
     known: dict[Partition, set[bytes]] = {}
-    checked = [context.places.of(labels).partition] if len(labels) >= PARTITION_LABELS else []
-    longest, count = 0.0, min(most + _MORE, MAX_CANDIDATES)
+    unchecked = [context.places.of(labels).partition] if len(labels) >= PARTITION_LABELS else []
+    longest, count = 0.0, min(most + _MORE_CANDIDATES, MAX_CANDIDATES)
     while most:
-        replies = yield from _ask(context, labels, query, count)
+        replies = yield from _candidates(context, labels, query, count)
         with reading_store(context.keyspace.documents):
-            hits = [list(_hits(reply)) for reply in replies]
-            new = _new(context, hits, known)
-        while checked:
-            new.setdefault(checked.pop(), [])
-        for partition, entry, rows in (yield from _read(context, new)):
+            ranked = [list(_documents(reply)) for reply in replies]
+            new = _unknown(context, ranked, known)
+        while unchecked:
+            new.setdefault(unchecked.pop(), [])
+        for partition, entry, rows in (yield from _read_all(context, new)):
             longest = max(longest, float((rows.astype("f8") ** 2).sum(axis=1).max()) ** 0.5)
-            if _is_below(partition, entry, labels) and (
+            namespace, _ = namespace_and_key(partition, entry.field)
+            if namespace[: len(labels)] == labels and (
                 matches is None or matches(entry.known or entry.value(context.values, partition))
             ):
-                found.append(Scored(partition, entry, _score(context, partition, entry, rows, query)))
-        found.sort(key=lambda one: one.order)
+                result.append(Scored(partition, entry, _score(context, partition, entry, rows, query)))
+        result.sort(key=lambda scored: scored.order)
         unseen = [
-            _highest(index, [distance for _, distance in some], length, longest)
-            for some in hits
-            if _FEW * len(some) >= count
+            _highest_unseen(index, [distance for _, distance in some], length, longest)
+            for some in ranked
+            if _MIN_SHARE * len(some) >= count
         ]
-        if not unseen or count == MAX_CANDIDATES or (len(found) >= most and found[most - 1].score > max(unseen)):
+        if not unseen or count == MAX_CANDIDATES or (len(result) >= most and result[most - 1].score > max(unseen)):
             break
-        count = min(count * _FACTOR, MAX_CANDIDATES)
-    return found[:most]
+        count = min(count * _GROWTH, MAX_CANDIDATES)
+    return result[:most]
 
 
-def _ask(context: StoreContext, labels: tuple[str, ...], query: Floats, count: int) -> Operation[list[Any]]:
-    """The nearest documents by each of their vectors, then those with a vector of length 0, which is the same distance from the query in all of them."""
-    index, name = index_of(context), name_of(context)
-    where = b"@under:{%b}" % documents.tag(labels) if labels else b""
-    behind = ("LIMIT", 0, count, "TIMEOUT", _TIMEOUT, "DIALECT", 2)
-    asked = [
+def _candidates(context: StoreContext, labels: tuple[str, ...], query: Floats, count: int) -> Operation[list[Any]]:
+    """Ask for the nearest documents by each of their vectors, and for those with a vector of length 0.
+
+    The latter have the same distance from the query.
+    """
+    name, index, _ = _index_of(context)
+    below = b"@under:{%b}" % document_tag(labels) if labels else b""
+    options = ("LIMIT", 0, count, "TIMEOUT", _TIMEOUT, "DIALECT", 2)
+    commands = [
         Command(
             (
-                "FT.SEARCH", name, b"%b=>[KNN %d @v%d $query AS distance]" % (where or b"*", count, number),
-                "PARAMS", 2, "query", query.astype("<f4").tobytes(), "RETURN", 1, "distance", *behind,
+                "FT.SEARCH", name, b"%b=>[KNN %d @v%d $query AS distance]" % (below or b"*", count, number),
+                "PARAMS", 2, "query", query.astype("<f4").tobytes(), "RETURN", 1, "distance", *options,
             )
         )
         for number in range(1, index.vectors_per_item + 1)
     ]  # fmt: skip
-    zero = Command(("FT.SEARCH", name, b"%b @under:{%b}" % (where, documents.ZERO), "NOCONTENT", *behind))
+    zero = Command(("FT.SEARCH", name, b"%b @under:{%b}" % (below, _ZERO), "NOCONTENT", *options))
     replies: list[Any] = []
-    with AskingIndex():
-        replies = yield Batch([*asked, zero])
+    with _AskingIndex():
+        replies = yield Batch([*commands, zero])
     for reply in replies:
-        if isinstance(reply, Mapping) and (said := reply.get(b"warning")):
+        if isinstance(reply, Mapping) and (warning := reply.get(b"warning")):
             raise TimeoutError(
-                f"the server broke off a search by its index of vectors, and answered a part of it: {shown(said)}"
+                f"the server broke off a search by its index of vectors, and answered a part of it: {shown(warning)}"
             )
     return replies
 
 
-def _hits(reply: Any) -> Iterator[tuple[bytes, float | None]]:
-    """The documents of a reply of FT.SEARCH, with their distances where it has them. RESP3 answers dicts, RESP2 lists."""
+def _documents(reply: Any) -> Iterator[tuple[bytes, float | None]]:
+    """Yield the documents of a reply of FT.SEARCH, a dict with RESP3 and a list with RESP2, with their distances."""
     if isinstance(reply, Mapping):
-        for one in reply[b"results"]:
-            distance = one.get(b"extra_attributes", {}).get(b"distance")
-            yield one[b"id"], None if distance is None else float(distance)
+        for document in reply[b"results"]:
+            distance = document.get(b"extra_attributes", {}).get(b"distance")
+            yield document[b"id"], None if distance is None else float(distance)
         return
-    rest = iter(reply[1:])
-    behind = next(rest, None)
-    while behind is not None:
-        document, behind = behind, next(rest, None)
-        if isinstance(behind, list):
-            yield document, float(dict(zip(behind[::2], behind[1::2], strict=True))[b"distance"])
-            behind = next(rest, None)
+    values = iter(reply[1:])
+    following = next(values, None)
+    while following is not None:
+        name, following = following, next(values, None)
+        if isinstance(following, list):
+            yield name, float(dict(zip(following[::2], following[1::2], strict=True))[b"distance"])
+            following = next(values, None)
         else:
-            yield document, None
+            yield name, None
 
 
-def _new(
-    context: StoreContext, hits: Sequence[Sequence[tuple[bytes, float | None]]], known: dict[Partition, set[bytes]]
+def _unknown(
+    context: StoreContext,
+    ranked: Iterable[Iterable[tuple[bytes, float | None]]],
+    known: dict[Partition, set[bytes]],
 ) -> dict[Partition, list[bytes]]:
-    """The items of documents that were not found before. From now on they are known."""
+    """Return the items of documents that were not ranked before, and add them to the known ones."""
     new: dict[Partition, list[bytes]] = {}
-    for some in hits:
+    for some in ranked:
         for document, _ in some:
             partition, field = context.keyspace.item_of(document)
             if field not in (fields := known.setdefault(partition, set())):
@@ -167,11 +346,11 @@ def _new(
     return new
 
 
-def _highest(index: ServerIndex, distances: Sequence[float | None], length: float, longest: float) -> float:
-    """What no document behind these has a greater score than.
+def _highest_unseen(index: ServerIndex, distances: Sequence[float | None], length: float, longest: float) -> float:
+    """Return the highest score that a document ranked after these can have.
 
-    The server computes in float32. How wrong it is at the most is known for the cosine and for l2; for the inner product it is taken for vectors as long as
-    the longest that was seen.
+    The server computes in float32. Its greatest error is known for the cosine and for l2. For the inner product it is
+    estimated for vectors as long as the longest that was seen.
     """
     error = 2 * (index.dims + 8) * _ROUNDING
     if None in distances:  # those of the zero vector
@@ -184,39 +363,32 @@ def _highest(index: ServerIndex, distances: Sequence[float | None], length: floa
     return 1 - last + error
 
 
-def _read(
+def _read_all(
     context: StoreContext, fields: Mapping[Partition, Sequence[bytes]]
 ) -> Operation[list[tuple[Partition, Entry, Rows]]]:
-    """The items of these that are there and have vectors.
+    """Read items of several partitions with their vectors.
 
     Raises:
-        IndexNotBuilt: Other items of their partitions have no documents.
+        IndexNotBuilt: A partition has items that are not in the index.
     """
-    index = index_of(context)
+    index = _index_of(context).settings
     asked = [
-        (partition, some[start : start + FIELDS_PER_CALL])
-        for partition, some in fields.items()
-        for start in range(0, max(len(some), 1), FIELDS_PER_CALL)
+        (partition, names[start : start + FIELDS_PER_CALL])
+        for partition, names in fields.items()
+        for start in range(0, max(1, len(names)), FIELDS_PER_CALL)
     ]
-    replies = yield from together(
-        context, [ask(context, partition, scripts.GET_VECTORS, some) for partition, some in asked]
-    )
-    found = []
-    for (partition, some), reply in zip(asked, replies, strict=True):
-        if reply and reply[1] and (problem := problem_of(index, partition, reply[0])) is not None:
+    replies = yield from together(context, [_read(context, partition, some) for partition, some in asked])
+    result = []
+    for (partition, some), vectors in zip(asked, replies, strict=True):
+        if vectors.indexed and (problem := _problem_of(index, partition, vectors.mark)) is not None:
             raise IndexNotBuilt(problem)
-        found += [(partition, entry, rows) for entry, rows in decoded(context, partition, some, reply)]
-    return found
-
-
-def _is_below(partition: Partition, entry: Entry, labels: tuple[str, ...]) -> bool:
-    namespace, _ = namespace_and_key(partition, entry.field)
-    return namespace[: len(labels)] == labels
+        result += [(partition, entry, rows) for entry, rows in _decoded(context, partition, some, vectors)]
+    return result
 
 
 def _score(context: StoreContext, partition: Partition, entry: Entry, rows: Rows, query: Floats) -> float:
-    """As that of the exact search, which computes it."""
-    embedder = embedder_of(context)
+    """Compute the score as the exact search does."""
+    embedder = _index_of(context).embedder
     alone = embedder.nothing.changed((), {entry.field: rows})
-    (one,) = alone.search(query, 1, embedder.distance, partial(namespace_and_key, partition))
-    return one.score
+    (scored,) = alone.search(query, 1, embedder.distance, partial(namespace_and_key, partition))
+    return scored.score

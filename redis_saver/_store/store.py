@@ -1,13 +1,24 @@
-"""What `RedisStore` and `AsyncRedisStore` share: the settings, and what we do beyond LangGraph's interface (`interface.py`)."""
+"""Base class of `RedisStore` and `AsyncRedisStore`: settings, LangGraph's interface, and the methods beyond it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypeVar
+from itertools import islice
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.store.base import (
+    NOT_PROVIDED,
+    BaseStore,
+    GetOp,
     IndexConfig,
+    ListNamespacesOp,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    SearchOp,
     TTLConfig,
 )
 from typing_extensions import TypedDict
@@ -15,12 +26,13 @@ from typing_extensions import TypedDict
 from redis_saver._client import clients
 from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
 from redis_saver._common import keywords, times
-from redis_saver._common.display import shown
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
-from redis_saver._common.store_names import StoreKeyspace
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace
 from redis_saver._common.ttl import TTL, Expiry
-from redis_saver._engine.requests import Request
+from redis_saver._engine.requests import Operation, Request, T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
@@ -29,22 +41,34 @@ from redis_saver._storage import encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
-from redis_saver._store import directory, index_config, namespaces, server_index
-from redis_saver._store.context import StoreContext
-from redis_saver._store.index_config import RedisIndexConfig
-from redis_saver._store.interface import Interface
-from redis_saver._store.long_values import LongValues
-from redis_saver._store.places import Places
-from redis_saver._store.remembered import Remembered
-from redis_saver._store.ttl_config import to_config
+from redis_saver._store import index_config, namespaces, searching, server_search
+from redis_saver._store.calling import together
+from redis_saver._store.context import Places, Remembered, StoreContext
+from redis_saver._store.index_config import RedisIndexConfig, Texts
+from redis_saver._store.items import VersionedItem
+from redis_saver._store.reading import FIELDS_PER_GET, read
+from redis_saver._store.writing import Write, as_write, put
+from redis_saver.errors import reading_store
 
 INDEXED_CACHE_BYTES = 2**29
-"""Memory for what was read last, where it has vectors: some more than 50,000 vectors of 1,536 dimensions."""
+"""Default of `cache_bytes` with `index`: a little over 50,000 vectors of 1,536 dimensions."""
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
+_METHODS: Mapping[type[Op], str] = {GetOp: "get", SearchOp: "search", ListNamespacesOp: "list_namespaces"}
+_OF_STORES = ("omit_expired", "sweep_interval_minutes")
+"""Keys of LangGraph's `TTLConfig` that savers do not have."""
+
+
+def method_of(ops: list[Op]) -> str:
+    """Return the name of the method that made a batch: LangGraph's methods are batches of one operation."""
+    if len(ops) != 1:
+        return "batch"
+    if isinstance(ops[0], PutOp):
+        return "delete" if ops[0].value is None else "put"
+    return _METHODS.get(type(ops[0]), "batch")
 
 
 class StoreSettings(TypedDict, total=False):
-    """The settings of a store, for `from_conn_string`. The constructor of `Store` explains them."""
+    """Settings of a store, for `from_conn_string`. The constructor of `Store` explains them."""
 
     serde: SerializerProtocol | None
     prefix: str
@@ -61,9 +85,11 @@ class StoreSettings(TypedDict, total=False):
     replica_timeout: float
 
 
-class Store(Interface, Generic[ClientT]):
+class Store(BaseStore, Generic[ClientT]):
     """A store on one Redis or Valkey. Every method also has a form with an `a` in front, for asyncio."""
 
+    supports_ttl: bool = True
+    ttl_config: TTLConfig | None
     _driver: RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
 
@@ -90,16 +116,18 @@ class Store(Interface, Generic[ClientT]):
 
         Args:
             client: As a saver of the same flavour takes it; savers and stores may share one.
-            serde: The serializer of the values. Default: `FastSerializer`.
-            prefix: The beginning of all keys. A saver and a store may have the same.
-            ttl: How long after it was put, or read, an item expires that is put without a `ttl` of its own: a `timedelta`, a text such as `"30d"`, or LangGraph's
-                `TTLConfig`. `refresh_on_read` is True by default. Expired items are never answered, so `omit_expired` changes nothing. None: items
-                stay until they are deleted.
-            index: What of each item is embedded, and by what, for `search(..., query=)`: LangGraph's `IndexConfig`, or `RedisIndexConfig`. None: nothing.
-                Needs numpy (extra `vectors`).
+            serde: Serializer of the values. Default: `FastSerializer`.
+            prefix: Beginning of all keys. A saver and a store may have the same.
+            ttl: Time after its last put or read when an item expires that is put without a `ttl` of its own: a
+                `timedelta`, a text such as `"30d"`, or LangGraph's `TTLConfig`. `refresh_on_read` is True by default.
+                No call answers expired items, so `omit_expired` changes nothing. None: items stay until they are
+                deleted.
+            index: Texts of an item to embed, and the model, for `search(..., query=)`: LangGraph's `IndexConfig`, or
+                `RedisIndexConfig`. None: nothing. Needs numpy (extra `vectors`).
             compression: `"zstd"` compresses values of a kilobyte and more (extra `zstd`). Every store reads them.
-            cache_bytes: Memory for the pages, partitions and long values that were read or put last, in bytes. 0: remember nothing. None: 64 MB; 512 MB with `index`.
-            limits: The longest names and values (`name_bytes`, `value_bytes`). More raises `LimitExceeded`.
+            cache_bytes: Memory for the pages and partitions that were read last, in bytes. 0 remembers nothing.
+                None: 64 MB; 512 MB with `index`.
+            limits: Longest names and values (`name_bytes`, `value_bytes`). Longer ones raise `LimitExceeded`.
             require_encryption: As a saver takes it.
             strict: As a saver takes it.
             cluster_timeout: As a saver takes it.
@@ -127,7 +155,7 @@ class Store(Interface, Generic[ClientT]):
         serde = chosen(serde, strict=strict) or FastSerializer()
         if embedder is not None and embedder.server is not None:
             _check_server_search(client, prefix, serde)
-        self.ttl_config: TTLConfig | None = to_config(ttl)
+        self.ttl_config = _ttl_config(ttl)
         values = Context(
             serde=serde,
             keyspace=Keyspace(prefix),
@@ -139,57 +167,284 @@ class Store(Interface, Generic[ClientT]):
         )
         if cache_bytes is None:
             cache_bytes = CACHE_BYTES if index is None else INDEXED_CACHE_BYTES
-        remembered = Remembered(cache_bytes)
         self._context = StoreContext(
             values,
             keyspace,
             Places(keyspace, limits),
-            remembered,
-            LongValues(remembered),
-            not require_primary and not clients.is_cluster(client),
-            min_replicas > 0,
-            embedder,
+            Remembered(cache_bytes),
+            reads_plain=not require_primary and not clients.is_cluster(client),
+            is_replicated=min_replicas > 0,
+            embedder=embedder,
         )
 
     def __repr__(self) -> str:
-        """The class, the server without its login, the prefix and the default TTL."""
+        """Return the class, the server without its login, the prefix and the default TTL."""
         minutes = (self.ttl_config or {}).get("default_ttl")
         ttl = "none" if minutes is None else times.shown(timedelta(minutes=minutes))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
+    def _run(self, operation: Operation[T], name: str = "") -> T:
+        return self._driver.run(self._counting.call(operation, name))
+
+    async def _arun(self, operation: Operation[T], name: str = "") -> T:
+        return await self._driver.arun(self._counting.call(operation, name))
+
+    def _embed(self, texts: Texts) -> None:
+        if texts and (embedder := self._context.embedder) is not None:
+            self._driver.check_open()
+            embedder.embed(texts)
+
+    async def _aembed(self, texts: Texts) -> None:
+        """Embed on the caller's event loop, because an asynchronous client of a model works there."""
+        if texts and (embedder := self._context.embedder) is not None:
+            self._driver.check_open()
+            await embedder.aembed(texts)
+
+    # -- LangGraph's interface. `search`, `delete` and `list_namespaces` of BaseStore are batches of one operation.
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Execute operations. All reads see what was there before the puts; of several puts of an item the last counts.
+
+        The puts of one partition (namespaces with the same first two labels) are stored together or not at all: up to
+        1,000, or 8 MB.
+
+        Cost: one round trip; two if it reads and writes the same partition; two more for each kind that looks at
+        several partitions, and for the first item of a partition.
+
+        Args:
+            ops: `GetOp`, `PutOp`, `SearchOp` and `ListNamespacesOp` of `langgraph.store.base`.
+
+        Returns:
+            The results, in the order of the operations.
+
+        Raises:
+            InvalidNamespaceError: A namespace is not valid. Nothing was sent.
+        """
+        texts, ops = Texts(), list(ops)
+        operation = self._batch(ops, texts)
+        self._embed(texts)
+        return self._run(operation, method_of(ops))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """`batch` for asyncio."""
+        texts, ops = Texts(), list(ops)
+        operation = self._batch(ops, texts)
+        await self._aembed(texts)
+        return await self._arun(operation, method_of(ops))
+
+    def _batch(self, ops: list[Op], texts: Texts) -> Operation[list[Result]]:
+        """Check the arguments, encode the values, and note the texts to embed; return the operation.
+
+        Raises:
+            TypeError, ValueError: An operation makes no sense.
+        """
+        context = self._context
+        gets: dict[tuple[Partition, bool], dict[bytes, list[int]]] = {}
+        puts: dict[Partition, dict[bytes, Write]] = {}
+        searches: dict[int, Operation[Any]] = {}
+        read_partitions: set[Partition] = set()
+        reads_several = False
+        for position, op in enumerate(ops):
+            if isinstance(op, GetOp):
+                place = context.places.of(op.namespace)
+                read_partitions.add(place.partition)
+                fields = gets.setdefault((place.partition, bool(op.refresh_ttl)), {})
+                fields.setdefault(place.field(context.places.key(op.key)), []).append(position)
+            elif isinstance(op, PutOp):
+                partition, field, write = as_write(context, op)
+                writes = puts.setdefault(partition, {})
+                writes.pop(field, None)  # the last put of an item gives it its place in the order
+                writes[field] = write
+            elif isinstance(op, SearchOp):
+                searches[position] = searching.search(context, op, texts)
+                if len(op.namespace_prefix) < PARTITION_LABELS:
+                    reads_several = True
+                else:
+                    read_partitions.add(context.places.of(op.namespace_prefix).partition)
+            elif isinstance(op, ListNamespacesOp):
+                searches[position] = namespaces.list_namespaces(context, op)
+                reads_several = True
+            else:
+                raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
+        for writes in puts.values():
+            for write in writes.values():
+                texts.note(write.texts)
+        results: list[Result] = [None] * len(ops)
+        reads: list[Operation[None]] = [_into(results, position, search) for position, search in searches.items()]
+        for (partition, refresh), fields in gets.items():
+            reads += self._gets(ops, partition, refresh, fields, results)
+        changes: list[Operation[None]] = [put(context, partition, writes, texts) for partition, writes in puts.items()]
+        if reads and (reads_several or not read_partitions.isdisjoint(puts)):
+            return self._run_batch([reads, changes], results)
+        return self._run_batch([[*reads, *changes]], results)
+
+    def _run_batch(self, steps: list[list[Operation[None]]], results: list[Result]) -> Operation[list[Result]]:
+        for operations in steps:
+            yield from together(self._context, operations)
+        return results
+
+    def _gets(
+        self,
+        ops: list[Op],
+        partition: Partition,
+        refresh: bool,
+        positions: Mapping[bytes, list[int]],
+        results: list[Result],
+    ) -> Iterable[Operation[None]]:
+        names = iter(positions)
+        while some := list(islice(names, FIELDS_PER_GET)):
+            yield self._get_some(ops, partition, refresh, {field: positions[field] for field in some}, results)
+
+    def _get_some(
+        self,
+        ops: list[Op],
+        partition: Partition,
+        refresh: bool,
+        positions: Mapping[bytes, list[int]],
+        results: list[Result],
+    ) -> Operation[None]:
+        entries = yield from read(self._context, partition, list(positions), refresh=refresh)
+        for entry, asked in zip(entries, positions.values(), strict=True):
+            if entry is not None:
+                with reading_store(partition.keys[0]):
+                    for position in asked:
+                        op: Any = ops[position]
+                        results[position] = entry.item(self._context.values, tuple(op.namespace), op.key)
+
+    def get(self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None) -> VersionedItem | None:
+        """Read an item. One round trip.
+
+        Args:
+            namespace: Its namespace.
+            key: Its key.
+            refresh_ttl: True to restart its TTL. None: as `ttl` says, which means True if it says nothing.
+
+        Returns:
+            The item, with its `version`; None if there is none.
+        """
+        return self._run(self._get(namespace, str(key), refresh_ttl))
+
+    async def aget(
+        self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None
+    ) -> VersionedItem | None:
+        """`get` for asyncio."""
+        return await self._arun(self._get(namespace, str(key), refresh_ttl))
+
+    def _get(self, namespace: tuple[str, ...], key: str, refresh_ttl: bool | None) -> Operation[VersionedItem | None]:
+        if refresh_ttl is None:
+            refresh_ttl = (self.ttl_config or {}).get("refresh_on_read", True)
+        place = self._context.places.of(namespace)
+        field = place.field(self._context.places.key(key))
+        (entry,) = yield from read(self._context, place.partition, (field,), refresh=bool(refresh_ttl))
+        if entry is None:
+            return None
+        with reading_store(place.partition.keys[0]):
+            return entry.item(self._context.values, tuple(namespace), key)
+
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any] | None,
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+        if_version: int | None = None,
+    ) -> None:
+        """Store an item; it keeps its `created_at`. One round trip, three for the first item of a partition.
+
+        Args:
+            namespace: Its namespace.
+            key: Its key.
+            value: A dict with string keys and values that the serializer knows. None deletes the item.
+            index: Texts to embed: None for the `fields` of the store's `index`, False for nothing, or a list of paths.
+                A store without `index` ignores it.
+            ttl: Minutes after which it expires; None: never. Not given: as the store's `ttl` says.
+            if_version: Store it only if the item has this `version`; 0: only if there is no such item. None: in any
+                case.
+
+        Raises:
+            Conflict: It has another version. Nothing was written.
+            EncodeError: The serializer does not know a value. Nothing was written.
+        """
+        texts = Texts()
+        operation = self._put(namespace, key, value, index, ttl, if_version, texts)
+        self._embed(texts)
+        self._run(operation)
+
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any] | None,
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+        if_version: int | None = None,
+    ) -> None:
+        """`put` for asyncio."""
+        texts = Texts()
+        operation = self._put(namespace, key, value, index, ttl, if_version, texts)
+        await self._aembed(texts)
+        await self._arun(operation)
+
+    def _put(
+        self,
+        namespace: Any,
+        key: Any,
+        value: Any,
+        index: Any,
+        ttl: float | NotProvided | None,
+        if_version: int | None,
+        texts: Texts,
+    ) -> Operation[None]:
+        if value is None and if_version is not None:
+            raise TypeError(
+                f"if_version={shown(if_version)}: value=None deletes the item whatever its version is; "
+                "leave if_version out"
+            )
+        if isinstance(ttl, NotProvided):
+            ttl = (self.ttl_config or {}).get("default_ttl")
+        op = PutOp(namespace, str(key), value, index, ttl)
+        partition, field, write = as_write(self._context, op, if_version)
+        texts.note(write.texts)
+        return put(self._context, partition, {field: write}, texts)
+
+    # -- beyond LangGraph's interface
+
     async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
-        With `index={"search": "server"}` it also makes the server's index of vectors, if that is not there: it makes the documents of all items first, and
-        waits until the server has indexed them.
+        With `index={"search": "server"}` it also makes the server's index of vectors, if that is not there: it makes
+        the documents of all items first, and waits until the server has indexed them.
 
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2; or it has no vector search, and is to search.
         """
         await self._driver.acheck_version()
         if self._context.has_documents:
-            await self._arun(server_index.setup(self._context))
+            await self._arun(server_search.setup(self._context))
 
     def build_index(self) -> int:
-        """Bring items into the server's index of vectors (`index={"search": "server"}`) that were stored without it, as before there was one.
+        """Bring items into the server's index of vectors (`index={"search": "server"}`) that were stored without it.
 
         It looks at all partitions, and reads no vector: the server copies them. What is put meanwhile is indexed, too.
 
         Returns:
-            How many items were brought there; 0: none lacked.
+            The number of items that lacked in the index.
 
         Raises:
             DecodeError: The vectors of an item are of another model.
             ValueError: The store has no such index.
         """
-        return self._run(server_index.build(self._context))
+        return self._run(server_search.build_index(self._context))
 
     async def abuild_index(self) -> int:
         """`build_index` for asyncio."""
-        return await self._arun(server_index.build(self._context))
+        return await self._arun(server_search.build_index(self._context))
 
     def stats(self) -> RedisStats:
-        """A copy of what was counted so far, in this process. Nothing is sent."""
+        """Return a copy of this process's counters. Nothing is sent."""
         traffic, remembered = self._driver.traffic.numbers(), self._context.remembered.numbers()
         return RedisStats(self._counting.snapshot(), **traffic, **remembered)
 
@@ -206,13 +461,13 @@ class Store(Interface, Generic[ClientT]):
         return await self._arun(namespaces.count(self._context, namespace_prefix))
 
     def delete_namespace(self, namespace_prefix: tuple[str, ...]) -> int:
-        """Delete all items of a namespace and of those below it, such as all that is remembered of a user.
+        """Delete all items of a namespace and of those below it, such as everything about a user.
 
-        A namespace of two labels goes in one step. One of one label goes by its partitions, a longer one by a thousand items: what somebody puts meanwhile may
-        stay.
+        A namespace of two labels goes in one step. One of one label goes partition by partition, a longer one by a
+        thousand items: items that others put meanwhile may stay.
 
         Returns:
-            How many items were deleted.
+            The number of deleted items.
         """
         return self._run(namespaces.delete_namespace(self._context, namespace_prefix))
 
@@ -221,42 +476,74 @@ class Store(Interface, Generic[ClientT]):
         return await self._arun(namespaces.delete_namespace(self._context, namespace_prefix))
 
     def sweep_ttl(self) -> int:
-        """Remove what has expired, in all partitions, now. Nobody has to call it: whoever uses a partition does that there, and unused ones expire.
+        """Remove expired items of all partitions now. Optional: each call does that in its partition.
 
         Returns:
-            How many items were removed.
+            The number of removed items.
         """
-        return self._run(namespaces.sweep(self._context), name="sweep_ttl")
+        return self._run(namespaces.sweep_ttl(self._context))
 
     async def asweep_ttl(self) -> int:
         """`sweep_ttl` for asyncio."""
-        return await self._arun(namespaces.sweep(self._context), name="sweep_ttl")
+        return await self._arun(namespaces.sweep_ttl(self._context))
 
     def rebuild_directory(self) -> int:
-        """Make the directory of partitions anew, after `StoreDamaged` says that a part of it is gone. It looks at all keys of the server (SCAN).
+        """Make the directory of partitions again, after `StoreDamaged` says that a part of it is gone.
 
-        Call it while nobody puts the first item of a partition, or once more when that is over.
+        It looks at all keys of the server (SCAN). Call it while nobody puts the first item of a partition, or once
+        more when that is over.
 
         Returns:
-            How many partitions there are.
+            The number of partitions.
         """
-        return self._run(directory.rebuild(self._context), name="rebuild_directory")
+        return self._run(namespaces.rebuild_directory(self._context))
 
     async def arebuild_directory(self) -> int:
         """`rebuild_directory` for asyncio."""
-        return await self._arun(directory.rebuild(self._context), name="rebuild_directory")
+        return await self._arun(namespaces.rebuild_directory(self._context))
+
+
+def _into(results: list[Result], position: int, operation: Operation[Any]) -> Operation[None]:
+    results[position] = yield from operation
+
+
+def _ttl_config(ttl: TTL | TTLConfig) -> TTLConfig | None:
+    """Convert a TTL, as savers and LangGraph's stores take it, to LangGraph's form.
+
+    Raises:
+        TypeError, ValueError: It makes no sense.
+    """
+    if ttl is None:
+        return None
+    config: Any = {"refresh_on_read": True}
+    expiry: Any = ttl
+    if isinstance(ttl, Mapping):
+        config = {name: value for name, value in ttl.items() if name in _OF_STORES}
+        config["refresh_on_read"] = ttl.get("refresh_on_read", True)
+        if not isinstance(config.get("omit_expired", True), bool):
+            raise TypeError(f"ttl={shown(ttl)}: omit_expired is True or False")
+        interval = config.get("sweep_interval_minutes")
+        is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
+        if interval is not None and not (is_number and interval > 0):
+            raise ValueError(f"ttl={shown(ttl)}: sweep_interval_minutes is a positive number of minutes, or None")
+        expiry = {name: value for name, value in ttl.items() if name not in _OF_STORES}
+        expiry["refresh_on_read"] = config["refresh_on_read"]
+    milliseconds = ttls.parse(expiry).milliseconds
+    config["default_ttl"] = None if milliseconds is None else milliseconds / 60_000
+    return config  # type: ignore[no-any-return]
 
 
 def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) -> None:
-    """Check what the server has to see for its own index of vectors.
+    """Check that the server can see what its own index of vectors needs.
 
     Raises:
-        ValueError: It cannot see it.
+        ValueError: It cannot.
     """
     name = "index={'search': 'server'}"
     if clients.is_cluster(client):
         raise ValueError(
-            f"{name} takes no cluster: each node would search its own items only. Leave 'search' out, and the process compares vectors"
+            f"{name} takes no cluster: each node would search its own items only. Leave 'search' out, and the process "
+            "compares vectors"
         )
     if "\0" in prefix:
         raise ValueError(
@@ -264,16 +551,16 @@ def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) ->
         )
     if (kind := serde.dumps_typed(b"x")) != ("bytes", b"x"):
         raise ValueError(
-            f"{name}: the server has to see the vectors, and serde={type(serde).__name__} gives them the type {shown(kind[0])}. A store that encrypts lets "
-            "the process compare vectors: leave 'search' out"
+            f"{name}: the server has to see the vectors, and serde={type(serde).__name__} gives them the type "
+            f"{shown(kind[0])}. A store that encrypts lets the process compare vectors: leave 'search' out"
         )
 
 
 def context_of(store: Store[Any]) -> StoreContext:
-    """What operations are given of a store: for packages that run more of them. It is private to users."""
+    """Return the context of a store, for packages that run more operations. Users must not rely on it."""
     return store._context  # noqa: SLF001
 
 
 def driver_of(store: Store[Any]) -> RedisDriver | DriverWrapper[Request]:
-    """What runs a store's operations at this moment, for the same packages."""
+    """Return the current driver of a store, for the same packages."""
     return store._driver  # noqa: SLF001

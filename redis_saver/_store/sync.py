@@ -13,15 +13,16 @@ from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._store import server_index
+from redis_saver._store import server_search
 from redis_saver._store.store import Store, StoreSettings
 
 
 class RedisStore(Store[SyncClient], Block):
     """LangGraph's long-term store on plain Redis or Valkey, over a blocking client.
 
-    Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisStore` does without
-    these. Any number of OS threads may share a store, as they may share its client, before and after a fork.
+    Its `a...` methods run in worker threads, so the event loop is never blocked. A service on asyncio should use
+    `AsyncRedisStore`, which needs no worker threads. Any number of OS threads may share a store and its client, before
+    and after a fork.
     """
 
     _driver: SyncDriver | DriverWrapper[Request]
@@ -31,7 +32,7 @@ class RedisStore(Store[SyncClient], Block):
         """Check the server's version, and make its own index of vectors, as `asetup` says."""
         self._driver.check_version()
         if self._context.has_documents:
-            self._run(server_index.setup(self._context))
+            self._run(server_search.setup(self._context))
 
     @classmethod
     @keywords.checked

@@ -1,4 +1,4 @@
-"""Items as they are moved between stores: with their own moments, and what is left of their TTLs."""
+"""Items that move between stores, with their own times and the rest of their TTLs."""
 
 from __future__ import annotations
 
@@ -9,57 +9,51 @@ from typing import Any, NamedTuple
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Operation
-from redis_saver._store.answers import item_at
-from redis_saver._store.calling import ask
-from redis_saver._store.context import StoreContext
+from redis_saver._store.calling import ask, item_at
+from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, dump_value
-from redis_saver._store.listing import list_versions
-from redis_saver._store.places import namespace_and_key
+from redis_saver._store.reading import all_versions
 from redis_saver.errors import DecodeError, decoding_item, reading_store
 
 FIELDS_PER_CALL = 500
 _LATEST = 7_258_118_400_000
-"""The year 2200, in milliseconds: no moment that is stored is later, so that all sums of them stay exact in scripts."""
+"""The year 2200, in milliseconds. No stored time is later, so that sums of them stay exact in scripts."""
 
 
 class StoredItem(NamedTuple):
-    """An item, as one store has it and another is to get it."""
+    """An item that one store has and another is to get."""
 
     namespace: tuple[str, ...]
     key: str
     value: Any
-    """As the serializer decodes it: a dict, or what stays packed (`OpaqueSerializer`)."""
+    """The decoded value: a dict, or bytes that stay packed (`OpaqueSerializer`)."""
     created_at: int
     """Microseconds since 1970."""
     updated_at: int
-    """Microseconds since 1970: when it was put last."""
+    """Time of the last put, in microseconds since 1970."""
     ttl: int
-    """Milliseconds that it lives after each put, or read; 0: it does not expire."""
+    """Lifetime after each put or read, in milliseconds; 0 if it does not expire."""
     expires_at: int
-    """Milliseconds since 1970; 0: never."""
+    """Deadline in milliseconds since 1970; 0 if it does not expire."""
     size: int
-    """Bytes of its value, about."""
+    """Approximate size of the value, in bytes."""
 
 
 def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, ...]) -> Operation[list[bytes]]:
-    """The fields of the items whose namespaces begin with these labels, in order. One round trip for four thousand items of the partition."""
+    """List the fields of the items whose namespaces begin with these labels. One round trip per 4,000 items."""
     prefix = member(labels[PARTITION_LABELS:])
-    page = yield from list_versions(context, partition)
-    found = set(page.found)
-    while page.above:
-        page = yield from list_versions(context, partition, page.above)
-        found.update(page.found)
-    return sorted(field for field in found if field.startswith(prefix))
+    versions = yield from all_versions(context, partition)
+    return sorted(field for field in versions if field.startswith(prefix))
 
 
 def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
-    """Some items by their fields: as many of the first ones as one reply holds, at least one. None: it is gone. An error: it cannot be decoded."""
-    reply = yield from ask(context, partition, scripts.EXPORT_ITEMS, fields[:FIELDS_PER_CALL])
-    if not reply:
+    """Read the first items, as many as one reply holds; None for one that is gone, an error for one that is damaged."""
+    values = (yield from ask(context, partition, scripts.EXPORT_ITEMS, fields[:FIELDS_PER_CALL])).values
+    if not values:
         return [None] * len(fields)
-    answered = zip(fields, reply[::2], reply[1::2], strict=False)
+    answered = zip(fields, values[::2], values[1::2], strict=False)
     return [_stored(context, partition, field, record, deadline) for field, record, deadline in answered]
 
 
@@ -81,14 +75,14 @@ def _stored(
 
 
 class ItemPlace(NamedTuple):
-    """Where an item is, or would be."""
+    """Partition and field of an item."""
 
     partition: Partition
     field: bytes
 
 
 def find_place(context: StoreContext, item: StoredItem) -> ItemPlace:
-    """Where an item belongs.
+    """Return the place of an item.
 
     Raises:
         InvalidNamespaceError, LimitExceeded: It cannot be stored.
@@ -102,7 +96,7 @@ class Import(NamedTuple):
 
     item: StoredItem
     expected: int
-    """The version that is to be there; 0: none."""
+    """Version that the item must have; 0 if it must not exist."""
     partition: Partition
     field: bytes
     value: bytes
@@ -119,22 +113,25 @@ def as_import(context: StoreContext, item: StoredItem, expected: int) -> Import:
 
 
 def new_put() -> str:
-    """A name for a put, by which scripts know one that is sent twice."""
+    """Return a random name for a put, by which scripts recognize one that is sent twice."""
     return os.urandom(8).hex()
 
 
 def import_items(
     context: StoreContext, partition: Partition, some: Sequence[Import], made_by: str
 ) -> Operation[list[Import]]:
-    """Store some items of a partition, in one step, three round trips. Returns those that were left: they do not have the version that was expected.
+    """Store some items of a partition in one step; return those that did not have the expected version.
 
-    It may run again with the same `made_by`: what it stored before is not stored again, and is not among those that were left.
+    Three round trips. It may run again with the same `made_by`: items that it stored before are neither stored again
+    nor returned.
     """
     arguments: list[Argument] = []
     for item, expected, _, field, value in some:
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
         ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
         arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
-    reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [one.field for one in some])
+    reply = yield from ask(
+        context, partition, scripts.IMPORT_ITEMS, arguments, [item_import.field for item_import in some]
+    )
     with reading_store(partition.keys[0]):
-        return [some[item_at(position, len(some))] for position in reply[1:]] if reply else []
+        return [some[item_at(position, len(some))] for position in reply.values]

@@ -1,7 +1,8 @@
-"""The vectors of a partition's items as a process keeps them, and the exact search in them. Needs numpy (extra `vectors`).
+"""Vectors of a partition's items in memory, and the exact search. Needs numpy (extra `vectors`).
 
-A search is two passes. The first one multiplies all rows with the query in float32, as fast as memory is read, and errs by a little, of which a bound is known.
-The second one computes in float64 the scores of all items that may be among the best within that bound. So the result is that of float64 throughout.
+A search has two passes. The first multiplies all rows with the query in float32, as fast as memory is read. Its error
+has a known bound. The second computes the scores of all items that may be among the best within that bound, in float64.
+So the result is the same as if all scores were computed in float64.
 """
 
 from __future__ import annotations
@@ -15,91 +16,91 @@ from numpy.typing import NDArray
 from redis_saver._store.index_config import Distance
 
 Rows: TypeAlias = NDArray[np.float32]
-"""Vectors, one a row: `(vectors, dims)`."""
+"""Vectors as rows: `(vectors, dims)`."""
 Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 
 MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
-"""Lengths of vectors between which no product of two leaves the range of a float32. Those of embeddings are about 1."""
+"""Shortest and longest vector, so that no product of two leaves the range of float32. Embeddings have about 1."""
 BLOCK_BYTES = 2**25
-"""The largest block. So an index that grows never copies or reserves more than that at a time."""
+"""Maximum size of a block: an index that grows copies or reserves no more at a time."""
 MIN_ROWS = 8
-"""The rows of the smallest block."""
+"""Number of rows of the smallest block."""
 SPARSE = 4
-"""Where not even one row in so many may be found, those are copied together and the others are not read."""
+"""If fewer than one row in 4 may be found, these rows are copied, and the others are not read."""
 WASTE = 3
-"""Where more than one row in so many is of no item any more, the others are copied into new blocks."""
-NEAREST = 8
-"""A filter is asked about the nearest one in so many items, and then about all: that is faster, as it goes through memory in order."""
-GROUP = 16
-"""So many scores are a group."""
+"""If more than one row in 3 belongs to no item any more, the other rows are copied into new blocks."""
 _ROUNDING = 2.0**-24
-"""The relative rounding error of a float32."""
+"""Relative rounding error of float32."""
 
 
 class Scored(NamedTuple):
-    """An item that was found."""
+    """An item with its score."""
 
     score: float
-    """The greater, the nearer: cosine similarity, inner product, or (for l2) the distance times -1. If the item has several vectors: of the nearest one."""
+    """Cosine similarity, inner product, or (for l2) the distance times -1; greater is nearer. Of several vectors of an
+    item, the nearest counts."""
     field: bytes
 
 
 def lengths(rows: Rows) -> Floats:
-    """The Euclidean length of each row. It does not depend on the other rows."""
+    """Return the Euclidean length of each row. It does not depend on the other rows."""
     wide = rows.astype(np.float64)
-    found: Floats = np.sqrt((wide * wide).sum(axis=1))
-    return found
+    result: Floats = np.sqrt((wide * wide).sum(axis=1))
+    return result
 
 
 class VectorIndex:
-    """Vectors of items at one moment. Nobody changes it: `changed` makes another one, which shares the memory of the rows that stay."""
+    """Vectors of items at one moment. Nobody changes an index: `changed` makes another one.
+
+    The new index shares the memory of the rows that stay.
+    """
 
     def __init__(self, dims: int) -> None:
-        """Begin with none, of so many dimensions."""
+        """Start without vectors; they have `dims` dimensions."""
         self.dims = dims
         self._blocks: list[Rows] = []
-        """The rows, some at a time. All blocks are full, but for the last one."""
+        """Rows. All blocks are full, except the last."""
         self._may_append = [True]
-        """Holds something if what is free in the last block may be written: the first index that is made from this one takes it."""
+        """Not empty if the free rows of the last block may be written. The first index made from this one takes it."""
         self._fields: list[bytes] = []
-        """The items, those that are gone, too."""
+        """All items, including those that are gone."""
         self._number: dict[bytes, int] = {}
-        """Where in `_fields` each item is that is there."""
+        """Position in `_fields` of each present item."""
         self._alive = np.zeros(0, np.bool_)
-        """Whether each item of `_fields` is there, with the rows of that place."""
+        """True for each item of `_fields` that is present, with the rows at that position."""
         self._starts: Integers = np.zeros(1, np.intp)
-        """The first row of each item of `_fields`; then the number of rows."""
+        """First row of each item of `_fields`; then the number of rows."""
         self._lengths: Floats = np.zeros(0)
 
     def __len__(self) -> int:
-        """How many items have vectors."""
+        """Return the number of items with vectors."""
         return len(self._number)
 
     def __contains__(self, field: bytes) -> bool:
-        """Whether an item has vectors."""
+        """True if an item has vectors."""
         return field in self._number
 
     def __iter__(self) -> Iterator[bytes]:
-        """The fields of the items that have vectors."""
+        """Iterate over the fields of the items with vectors."""
         return iter(self._number)
 
     @property
     def size(self) -> int:
-        """Bytes of memory, about."""
+        """Approximate memory in bytes."""
         return sum(block.nbytes for block in self._blocks) + 150 * len(self._fields) + self._lengths.nbytes
 
     # -- making another one
 
-    def changed(self, removed: Iterable[bytes], given: Mapping[bytes, Rows]) -> VectorIndex:
-        """The index with other vectors.
+    def changed(self, removed: Iterable[bytes], changes: Mapping[bytes, Rows]) -> VectorIndex:
+        """Return an index with other vectors.
 
         Args:
-            removed: Fields of items that have none any more. They need not have had any.
-            given: By field, all vectors that an item has now, `(k, dims)`; k may be 0.
+            removed: Fields of items to remove; they need not be in the index.
+            changes: All vectors of each changed item by field, `(k, dims)`; k may be 0.
         """
         alive, number = self._alive.copy(), dict(self._number)
-        for field in (*removed, *given):
+        for field in (*removed, *changes):
             if (gone := number.pop(field, None)) is not None:
                 alive[gone] = False
         total, living = len(self._lengths), int(np.diff(self._starts)[alive].sum())
@@ -113,12 +114,12 @@ class VectorIndex:
                 self._may_append.pop()
             except IndexError:  # another index was made from this one, and writes there
                 new._blocks = list(self._used())
-        if added := {field: rows for field, rows in given.items() if len(rows)}:
+        if added := {field: rows for field, rows in changes.items() if len(rows)}:
             new._append(list(added), np.concatenate(list(added.values())), [len(rows) for rows in added.values()])
         return new
 
     def _used(self) -> Iterator[Rows]:
-        """The blocks, as far as they are used."""
+        """Yield the used part of each block."""
         left = len(self._lengths)
         for block in self._blocks:
             yield block[:left]
@@ -134,7 +135,10 @@ class VectorIndex:
         self._lengths = np.concatenate([self._lengths, lengths(rows)])
 
     def _write(self, rows: Rows) -> None:
-        """Copy rows behind the others: into what is free, then into new blocks. The first block grows by copies, as one is multiplied in less time than several."""
+        """Append rows: to the free part of the last block, then to new blocks.
+
+        The first block grows by copying, because one block is multiplied in less time than several.
+        """
         used, room = len(self._lengths), sum(map(len, self._blocks))
         largest = max(MIN_ROWS, BLOCK_BYTES // (4 * self.dims))
         if used + len(rows) > room and room < largest:
@@ -155,7 +159,7 @@ class VectorIndex:
             rows = rows[largest:]
 
     def _compacted(self, alive: NDArray[np.bool_]) -> VectorIndex:
-        """The items that are there, without the rows of others."""
+        """Return an index of the present items, without other rows."""
         new = VectorIndex(self.dims)
         counts = np.diff(self._starts)
         if rows := np.flatnonzero(np.repeat(alive, counts)).tolist():
@@ -164,7 +168,7 @@ class VectorIndex:
         return new
 
     def _gathered(self, rows: Integers) -> Rows:
-        """Copies of rows by their numbers, which ascend."""
+        """Return copies of rows by their ascending numbers."""
         parts, begin, first = [], 0, 0
         for block in self._blocks:
             end = int(np.searchsorted(rows, first + len(block)))
@@ -182,18 +186,15 @@ class VectorIndex:
         distance: Distance,
         order: Callable[[bytes], Any],
         among: Iterable[bytes] | None = None,
-        passes: Callable[[bytes], bool] | None = None,
     ) -> list[Scored]:
-        """The items that are nearest to a query, best first.
+        """Return the items nearest to a query, best first.
 
         Args:
             query: A vector, `(dims,)`.
-            most: How many to find, at the most.
-            distance: What the score is.
-            order: Makes what items with the same score are ordered by, of their fields.
-            among: The fields of those that may be found, each once; None: all. Those without vectors are passed over.
-            passes: Whether an item may be found, by its field; None: each may. It is asked about the nearest items first, and where enough of these pass, about
-                no others.
+            most: Maximum number of items.
+            distance: Measure of the score.
+            order: Sort key of a field, for items with the same score.
+            among: Fields of the items that may be found, each once; None for all. Items without vectors are skipped.
         """
         length = float(np.sqrt((query * query).sum()))
         if distance == "cosine" and length > 0:
@@ -201,50 +202,31 @@ class VectorIndex:
         items = self._items(among)
         if most <= 0 or not len(items):
             return []
-        candidates = self._candidates(query, length, items, most, distance, passes)
+        candidates = self._candidates(query, length, items, most, distance)
         if not len(candidates):
             return []
         scores = self._exact(query, candidates, distance)
-        found = [Scored(score, self._fields[item]) for item, score in zip(candidates.tolist(), scores, strict=True)]
-        found.sort(key=lambda one: (-one.score, order(one.field)))
-        return found[:most]
+        result = [Scored(score, self._fields[item]) for item, score in zip(candidates.tolist(), scores, strict=True)]
+        result.sort(key=lambda scored: (-scored.score, order(scored.field)))
+        return result[:most]
 
     def _items(self, among: Iterable[bytes] | None) -> Integers:
-        """Where in `_fields` the items are that have vectors: those with these fields, or all. In ascending order."""
+        """Return the ascending positions in `_fields` of items with vectors, of these fields or all."""
         if among is None:
             return np.flatnonzero(self._alive)
         number = self._number
         return np.array(sorted([number[field] for field in among if field in number]), np.intp)
 
-    def _candidates(
-        self,
-        query: Floats,
-        length: float,
-        items: Integers,
-        most: int,
-        distance: Distance,
-        passes: Callable[[bytes], bool] | None,
-    ) -> Integers:
-        """Those of some items that may be among the best: whose scores, at the most, reach what so many have at the least. In ascending order.
-
-        Args:
-            query: As in `search`.
-            length: That of the query.
-            items: Those that may be found, in ascending order.
-            most: As in `search`.
-            distance: As in `search`.
-            passes: As in `search`.
-        """
+    def _candidates(self, query: Floats, length: float, items: Integers, most: int, distance: Distance) -> Integers:
+        """Return the items that may be among the `most` best: their upper bounds reach the `most`-th lower bound."""
         if most >= len(items):
-            return items if passes is None else items[self._all_passing(items, passes)]
+            return items
         low, high = self._bounds(query, length, items, distance)
-        if passes is not None:
-            places = self._nearest_passing(items, low, high, most, passes)
-            items, low, high = items[places], low[places], high[places]
-        return items[high >= _least_of_best(low, most)] if most < len(items) else items
+        best: Integers = items[high >= np.partition(low, len(low) - most)[len(low) - most]]
+        return best
 
     def _bounds(self, query: Floats, length: float, items: Integers, distance: Distance) -> tuple[Floats, Floats]:
-        """What the score of each of some items is at the least and at the most, by products of float32."""
+        """Return the lower and the upper bound of each item's score, from products in float32."""
         narrow = query.astype(np.float32)
         if SPARSE * len(items) < len(self._fields):
             counts = self._starts[items + 1] - self._starts[items]
@@ -255,33 +237,12 @@ class VectorIndex:
         low, high = _of_items(*self._rough(products, self._lengths, length, distance), self._starts[:-1])
         return (low, high) if len(items) == len(self._fields) else (low[items], high[items])
 
-    def _all_passing(self, items: Integers, passes: Callable[[bytes], bool]) -> Integers:
-        """The places in `items` of those that pass. In ascending order."""
-        fields = self._fields
-        return np.array([place for place, item in enumerate(items.tolist()) if passes(fields[item])], np.intp)
-
-    def _nearest_passing(
-        self, items: Integers, low: Floats, high: Floats, most: int, passes: Callable[[bytes], bool]
-    ) -> Integers:
-        """As `_all_passing`, without such as score less than so many others that pass; if these are not found soon, with them."""
-        if (count := len(items) // NEAREST) <= most:
-            return self._all_passing(items, passes)
-        nearest = np.argpartition(high, len(items) - count)[len(items) - count :]
-        nearest = nearest[np.argsort(-high[nearest])]
-        found: list[int] = []
-        least = -np.inf
-        for place, item, at_most in zip(nearest.tolist(), items[nearest].tolist(), high[nearest].tolist(), strict=True):
-            if at_most < least:
-                return np.array(sorted(found), np.intp)
-            if passes(self._fields[item]):
-                found.append(place)
-                if len(found) == most:
-                    least = low[found].min()
-        return self._all_passing(items, passes)
-
     def _rough(self, products: Rows, long: Floats, length: float, distance: Distance) -> tuple[Floats, Floats | float]:
-        """Scores from the products of float32, and how wrong they are at the most. Those of l2 are others, in the same order."""
-        # A sum of n products errs by n roundings at the most, in whatever order it is made; some more for what was rounded before, and is rounded behind.
+        """Return scores from products in float32, and bounds of their errors.
+
+        The scores of l2 are other numbers in the same order.
+        """
+        # A sum of n products errs by at most n roundings, in any order; 8 more for roundings before and after it.
         error = length * (self.dims + 8) * _ROUNDING
         if distance == "cosine":
             return products / np.where(long > 0, long, 1.0), error
@@ -291,7 +252,7 @@ class VectorIndex:
         return 2.0 * products - squares, (2.0 * error) * long + _ROUNDING * squares
 
     def _exact(self, query: Floats, items: Integers, distance: Distance) -> list[float]:
-        """The scores of items by float64."""
+        """Compute the scores of items in float64."""
         counts = self._starts[items + 1] - self._starts[items]
         rows = _ranges(self._starts[items], counts)
         scores = np.empty(len(rows))
@@ -303,7 +264,10 @@ class VectorIndex:
 
 
 def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
-    """The scores of rows by float64. Each row is computed by itself (BLAS would not), so that the same vector has the same score wherever it is."""
+    """Compute the scores of rows in float64.
+
+    Each row is computed alone, which BLAS does not do. So the same vector has the same score in every place.
+    """
     if distance == "l2":
         apart = rows - query
         apart *= apart
@@ -317,7 +281,7 @@ def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floa
 
 
 def _ranges(begins: Integers, counts: Integers) -> Integers:
-    """The numbers from each beginning on, so many of each, one behind the other."""
+    """Concatenate ranges of numbers, by their beginnings and lengths."""
     ends = np.cumsum(counts)
     if int(ends[-1]) == len(begins):
         return begins
@@ -325,15 +289,8 @@ def _ranges(begins: Integers, counts: Integers) -> Integers:
 
 
 def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple[Floats, Floats]:
-    """What the score of each item is at the least and at the most, from those of its rows; of several rows the nearest one counts."""
+    """Return the bounds of each item's score from those of its rows; of several rows the nearest counts."""
     low, high = scores - errors, scores + errors
     if len(begins) == len(scores):
         return low, high
     return np.maximum.reduceat(low, begins), np.maximum.reduceat(high, begins)
-
-
-def _least_of_best(scores: Floats, most: int) -> float:
-    """What so many of the scores reach. Of many scores it is not the greatest such number, but that of the best ones of some groups, which is found in less time."""
-    if len(scores) >= 4 * GROUP * most:
-        scores = scores[: len(scores) // GROUP * GROUP].reshape(GROUP, -1).max(axis=0)
-    return float(np.partition(scores, len(scores) - most)[len(scores) - most])

@@ -1,154 +1,186 @@
-"""Operations that change items."""
+"""Operations that store and delete items of a partition."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from langgraph.store.base import PutOp
+
+from redis_saver._common import config as configs
+from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation
-from redis_saver._store.answers import checked, item_at
-from redis_saver._store.calling import ask
-from redis_saver._store.context import StoreContext
-from redis_saver._store.listing import list_versions
-from redis_saver._store.places import namespace_and_key
-from redis_saver._store.texts import Texts
+from redis_saver._store.calling import ask, checked, item_at
+from redis_saver._store.context import StoreContext, namespace_and_key
+from redis_saver._store.index_config import Texts
+from redis_saver._store.items import encode_value
+from redis_saver._store.reading import list_versions
 from redis_saver.errors import Conflict, reading_store
 
-if TYPE_CHECKING:
-    from redis_saver._store.vectors import Rows
-
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
-"""So many items, and about so many bytes, are stored in one step."""
+"""Maximum number of items, and approximate maximum of bytes, that one script stores."""
 ANY_VERSION = b""
-_ARGUMENTS, _VALUE = 6, 4
-"""An item has so many arguments of the script, and its value is this one."""
 
 
 class Write(NamedTuple):
-    """What is to become of an item."""
+    """New state of an item."""
 
     value: bytes
-    """What a record has of it; nothing: it is deleted."""
+    """Value as a record has it; empty to delete the item."""
     ttl: int = 0
-    """Milliseconds; 0: none."""
+    """Milliseconds; 0 for none."""
     expected: bytes = ANY_VERSION
-    """The version it has to have; `0`: it must not be there."""
+    """Version that the item must have; `0` if it must not exist."""
     texts: Sequence[str] = ()
-    """Those whose vectors it has."""
+    """Texts whose vectors it gets."""
 
 
 DELETION = Write(b"")
 
 
+def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
+    """Check and encode a put; return its partition, field and write."""
+    places = context.places
+    place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
+    key = places.key(op.key)
+    if op.value is None:
+        return place.partition, place.field(key), DELETION
+    value = encode_value(context.values, op.namespace, key, op.value)
+    expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
+    texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
+    return place.partition, place.field(key), Write(value, _milliseconds(op.ttl), expected, texts)
+
+
+def _checked_version(version: Any) -> int:
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise TypeError(
+            f"if_version={shown(version)}: write the version of the item that get() returned, "
+            "or 0 if there must be none"
+        )
+    if version < 0:
+        raise ValueError(
+            f"if_version={shown(version)}: a version is not negative; 0 means that there must be no such item"
+        )
+    configs.number("if_version", version, 0, whole=True)
+    return version
+
+
+def _milliseconds(minutes: Any) -> int:
+    """Convert the TTL of an item; 0 for none.
+
+    Raises:
+        TypeError, ValueError: It is not a number of minutes, or out of range.
+    """
+    if minutes is None:
+        return 0
+    if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
+        raise TypeError(f"ttl={shown(minutes)}: the TTL of an item is a number of minutes, or None for none")
+    return ttls.parse({"default_ttl": minutes}).milliseconds or 0
+
+
 def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:
-    """Store and delete items of a partition, by their fields. A thousand (8 MB) are one step; more are several.
+    """Store and delete items of a partition, by their fields. A script takes up to 1,000 items or 8 MB.
 
     Args:
         context: The store.
-        partition: Where the items are.
-        writes: What is to become of them.
-        texts: What was embedded for these writes.
+        partition: The partition of the items.
+        writes: New states of the items.
+        texts: The embedded texts of these writes.
 
     Raises:
         Conflict: An item has another version than expected.
     """
-    for fields in _steps(context, writes) if writes else ():
+    for fields in _batches(context, writes) if writes else ():
         arguments: list[Argument] = []
-        names = _new_names(len(fields))
-        for field, made_by in zip(fields, names, strict=True):
-            write = writes[field]
-            vectors = _vectors(context, partition, field, texts.rows(write.texts)) if write.texts else b""
-            arguments += (field, write.expected, write.ttl, made_by, write.value, vectors)
-        values = [writes[field].value for field in fields]
-        splices = context.long_values.splices(partition, fields, values)
-        sent = _with_splices(arguments, splices) if splices else arguments
-        reply = yield from ask(context, partition, scripts.PUT_ITEMS, sent, fields)
-        code, *said = reply or (0,)
-        if code == StoreReply.STALE_BASE:
-            code, *said = (yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)) or (0,)
-        if code == StoreReply.CONFLICT:
+        digits = os.urandom(8 * len(fields)).hex()  # by its digits the script recognizes a put that is sent twice
+        for position, field in enumerate(fields):
+            value, ttl, expected, own_texts = writes[field]
+            vectors = _vectors(context, partition, field, own_texts, texts) if own_texts else b""
+            arguments += (field, expected, ttl, digits[16 * position : 16 * position + 16], value, vectors)
+        reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
+        if reply.code == StoreReply.CONFLICT:
             with reading_store(partition.keys[0]):
-                field, version = fields[item_at(said[0], len(fields))], int(said[1])
+                field, version = fields[item_at(reply.values[0], len(fields))], int(reply.values[1])
             raise _conflict(partition, field, version, writes)
-        context.long_values.keep_put(partition, fields, names, values)
-        if code == StoreReply.EMPTIED:
-            yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, said[0]))
+        if reply.code == StoreReply.EMPTIED:
+            yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, reply.values[0]))
 
 
-def _new_names(count: int) -> list[str]:
-    """A name for the put of each item: by it the script knows a request that is sent twice, and processes know the value."""
-    digits = os.urandom(8 * count).hex()
-    return [digits[at : at + 16] for at in range(0, len(digits), 16)]
+def _vectors(
+    context: StoreContext, partition: Partition, field: bytes, own_texts: Sequence[str], texts: Texts
+) -> bytes:
+    assert context.embedder is not None  # noqa: S101 - else no write has texts
+    return context.embedder.encode(context.values, *namespace_and_key(partition, field), texts.rows(own_texts))
 
 
-def _with_splices(arguments: Sequence[Argument], splices: Mapping[int, bytes]) -> list[Argument]:
-    """The arguments with splices in place of the values of items at these positions."""
-    sent = list(arguments)
-    for position, splice in splices.items():
-        sent[position * _ARGUMENTS + _VALUE] = splice
-    return sent
-
-
-def _vectors(context: StoreContext, partition: Partition, field: bytes, rows: Rows) -> bytes:
-    assert context.embedder is not None  # noqa: S101 - else nothing is embedded
-    return context.embedder.encode(context.values, *namespace_and_key(partition, field), rows)
-
-
-def _steps(context: StoreContext, writes: Mapping[bytes, Write]) -> Sequence[list[bytes]]:
-    steps: list[list[bytes]] = [[]]
+def _batches(context: StoreContext, writes: Mapping[bytes, Write]) -> Sequence[list[bytes]]:
+    """Split the fields into as many as one script takes."""
+    batches: list[list[bytes]] = [[]]
     size, of_vector = 0, 4 * context.embedder.dims if context.embedder else 0
     for field, write in writes.items():
         own = len(field) + len(write.value) + of_vector * len(write.texts)
         size += own
-        if steps[-1] and (len(steps[-1]) >= MAX_PUTS or size > MAX_BYTES):
-            steps.append([])
+        if batches[-1] and (len(batches[-1]) >= MAX_PUTS or size > MAX_BYTES):
+            batches.append([])
             size = own
-        steps[-1].append(field)
-    return steps
+        batches[-1].append(field)
+    return batches
 
 
-def _conflict(partition: Partition, field: bytes, found: int, writes: Mapping[bytes, Write]) -> Conflict:
+def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[bytes, Write]) -> Conflict:
     namespace, key = namespace_and_key(partition, field)
     expected = int(writes[field].expected)
-    there = f"has version {found}" if found else "is not there"
+    there = f"has version {version}" if version else "is not there"
     was = f"version {expected}" if expected else "that it is not there"
     return Conflict(
-        f"item {shown(key)} of namespace {shown(namespace)} {there}, and if_version expects {was}. Nothing was written now. It may have been "
-        "written before only if the client sent it twice after a lost reply, and 16 other puts with if_version, or a deletion of all items, came in "
-        "between. Read the item again, apply the change to what it is now, and put that with its version",
-        found,
+        f"item {shown(key)} of namespace {shown(namespace)} {there}, and if_version expects {was}. Nothing was written "
+        "now. It may have been written before only if the client sent it twice after a lost reply, and 16 other puts "
+        "with if_version, or a deletion of all items, came in between. Read the item again, apply the change to what "
+        "it is now, and put that with its version",
+        version,
     )
 
 
 def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
-    """Delete the items of a partition whose fields begin so, a thousand at a time. Returns how many."""
+    """Delete the items of a partition whose fields begin with a prefix, page by page; return how many."""
     removed, above, is_last = 0, 0, False
     while not is_last:
         page = yield from list_versions(context, partition, above)
-        fields = [field for field in page.found if field.startswith(prefix)]
+        fields = [field for field in page.by_field if field.startswith(prefix)]
         yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
         removed, above, is_last = removed + len(fields), page.above, not page.above
     return removed
 
 
+class _Swept(NamedTuple):
+    """Reply of `sweep_items.lua`."""
+
+    more: int
+    """1 if more has expired than one call removes, or a code."""
+    gone: int
+    left: int
+    refused: bytes
+    """Tokens up to this one may leave the directory."""
+
+
 def clean(context: StoreContext, partition: Partition, token: Any, what: str = "expired") -> Operation[int]:
-    """Remove what has expired in a partition, or `all` of it; if nothing is left, it leaves the directory. Returns how many items went.
+    """Remove expired items of a partition, or `all`; return how many. An empty partition leaves the directory.
 
     Args:
         context: The store.
         partition: The partition.
-        token: That of its entry in the directory; 0 if that was not read.
+        token: Token of its entry in the directory; 0 if unknown.
         what: `expired` or `all`.
     """
     removed, more = 0, 1
     while more:
         reply = yield Call(scripts.SWEEP_ITEMS, partition.keys, (token, what))
-        more, gone, left, refused = checked(scripts.SWEEP_ITEMS, partition.keys[0], reply)
+        more, gone, left, refused = _Swept(*checked(scripts.SWEEP_ITEMS, partition.keys[0], reply).values)
         if more == StoreReply.DOCUMENTED and what == "all":
             gone, what = (yield from delete_below(context, partition, b"")), "expired"
         elif more and not gone:

@@ -13,13 +13,14 @@ from redis_saver._tiered_store.store import TwoTierStore
 class AsyncTieredStore(TwoTierStore[AsyncRedisStore], AsyncBlock):
     """An `AsyncRedisStore` in front of any store.
 
-    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An `AsyncPostgresStore` is bound to its loop, and
-    answers the calls of that loop; calls from other loops, OS threads and children run on a loop in the background, with connections of their own to Postgres.
+    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An
+    `AsyncPostgresStore` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads
+    and children run on a loop in the background, with their own connections to Postgres.
     """
 
     _hot_class, _driver_class = AsyncRedisStore, AsyncTieredDriver
     _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
 
     async def setup(self) -> None:
-        """The same as `asetup`, so await it."""
+        """Call `asetup`. Await it."""
         await self.asetup()

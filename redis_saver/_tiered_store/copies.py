@@ -11,17 +11,17 @@ from langgraph.store.base import Item, SearchItem
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Argument, Operation
+from redis_saver._engine.requests import Argument, Batch, Command, Operation
+from redis_saver._store import namespaces
 from redis_saver._store.calling import ask
-from redis_saver._store.context import StoreContext
+from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, encode_value
-from redis_saver._store.places import namespace_and_key
 from redis_saver._store.writing import MAX_BYTES, MAX_PUTS
 from redis_saver.errors import EncodeError, KeyConflict, LimitExceeded, reading_store
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
-UPDATED_DIGITS = 14
+_UPDATED_DIGITS = 14
 """A copy has cold's `updated_at` where an item of a `RedisStore` has 16 hex digits that name its put."""
 
 
@@ -33,11 +33,11 @@ class Copy(NamedTuple):
     ttl: int = 0
     updated: bytes = b"0"
     value: bytes = b""
-    """Nothing: there is none to store."""
+    """Empty if there is nothing to store."""
 
 
 def aware(item: Item) -> Item:
-    """An item with times that say UTC: some stores answer naive ones."""
+    """Make the times of an item say UTC: some stores answer naive ones."""
     for name in ("created_at", "updated_at"):
         if getattr(item, name).tzinfo is None:
             setattr(item, name, getattr(item, name).replace(tzinfo=timezone.utc))
@@ -45,13 +45,13 @@ def aware(item: Item) -> Item:
 
 
 def copy_of(context: StoreContext, field: bytes, item: Item, ttl: int) -> Copy | None:
-    """A copy of what cold answered. None if hot cannot have one: its serializer does not know the value, or its limits do not allow it."""
+    """Return a copy of cold's item; None if hot's serializer or limits refuse the value."""
     aware(item)
     try:
         value = encode_value(context.values, item.namespace, item.key, item.value)
     except (EncodeError, LimitExceeded):
         return None
-    updated = b"%0*x" % (UPDATED_DIGITS, _micros(item.updated_at))
+    updated = b"%0*x" % (_UPDATED_DIGITS, _micros(item.updated_at))
     return Copy(field, _micros(item.created_at), ttl, updated, value)
 
 
@@ -60,25 +60,26 @@ def _micros(moment: datetime) -> int:
 
 
 def updated_of(entry: Entry, partition: Partition) -> int:
-    """Cold's `updated_at` of a copy, in microseconds.
+    """Return cold's `updated_at` of a copy, in microseconds.
 
     Raises:
-        KeyConflict: It is no copy.
+        KeyConflict: It is not a copy.
     """
-    if len(entry.made_by) != UPDATED_DIGITS:
+    if len(entry.made_by) != _UPDATED_DIGITS:
         namespace, key = namespace_and_key(partition, entry.field)
         raise KeyConflict(
-            f"item {shown(key)} of namespace {shown(namespace)} in hot is no copy of what cold has: it was put into the RedisStore itself. Nothing was changed. "
-            "Give the RedisStore in front of another store a prefix= of its own; put into cold what only this one has"
+            f"item {shown(key)} of namespace {shown(namespace)} in hot is no copy of what cold has: it was put into "
+            "the RedisStore itself. Nothing was changed. Give the RedisStore in front of another store a prefix= of "
+            "its own; put into cold what only this one has"
         )
     return int(entry.made_by, 16)
 
 
 def item_of(context: StoreContext, partition: Partition, entry: Entry) -> Item:
-    """The item that a copy is of, as cold answered it.
+    """Return the item of a copy, as cold answered it.
 
     Raises:
-        KeyConflict: It is no copy.
+        KeyConflict: It is not a copy.
         DecodeError: It cannot be decoded.
     """
     updated = _EPOCH + updated_of(entry, partition) * _MICROSECOND
@@ -89,41 +90,44 @@ def item_of(context: StoreContext, partition: Partition, entry: Entry) -> Item:
 
 
 def search_item_of(context: StoreContext, partition: Partition, entry: Entry) -> SearchItem:
-    """`item_of`, as `search` answers it."""
+    """Return `item_of` as `search` answers it."""
     item = item_of(context, partition, entry)
     return SearchItem(item.namespace, item.key, item.value, item.created_at, item.updated_at)
 
 
 class Read(NamedTuple):
-    """What hot has of some items."""
+    """Copies of some items."""
 
     miss: bytes
-    """What names the miss, for fills; nothing if hot has all of them, or does not answer."""
+    """Name of the miss, for fills; empty if hot has all of the items."""
     entries: dict[bytes, Entry]
 
 
 def read(context: StoreContext, partition: Partition, fields: Sequence[bytes]) -> Operation[Read]:
     """Read copies. One round trip."""
-    asked = with_notes(partition, writing=False)
-    miss, *records = yield from ask(context, asked, scripts.GET_COPIES, fields)
+    reply = yield from ask(context, with_notes(partition, writing=False), scripts.GET_COPIES, fields)
+    miss, *records = reply.values
     with reading_store(partition.keys[0]):
-        found = zip(fields, records, strict=True)
-        return Read(miss, {field: Entry(field, record) for field, record in found if record is not None})
+        pairs = zip(fields, records, strict=True)
+        return Read(miss, {field: Entry(field, record) for field, record in pairs if record is not None})
 
 
 def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Sequence[Copy]) -> Operation[int]:
-    """Store copies of what cold answered after a miss. Answers how many were stored. One round trip for a thousand (8 MB), three if they are the first of a partition."""
-    stored, asked = 0, with_notes(partition, writing=False)
-    for some in steps(copies):
+    """Store copies of what cold answered after a miss; return how many were stored.
+
+    One round trip for a thousand (8 MB), three if they are the first of a partition.
+    """
+    stored, with_keys = 0, with_notes(partition, writing=False)
+    for some in batches(copies):
         arguments: list[Argument] = [argument for copy in some for argument in copy]
-        (text,) = yield from ask(context, asked, scripts.FILL_COPIES, (miss, *arguments))
+        (count,) = (yield from ask(context, with_keys, scripts.FILL_COPIES, (miss, *arguments))).values
         with reading_store(partition.keys[0]):
-            stored += int(text)
+            stored += int(count)
     return stored
 
 
-def steps(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
-    """As many copies as one script takes, and so on."""
+def batches(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
+    """Split copies into as many as one script takes."""
     some: list[Copy] = []
     size = 0
     for copy in copies:
@@ -134,3 +138,35 @@ def steps(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
         some.append(copy)
     if some:
         yield some
+
+
+# -- for `redis-saver forget`, which deletes items in cold and in hot itself
+
+
+def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bool]:
+    """Return True if a store has copies in the partitions of these labels, or had some within a day.
+
+    A store that has copies has nothing else, so one item of each partition tells. Two round trips per 256 partitions.
+    """
+    for some in namespaces.windows((yield from namespaces.partitions(context, labels))):
+        keys = [with_notes(partition, writing=False).keys for partition, _ in some]
+        if any((yield Batch([Command(("EXISTS", notes)) for *_, notes in keys]))):
+            return True
+        oldest = yield Batch([Command(("ZRANGE", order, 0, 0)) for _, order, *_ in keys])
+        first = [(items, fields[0]) for (items, *_), fields in zip(keys, oldest, strict=True) if fields]
+        records = (yield Batch([Command(("HMGET", *names)) for names in first])) if first else []
+        for (items, field), (record,) in zip(first, records, strict=True):
+            with reading_store(items):
+                if record is not None and len(Entry(field, record).made_by) == _UPDATED_DIGITS:
+                    return True
+    return False
+
+
+def forget_misses(context: StoreContext, labels: tuple[str, ...]) -> Operation[None]:
+    """Remove the notes of the partitions of these labels, so that no earlier miss is filled any more.
+
+    Call it when cold has deleted the items, and delete the copies then. For writers it is as if the notes were
+    evicted. One round trip per 256 partitions.
+    """
+    for some in namespaces.windows((yield from namespaces.partitions(context, labels))):
+        yield Batch([Command(("UNLINK", *with_notes(partition, writing=True).keys[-2:])) for partition, _ in some])

@@ -1,37 +1,51 @@
-"""What `TieredStore` and `AsyncTieredStore` share: a store of ours that answers, in front of one that remembers."""
+"""Base class of `TieredStore` and `AsyncTieredStore`: a `RedisStore` that answers, in front of another store."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from langgraph.store.base import NOT_PROVIDED, BaseStore, NotProvided, Op, Result, TTLConfig
+from langgraph.store.base import (
+    NOT_PROVIDED,
+    BaseStore,
+    GetOp,
+    ListNamespacesOp,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    SearchOp,
+    TTLConfig,
+)
 
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords
-from redis_saver._common.display import kind_of
+from redis_saver._common import ttl as ttls
+from redis_saver._common.display import kind_of, shown
+from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, name_of
 from redis_saver._store.aio import AsyncRedisStore
-from redis_saver._store.store import context_of
+from redis_saver._store.namespaces import check as check_listing
+from redis_saver._store.searching import check as check_search
+from redis_saver._store.store import context_of, method_of
 from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import TieredDriver
 from redis_saver._tiered.requests import Tiered, TieredRequest, setup
 from redis_saver._tiered.saver import with_own_errors
-from redis_saver._tiered_store import operations, searching
-from redis_saver._tiered_store.context import StoreTiers
-from redis_saver._tiered_store.stats import TieredStoreStats
+from redis_saver._tiered_store import reading, writing
+from redis_saver._tiered_store.context import StoreTiers, TieredStoreStats
 
 Hot = TypeVar("Hot", RedisStore, AsyncRedisStore)
 
 
 class TwoTierStore(BaseStore, Generic[Hot]):
-    """What both flavours share.
+    """Base class of the sync and the async store.
 
-    Writes go to `cold`, and return when it has them. `hot` has copies of what was read or written lately, and answers reads of these. `docs/tiered-store.md`
-    explains it. All writers must use tiers over the same two stores.
+    Writes go to `cold`, and return when it has them. `hot` has copies of recently read or written items, and answers
+    reads of these. `docs/tiered-store.md` explains it. All writers must use tiers over the same two stores.
     """
 
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
@@ -44,12 +58,15 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         """Put a store in front of another. Both stay yours.
 
         Args:
-            hot: A `RedisStore` (for `AsyncTieredStore` an `AsyncRedisStore`), with a prefix that nothing else puts items into. Give it a TTL: so long a copy lives,
-                read or not; so long an item may be answered that was changed in cold by others, or has expired there.
-            cold: Any other store of LangGraph's, such as a `PostgresStore` on which `setup()` was called. It decides what can be stored, and how values come back
-                (as JSON). A blocking one is called in worker threads by `AsyncTieredStore`.
-            on_hot_error: Where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone, and so do writes that are under way. A new
-                write raises in any case, and cold does not get it: other processes may still see hot, and would believe it.
+            hot: A `RedisStore` (for `AsyncTieredStore` an `AsyncRedisStore`), with a prefix of its own. Give it a TTL,
+                which is the lifetime of a copy, read or not. For as long hot may answer an item that others changed in
+                cold, or that has expired there.
+            cold: Any other LangGraph store, such as a `PostgresStore` on which `setup()` was called. It decides which
+                values can be stored, and returns them as JSON. `AsyncTieredStore` calls a blocking one in worker
+                threads.
+            on_hot_error: If hot cannot be reached, `"raise"` its error, or `"bypass"` it: reads go to cold alone, and
+                so do writes that have begun. A new write raises in any case, and cold does not get it, because other
+                processes may still reach hot and read old copies.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
@@ -74,7 +91,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         forks.watch(self._tiers.counts)
 
     def __repr__(self) -> str:
-        """The class, hot, and the class of cold."""
+        """Return the class, hot, and the class of cold."""
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__})"
 
     def _run(self, operation: Tiered[T], name: str = "") -> T:
@@ -105,8 +122,9 @@ class TwoTierStore(BaseStore, Generic[Hot]):
             ttl: Minutes after which it expires in cold; None: never. Not given: as cold's `TTLConfig` says.
 
         Raises:
-            TypeError: There is an `if_version`, which a `RedisStore` has: cold has no versions to compare. Nothing was written.
-            ValueError: There is a `ttl`, and hot has none.
+            TypeError: `if_version` was given, which only a `RedisStore` has: cold has no versions to compare. Nothing
+                was written.
+            ValueError: `ttl` was given, and hot has no TTL.
         """
         super().put(namespace, key, value, index, ttl=ttl)
 
@@ -124,28 +142,30 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         await super().aput(namespace, key, value, index, ttl=ttl)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Execute operations. All reads see what was there before the puts; of several puts of an item the last one counts.
+        """Execute operations. All reads see the state before the puts; of several puts of an item the last counts.
 
-        Cost: for reads one round trip to hot, two with a search that it answers; what it does not have takes one call of cold, and another round trip or two. Puts
-        take two round trips to hot and two calls of cold; deletions alone take one call.
+        Cost: reads take one round trip to hot, two with a search that hot answers. If hot lacks something, they also
+        take one call of cold, and one or two more round trips. Puts take two round trips to hot and two calls of cold;
+        deletions alone take one call.
 
         Args:
             ops: `GetOp`, `PutOp`, `SearchOp` and `ListNamespacesOp` of `langgraph.store.base`.
 
         Returns:
-            The results, in the order of the operations. Each `Item` is without a version, with the times that cold has.
+            The results, in the order of the operations. Each `Item` has cold's times, and no version.
 
         Raises:
             InvalidNamespaceError: A namespace is not valid. Nothing was sent.
-            Exception: Whatever cold raises. It may have stored the puts all the same; until their write intents expire (5 minutes), reads of these items go to cold.
+            Exception: Any error of cold. Cold may have stored the puts all the same. Reads of these items go to cold
+                until the write intents expire (5 minutes).
         """
-        given = list(ops)
-        return self._run(operations.batch(self._tiers, given), operations.method_of(given))
+        ops = list(ops)
+        return self._run(batch(self._tiers, ops), method_of(ops))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
-        given = list(ops)
-        return await self._arun(operations.batch(self._tiers, given), operations.method_of(given))
+        ops = list(ops)
+        return await self._arun(batch(self._tiers, ops), method_of(ops))
 
     def warm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """Bring copies of all items under a prefix of two labels to hot, so that it answers searches, too.
@@ -156,13 +176,14 @@ class TwoTierStore(BaseStore, Generic[Hot]):
             namespace_prefix: Two labels, such as `("memories", "user-1")`.
 
         Returns:
-            Whether hot has all of them. If not, somebody wrote one of them meanwhile, or there are more than 2,000, or hot could not take one.
+            True if hot has all of them. False if another writer wrote one of them meanwhile, if there are more than
+            2,000, or if hot could not store one.
         """
-        return self._run(searching.warm(self._tiers, namespace_prefix))
+        return self._run(reading.warm(self._tiers, namespace_prefix))
 
     async def awarm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """`warm` for asyncio."""
-        return await self._arun(searching.warm(self._tiers, namespace_prefix))
+        return await self._arun(reading.warm(self._tiers, namespace_prefix))
 
     async def asetup(self) -> None:
         """Set up both: check hot's server, and call `setup` of cold, which creates its tables. Some have none.
@@ -176,7 +197,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         await self._arun(setup(self.cold))
 
     def stats(self) -> TieredStoreStats:
-        """A copy of what was counted so far, in this process."""
+        """Return a copy of this process's counters."""
         return self._tiers.counts.snapshot(self._counting)
 
     def _measured(self) -> Measured:
@@ -184,8 +205,62 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
 
 
+def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
+    """Check the arguments; return the operation, whose reads see what was there before the puts.
+
+    Raises:
+        TypeError, ValueError: An operation makes no sense.
+    """
+    places, reads = tiers.hot.places, reading.Reads(ops)
+    puts: list[PutOp] = []
+    writes: dict[Partition, dict[bytes, PutOp]] = {}
+    for position, op in enumerate(ops):
+        if isinstance(op, GetOp):
+            place = places.of(op.namespace)
+            fields = reads.gets.setdefault(place.partition, {})
+            fields.setdefault(place.field(places.key(op.key)), []).append(position)
+        elif isinstance(op, PutOp):
+            place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
+            _check_ttl(tiers, op)
+            puts.append(op)
+            writes.setdefault(place.partition, {})[place.field(places.key(op.key))] = op
+        elif isinstance(op, SearchOp):
+            labels, _ = check_search(op)
+            if reading.may_be_hot(op):
+                reads.searches[position] = places.of(labels)
+            else:
+                reads.others.append(position)
+        elif isinstance(op, ListNamespacesOp):
+            check_listing(op)
+            reads.others.append(position)
+        else:
+            raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
+    return _batch(tiers, reads, puts, writes)
+
+
+def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: writing.Writes) -> Tiered[list[Result]]:
+    results: list[Result] = [None] * len(reads.ops)
+    yield from reading.run(tiers, reads, results)
+    if puts:
+        yield from writing.write(tiers, puts, writes)
+    return results
+
+
+def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:
+    if op.ttl is None:
+        return
+    if isinstance(op.ttl, bool) or not isinstance(op.ttl, (int, float)) or not 0 < op.ttl < float("inf"):
+        raise ValueError(f"ttl={shown(op.ttl)}: the TTL of an item is a positive number of minutes, or None for none")
+    ttls.parse({"default_ttl": op.ttl})
+    if not tiers.ttl:
+        raise ValueError(
+            f"ttl={shown(op.ttl)}: hot has no TTL, so it might answer the item when cold has let it expire. Give the "
+            "RedisStore a ttl=, of at most half of the shortest TTL in cold"
+        )
+
+
 def _ttl_of_copies(hot: RedisStore | AsyncRedisStore, of_cold: TTLConfig | None) -> int:
-    """How long copies live, in milliseconds; 0: for ever.
+    """Return the lifetime of copies in milliseconds; 0 if they do not expire.
 
     Raises:
         ValueError: Items of cold expire, and hot would keep copies for longer.
@@ -194,7 +269,8 @@ def _ttl_of_copies(hot: RedisStore | AsyncRedisStore, of_cold: TTLConfig | None)
     if cold_minutes is not None and (minutes is None or minutes > cold_minutes / 2):
         kept = "has no TTL" if minutes is None else f"keeps copies for {minutes:g} minutes"
         raise ValueError(
-            f"hot {kept}, and items of cold expire after {cold_minutes:g} minutes without a read. A read that hot answers does not begin that time anew: give the "
-            f"RedisStore a ttl= of half of it at the most, such as timedelta(minutes={cold_minutes / 2:g})"
+            f"hot {kept}, and items of cold expire after {cold_minutes:g} minutes without a read. A read that hot "
+            "answers does not begin that time anew: give the RedisStore a ttl= of half of it at the most, such as "
+            f"timedelta(minutes={cold_minutes / 2:g})"
         )
     return 0 if minutes is None else max(1, round(minutes * 60_000))

@@ -13,7 +13,8 @@ from redis_saver._tiered_store.store import TwoTierStore
 class TieredStore(TwoTierStore[RedisStore], Block):
     """A `RedisStore` in front of any store. Its `a...` methods run in worker threads.
 
-    It works before and after a fork, if `cold` does. A `PostgresStore` does: the child makes connections of its own, with the same settings.
+    It works before and after a fork, if `cold` does. A `PostgresStore` does: the child opens its own connections, with
+    the same settings.
     """
 
     _hot_class, _driver_class = RedisStore, SyncTieredDriver

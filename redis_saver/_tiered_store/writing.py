@@ -1,4 +1,4 @@
-"""Writing: hot forgets the items, cold stores them, hot gets copies of what cold has then."""
+"""Writes: hot drops its copies, cold stores the items, hot gets copies of what cold has then."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redis_saver._store.calling import NO_ANNOUNCEMENT, ask
 from redis_saver._store.writing import MAX_PUTS
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
 from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
-from redis_saver._tiered_store.copies import Copy, copy_of, steps
+from redis_saver._tiered_store.copies import Copy, batches, copy_of
 from redis_saver.errors import StoreBusy, reading_store
 
 Writes: TypeAlias = Mapping[Partition, Mapping[bytes, PutOp]]
@@ -34,13 +34,13 @@ class Begun(NamedTuple):
     fields: Sequence[bytes]
     change: bytes = b"0"
     left: bytes = b""
-    """How many copies are left, if those were all; else nothing."""
+    """Number of copies that are left, if hot had all before; else empty."""
 
 
 def write(tiers: StoreTiers, puts: Sequence[PutOp], writes: Writes) -> Tiered[None]:
     """Put and delete items.
 
-    Two round trips to hot; to cold a call that writes and, unless all are deleted, one that reads.
+    Two round trips to hot; a call of cold that writes, and one that reads unless all items are deleted.
 
     Args:
         tiers: The store.
@@ -60,29 +60,31 @@ def _begin(tiers: StoreTiers, writes: Writes, writer: str) -> Tiered[list[Begun]
         fields = list(of_partition)
         to_begin += [Begun(partition, fields[at : at + MAX_PUTS]) for at in range(0, len(fields), MAX_PUTS)]
     try:
-        return (yield from ask_each(tiers, [(one.partition, partial(_begun, tiers, one, writer)) for one in to_begin]))
-    except Exception:  # whatever it was, cold was not told: so whatever began has ended
-        yield Attempt(Batch([_ended_without_copies(one, writer) for one in to_begin]))
+        begins = [(begun.partition, partial(_begun, tiers, begun, writer)) for begun in to_begin]
+        return (yield from ask_each(tiers, begins))
+    except Exception:  # cold was not told, so each write that began ends here
+        yield Attempt(Batch([_ended_without_copies(begun, writer) for begun in to_begin]))
         raise
 
 
-def _ended_without_copies(one: Begun, writer: str) -> Call:
-    arguments = (*NO_ANNOUNCEMENT, *_ended(one, writer, [Copy(field) for field in one.fields]))
-    return Call(scripts.END_WRITES, with_notes(one.partition, writing=True).keys, arguments)
+def _ended_without_copies(begun: Begun, writer: str) -> Call:
+    arguments = (*NO_ANNOUNCEMENT, *_end_arguments(begun, writer, [Copy(field) for field in begun.fields]))
+    return Call(scripts.END_WRITES, with_notes(begun.partition, writing=True).keys, arguments)
 
 
-def _begun(tiers: StoreTiers, one: Begun, writer: str) -> Operation[Begun]:
-    asked = with_notes(one.partition, writing=True)
-    change, left = yield from ask(tiers.hot, asked, scripts.BEGIN_WRITES, (writer, *one.fields))
-    return one._replace(change=change, left=left)
+def _begun(tiers: StoreTiers, begun: Begun, writer: str) -> Operation[Begun]:
+    with_keys = with_notes(begun.partition, writing=True)
+    reply = yield from ask(tiers.hot, with_keys, scripts.BEGIN_WRITES, (writer, *begun.fields))
+    change, left = reply.values
+    return begun._replace(change=change, left=left)
 
 
 def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
-    """The items that were put, as cold has them now. None if cold does not answer: it has them, and later reads fill hot."""
-    put = [op for of_partition in writes.values() for op in of_partition.values() if op.value is not None]
-    if not put:
+    """Read what cold has of the items that were put. None if it does not answer: later reads fill hot."""
+    puts = [op for of_partition in writes.values() for op in of_partition.values() if op.value is not None]
+    if not puts:
         return {}
-    gets = [GetOp(tuple(op.namespace), op.key, refresh_ttl=False) for op in put]
+    gets = [GetOp(tuple(op.namespace), op.key, refresh_ttl=False) for op in puts]
     items, error = yield Attempt(ColdCall("batch", (gets,)))
     if error is not None:
         tiers.counts.errors += 1
@@ -94,12 +96,12 @@ def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
 
 
 def _end(tiers: StoreTiers, begun: Sequence[Begun], writer: str, writes: Writes, items: Items | None) -> Tiered[None]:
-    ends = [(one, some) for each in begun for one, some in _with_copies(tiers, each, writes[each.partition], items)]
+    ends = [end for each in begun for end in _with_copies(tiers, each, writes[each.partition], items)]
     stored = None
     with suppress(StoreBusy):
         stored = yield from unless_full(ask_each(tiers, _ending(tiers, ends, writer)))
-    if stored is None:  # hot is full, or its directory does not take the partition; but what removes can be done
-        without = [(one._replace(left=b""), [Copy(copy.field) for copy in some]) for one, some in ends]
+    if stored is None:  # hot is full, or its directory does not take the partition; removing copies still works
+        without = [(each._replace(left=b""), [Copy(copy.field) for copy in some]) for each, some in ends]
         stored = yield from ask_each(tiers, _ending(tiers, without, writer))
     tiers.counts.fills += sum(stored)
     tiers.counts.refused += sum(1 for _, some in ends for copy in some if copy.value) - sum(stored)
@@ -108,7 +110,7 @@ def _end(tiers: StoreTiers, begun: Sequence[Begun], writer: str, writes: Writes,
 def _with_copies(
     tiers: StoreTiers, begun: Begun, ops: Mapping[bytes, PutOp], items: Items | None
 ) -> list[tuple[Begun, list[Copy]]]:
-    """What ends a write in a partition: as many scripts as its copies take."""
+    """Split the end of a write in a partition into as many scripts as its copies take."""
     copies, is_whole = [], items is not None
     for field in begun.fields:
         item = items.get((tuple(ops[field].namespace), ops[field].key)) if items else None
@@ -116,32 +118,36 @@ def _with_copies(
         tiers.counts.refused += copy is None
         is_whole = is_whole and copy is not None
         copies.append(copy or Copy(field))
-    found = list(steps(copies))
-    if not is_whole or len(found) > 1 or len(begun.fields) < len(ops):
+    parts = list(batches(copies))
+    if not is_whole or len(parts) > 1 or len(begun.fields) < len(ops):
         begun = begun._replace(left=b"")
-    return [(begun, some) for some in found]
+    return [(begun, part) for part in parts]
 
 
 def _ending(
     tiers: StoreTiers, ends: Sequence[tuple[Begun, Sequence[Copy]]], writer: str
 ) -> list[tuple[Partition, Callable[[], Operation[int]]]]:
-    return [(begun.partition, partial(_ended_in_hot, tiers, begun, writer, some)) for begun, some in ends]
+    return [(begun.partition, partial(_ended, tiers, begun, writer, some)) for begun, some in ends]
 
 
-def _ended_in_hot(tiers: StoreTiers, begun: Begun, writer: str, copies: Sequence[Copy]) -> Operation[int]:
-    asked = with_notes(begun.partition, writing=True)
-    said, *token = yield from ask(tiers.hot, asked, scripts.END_WRITES, _ended(begun, writer, copies))
-    if said != StoreReply.EMPTIED:
+def _ended(tiers: StoreTiers, begun: Begun, writer: str, copies: Sequence[Copy]) -> Operation[int]:
+    """End a write in hot; return how many copies were stored."""
+    with_keys = with_notes(begun.partition, writing=True)
+    reply = yield from ask(tiers.hot, with_keys, scripts.END_WRITES, _end_arguments(begun, writer, copies))
+    if reply.code != StoreReply.EMPTIED:
         with reading_store(begun.partition.keys[0]):
-            return int(said)
-    yield Call(scripts.WITHDRAW, tiers.hot.keyspace.directory, (begun.partition.member, *token))
+            return int(reply.values[0])
+    yield Call(scripts.WITHDRAW, tiers.hot.keyspace.directory, (begun.partition.member, reply.values[0]))
     return 0
 
 
-def _ended(begun: Begun, writer: str, copies: Sequence[Copy]) -> list[Argument]:
+def _end_arguments(begun: Begun, writer: str, copies: Sequence[Copy]) -> list[Argument]:
     return [writer, begun.change, begun.left, *(argument for copy in copies for argument in copy)]
 
 
 def _ttl(tiers: StoreTiers, op: PutOp) -> int:
-    """How long the copy lives, in milliseconds. Half as long as the item at the most, so that reads in its second half reach cold, and its TTL begins anew there."""
+    """Return the lifetime of the copy in milliseconds.
+
+    It is at most half of the item's, so that reads in the second half reach cold, which restarts the item's TTL.
+    """
     return tiers.ttl if op.ttl is None else min(tiers.ttl, max(1, round(op.ttl * 30_000)))

@@ -28,7 +28,7 @@ from redis_saver._cli.main import main
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._migrate import engine, files
-from redis_saver._store import directory
+from redis_saver._store import namespaces
 from redis_saver.migrate import ItemsReport, migrate_items, opened_store
 
 MEMORIES, OTHERS, ALIKE = ("memories", "user-1"), ("memories", "user-2"), ("memories", "user-10")
@@ -393,7 +393,7 @@ def test_the_directory_is_read_in_pages(places: Places, here: str, monkeypatch: 
         for user in range(25):
             store.put(("memories", f"u{user}"), "k", {})
     for size in (24, 25, 26, 5, 1):
-        monkeypatch.setattr(directory, "PARTITIONS_PER_CALL", size)
+        monkeypatch.setattr(namespaces, "PARTITIONS_PER_CALL", size)
         with opened_store(there, target=False) as source:
             found = [item.namespace for item in source.items(())]
             assert len(found) == len(set(found)) == 25 == source.count(("memories",))

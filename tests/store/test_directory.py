@@ -13,8 +13,9 @@ from uniform import Target, Uniform
 
 from redis_saver import RedisStore, StoreDamaged
 from redis_saver._common.store_names import StoreKeyspace
-from redis_saver._store import calling, namespaces, operations
-from redis_saver._store.texts import Texts
+from redis_saver._store import calling, namespaces
+from redis_saver._store.index_config import Texts
+from redis_saver._store.writing import as_write, put
 
 NS = ("memories", "user")
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
@@ -48,18 +49,18 @@ class Turn:
         self._next(self._driver.request(self._request))
 
 
-def writing(key: str) -> Callable[[Any], Any]:
-    return lambda context: operations.put_one(context, PutOp(NS, key, {"n": 1}), None, Texts())
+def putting(key: str, value: Any) -> Callable[[Any], Any]:
+    def make(context: Any) -> Any:
+        partition, field, write = as_write(context, PutOp(NS, key, value))
+        return put(context, partition, {field: write}, Texts())
 
-
-def deleting(key: str) -> Callable[[Any], Any]:
-    return lambda context: operations.delete(context, NS, key)
+    return make
 
 
 ACTORS: dict[str, Callable[[Any], Any]] = {
-    "writer": writing("a"),
-    "other writer": writing("b"),
-    "deleter": deleting("a"),
+    "writer": putting("a", {"n": 1}),
+    "other writer": putting("b", {"n": 1}),
+    "deleter": putting("a", None),
     "cleaner": lambda context: namespaces.count(context, ()),
     "wiper": lambda context: namespaces.delete_namespace(context, NS),
 }
@@ -146,7 +147,7 @@ async def test_a_writer_that_was_stopped_longer_than_its_token_is_refused(
     clock = Clock()
     monkeypatch.setattr(calling, "time", clock)
     store, other = target.store().saver, target.store().saver
-    turn = Turn(store, writing("a"))  # type: ignore[arg-type]
+    turn = Turn(store, putting("a", {"n": 1}))  # type: ignore[arg-type]
     for _ in range(stops_before):
         turn.step()
     other.count(())
@@ -161,7 +162,7 @@ async def test_a_writer_that_was_stopped_longer_than_its_token_is_refused(
 
 async def test_an_announcement_whose_writer_died_is_withdrawn_by_who_lists(target: Target) -> None:
     store = target.store()
-    turn = Turn(Target(target.name, "sync", target.url, target.prefix).store().saver, writing("a"))  # type: ignore[arg-type]
+    turn = Turn(Target(target.name, "sync", target.url, target.prefix).store().saver, putting("a", {"n": 1}))  # type: ignore[arg-type]
     turn.step()
     turn.step()
     assert directory(target) == [b"memories\0user\0"]

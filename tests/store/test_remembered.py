@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redis_saver._store.remembered import Remembered
+from redis_saver._store.context import Remembered
 
 
 def test_those_not_used_for_longest_go_first() -> None:
@@ -23,7 +23,7 @@ def test_those_not_used_for_longest_go_first() -> None:
     remembered.put("e", "E", 1)
     remembered.forget("e")
     remembered.forget("e")
-    assert (remembered.get("e"), remembered._size) == (None, 0)
+    assert (remembered.get("e"), remembered.numbers()["cache_bytes"]) == (None, 0)
 
 
 def test_nothing_is_remembered_without_memory() -> None:

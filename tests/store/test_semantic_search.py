@@ -29,7 +29,6 @@ from redis_saver import (
     StrictSerializer,
 )
 from redis_saver._common.store_names import StoreKeyspace
-from redis_saver._store.items import Entry
 
 NS = ("memories", "user-1")
 MEMBER = b"memories\0user-1\0"
@@ -111,25 +110,6 @@ async def test_filters_and_deeper_namespaces_come_before_the_ranking(store: Unif
     assert [(item.key, item.namespace) for item in both] == [
         (key, namespace) for key, _ in wanted("cosine", "apple", texts) for namespace in (NS, (*NS, "deep"))
     ], "ties are by namespace and key"
-
-
-@pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_filter_that_is_often_passed_looks_at_few_values(
-    target: Target, store: Uniform, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Values are decoded when a filter looks at them: of the newest items, and of the nearest ones. Where few pass, of all."""
-    texts = [f"apple {number}" for number in range(1000)]
-    for start in range(0, 1000, 250):
-        await store.batch([PutOp(NS, text, {"text": text, "n": int(text[6:])}) for text in texts[start : start + 250]])
-    reader, seen = target.store(index=Model().index(fields=["text"])), set[bytes]()
-    value = Entry.value
-    monkeypatch.setattr(Entry, "value", lambda self, *about: (seen.add(self.field), value(self, *about))[1])
-    late = {text: [text] for text in texts if int(text[6:]) >= 500}
-    by = {"n": {"$gte": 500}}
-    assert found(await reader.search(NS, query="apple 7", filter=by, limit=3)) == wanted("cosine", "apple 7", late, 3)
-    assert len(seen) < 150
-    assert found(await reader.search(NS, query="apple 7", filter={"n": 7})) == [("apple 7", 1.0)]
-    assert len(seen) == 1000
 
 
 async def test_the_best_of_many_partitions(store: Uniform) -> None:

@@ -22,7 +22,7 @@ from redis_saver import Conflict, KeyConflict, RedisStore, StoreDamaged, Unsuppo
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._engine import scripts
 from redis_saver._store.items import encode_value
-from redis_saver._store.texts import Texts
+from redis_saver._store.index_config import Texts
 from redis_saver._store.writing import Write, put
 
 NS = ("memories", "user-1")

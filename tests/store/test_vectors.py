@@ -32,10 +32,6 @@ def unique(field: bytes) -> bytes:
     return field
 
 
-def third(field: bytes) -> bool:
-    return int(field) % 3 == 0
-
-
 def random_rows(random: Any, count: int, dims: int) -> Any:
     return random.standard_normal((count, dims), dtype=np.float32)
 
@@ -70,8 +66,6 @@ def test_the_best_of_20000_are_those_of_brute_force_in_float64(kind: Any, distan
         assert found == sorted(found, key=lambda one: (-one.score, one.field)), "ties are by field"
         for most in (1, 10):
             assert index.search(query, most, distance, unique) == found[:most], "a shorter search is its beginning"
-            some = [one for one in found if third(one.field)]
-            assert index.search(query, most, distance, unique, None, third) == some[:most], "so is one with a filter"
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -118,11 +112,9 @@ def check(random: Any, index: VectorIndex, model: dict[bytes, Any]) -> None:
     query, most = random.standard_normal(12), int(random.integers(0, 25))
     step = int(random.integers(1, 9))
     allowed = None if step == 1 else [name(number) for number in range(0, 60, step)]
-    passes = None if random.random() < 0.5 else lambda field: field[-1] % 3 > 0
     within = model if allowed is None else {field: rows for field, rows in model.items() if field in allowed}
-    within = within if passes is None else {field: rows for field, rows in within.items() if passes(field)}
     for distance in DISTANCES:
-        found = index.search(query, most, distance, unique, allowed, passes)  # type: ignore[arg-type]
+        found = index.search(query, most, distance, unique, allowed)
         wanted = best(distance, query.tolist(), within, most)
         assert [one.field for one in found] == [field for field, _ in wanted]
         assert np.allclose([one.score for one in found], [score for _, score in wanted])
@@ -146,8 +138,6 @@ def test_the_same_vector_has_the_same_score_wherever_it_is(monkeypatch: pytest.M
         assert len({one.score for one in same}) == 1 and [int(one.field) for one in same] == copies
         few = index.search(query, 10, distance, unique, [name(n) for n in copies[-20:]])
         assert [one.score for one in few] == [same[0].score] * 10
-        last = index.search(query, 10, distance, unique, None, lambda field: int(field) in copies[-20:])
-        assert last == few, "a filter finds them, too"
 
 
 def test_zero_vectors_have_cosine_0() -> None:
@@ -213,28 +203,3 @@ def test_the_first_pass_reads_only_rows_that_may_be_found_where_these_are_few(mo
     monkeypatch.setattr(VectorIndex, "_used", lambda _: pytest.fail("all rows are read"))
     assert len(index.search(np.ones(8), 5, "l2", unique, map(name, range(0, 5000, 50)))) == 5
     assert gathered[0] == 100 and gathered[1] < 20
-
-
-@pytest.mark.parametrize("distance", DISTANCES)
-def test_a_filter_is_asked_about_the_nearest_items_first(distance: Any) -> None:
-    """Where few pass, or only far away, it is asked about all, and about few of them twice."""
-    index = index_of(random_rows(np.random.default_rng(7), 5000, 8))
-    ranking = index.search(np.ones(8), 5000, distance, unique)
-    far = {one.field for one in ranking[3000:]}
-    filters: dict[str, Any] = {
-        "often": third,
-        "far": far.__contains__,
-        "rarely": lambda field: int(field) % 100 == 7,
-        "once": lambda field: field == name(4321),
-        "never": lambda _: False,
-    }
-    for kind, filtering in filters.items():
-        asked: list[bytes] = []
-        passes = lambda field: (asked.append(field), filtering(field))[1]  # noqa: B023, E731
-        wanted = [one for one in ranking if filtering(one.field)]
-        for most in (10, 1, 300):
-            asked.clear()
-            assert index.search(np.ones(8), most, distance, unique, None, passes) == wanted[:most], kind
-            if (kind, most) == ("often", 10):
-                assert len(asked) < 100 and set(asked) == {one.field for one in ranking[: len(asked)]}
-        assert len(asked) <= 5000 + 5000 // vectors.NEAREST, kind

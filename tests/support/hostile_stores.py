@@ -16,7 +16,7 @@ from langgraph.store.memory import InMemoryStore
 from redis_saver import Conflict, RedisCache, RedisStore, TieredStore
 from redis_saver._store import transfer
 from redis_saver._store.store import context_of, driver_of
-from redis_saver._tiered_store import erasing
+from redis_saver._tiered_store import copies
 from redis_saver.errors import RedisSaverError
 
 PREFIX = "hostile"
@@ -49,7 +49,7 @@ def _moved(store: Any) -> Any:
             except InvalidNamespaceError:  # the engine says so of the item, and goes on
                 continue
             run(transfer.import_items(context, partition, [one], transfer.new_put()))
-    return run(erasing.holds_copies(context, NS)), run(erasing.forget_misses(context, NS))
+    return run(copies.holds_copies(context, NS)), run(copies.forget_misses(context, NS))
 
 
 STORE: dict[str, Callable[[Any], Any]] = {

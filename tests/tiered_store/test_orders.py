@@ -16,7 +16,8 @@ from uniform import Target
 
 from redis_saver import TieredStore
 from redis_saver._store import namespaces
-from redis_saver._tiered_store import operations, searching
+from redis_saver._tiered_store import reading, writing
+from redis_saver._tiered_store.store import batch
 
 NS = ("a", "b")
 INTENT = 300_000
@@ -24,20 +25,20 @@ NAMES = [(NS, "k"), ((*NS, "deep"), "l")]
 pytestmark = [pytest.mark.parametrize("target_name", ["redis"]), pytest.mark.parametrize("flavour", ["sync"])]
 
 
-def batch(*ops: Any) -> Callable[[Any], Any]:
-    return lambda tiers: operations.batch(tiers, ops)
+def batching(*ops: Any) -> Callable[[Any], Any]:
+    return lambda tiers: batch(tiers, list(ops))
 
 
 ACTORS: dict[str, Callable[[Any], Any]] = {
-    "writer": batch(PutOp(NS, "k", {"n": 1})),
-    "other writer": batch(PutOp(NS, "k", {"n": 2})),
-    "writer of both": batch(PutOp(NS, "k", {"n": 3}), PutOp((*NS, "deep"), "l", {"n": 3})),
-    "writer of another": batch(PutOp((*NS, "deep"), "l", {"n": 4})),
-    "deleter": batch(PutOp(NS, "k", None)),
-    "reader": batch(GetOp(NS, "k"), GetOp((*NS, "deep"), "l")),
-    "searcher": batch(SearchOp(NS, limit=100)),
+    "writer": batching(PutOp(NS, "k", {"n": 1})),
+    "other writer": batching(PutOp(NS, "k", {"n": 2})),
+    "writer of both": batching(PutOp(NS, "k", {"n": 3}), PutOp((*NS, "deep"), "l", {"n": 3})),
+    "writer of another": batching(PutOp((*NS, "deep"), "l", {"n": 4})),
+    "deleter": batching(PutOp(NS, "k", None)),
+    "reader": batching(GetOp(NS, "k"), GetOp((*NS, "deep"), "l")),
+    "searcher": batching(SearchOp(NS, limit=100)),
     "cleaner": lambda tiers: namespaces.count(tiers.hot, ()),
-    "warmer": lambda tiers: searching.warm(tiers, NS),
+    "warmer": lambda tiers: reading.warm(tiers, NS),
 }
 BEFORE = ["nothing", "in cold", "in both", "all in both"]
 

@@ -28,7 +28,7 @@ class Play:
         kind: Any = AsyncTieredStore if target.flavour == "async" else TieredStore
         few = Limits(value_bytes=100)
         settings: list[dict[str, Any]] = [{}, {"cache_bytes": 0}, {"ttl": "10m"}, {"limits": few}]
-        self.stores = [Uniform(kind(target.store(**one).saver, cold)) for one in settings]
+        self.stores = [Uniform(kind(target.store(**options).saver, cold)) for options in settings]
 
     async def run(self, length: int) -> None:
         kinds = ["read"] * 6 + ["write"] * 3 + ["mixed", "warm", "evict", "later", "fail"]
