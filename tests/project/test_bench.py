@@ -30,6 +30,7 @@ OF_ALL = {
     "chat": {"turn", "turn, processor time of this process"},
     "throughput": {"turns"},
     "operations": {"put", "put_writes", "get_tuple"},
+    "calls": {"put", "put_writes", "get_tuple"},
     "fan-out": {"superstep"},
     "files": {"turn"},
     "sends": {"run"},
