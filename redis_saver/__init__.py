@@ -6,33 +6,30 @@ from importlib.metadata import version as _version
 from redis_saver._cache.health import CacheStats
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._cache.redis_cache import AsyncRedisCache, RedisCache
-from redis_saver._checkpoint.aio import AsyncRedisSaver
-from redis_saver._checkpoint.audit_records import VersionInfo, WriteInfo
+from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.diff import Change, ChannelDiff, CheckpointDiff
-from redis_saver._checkpoint.findings import Finding
+from redis_saver._checkpoint.inventory import Finding
 from redis_saver._checkpoint.latest import ChannelValue
 from redis_saver._checkpoint.owned_thread import Ownership
 from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common.config import History
 from redis_saver._common.limits import Limits
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.stats import OperationStats, RedisStats
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer
-from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.items import VersionedItem, VersionedSearchItem
-from redis_saver._store.sync import RedisStore
+from redis_saver._store.store import AsyncRedisStore, RedisStore
 from redis_saver._tiered.aio import AsyncTieredSaver
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered.thread_info import TieredThreadInfo
-from redis_saver._tiered_store.aio import AsyncTieredStore
 from redis_saver._tiered_store.context import TieredStoreStats
-from redis_saver._tiered_store.sync import TieredStore
+from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 from redis_saver.errors import (
     BacklogFull,
     BacklogWarning,

@@ -42,15 +42,15 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple, DeltaChannelHistory
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
-from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.ownership import Terms, taken
+from redis_saver._checkpoint.saver import AsyncRedisSaver
 from redis_saver._common import config as configs
 from redis_saver._common import ttl as ttls
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import T
-from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.index_config import RedisIndexConfig
+from redis_saver._store.store import AsyncRedisStore
 
 __all__ = ["checkpointer", "store"]
 

@@ -12,19 +12,16 @@ from typing import Any, TypeAlias
 
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._cache.redis_cache import AsyncRedisCache, RedisCache
-from redis_saver._checkpoint.aio import AsyncRedisSaver
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._common import config as configs
 from redis_saver._common.display import kind_of
 from redis_saver._engine.stats import Measured, measured
-from redis_saver._store.aio import AsyncRedisStore
-from redis_saver._store.sync import RedisStore
+from redis_saver._store.store import AsyncRedisStore, RedisStore
 from redis_saver._telemetry.calls import Durations, SlowCalls, Spans, described, replace
 from redis_saver._telemetry.metrics import exported
 from redis_saver._tiered.aio import AsyncTieredSaver
 from redis_saver._tiered.sync import TieredSaver
-from redis_saver._tiered_store.aio import AsyncTieredStore
-from redis_saver._tiered_store.sync import TieredStore
+from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
 __all__ = ["instrument", "log_slow_calls"]
 

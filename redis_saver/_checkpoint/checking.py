@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint.findings import FOREIGN, MAX_FINDINGS, RESTORE, Finding, Findings, describe
-from redis_saver._checkpoint.inventory import Inventory
+from redis_saver._checkpoint.inventory import FOREIGN, MAX_FINDINGS, RESTORE, Finding, Findings, Inventory, describe
 from redis_saver._common import names
 from redis_saver._common.display import shown
 from redis_saver._engine import scripts

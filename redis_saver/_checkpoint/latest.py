@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from redis_saver._checkpoint.audit_records import VersionText
+from redis_saver._checkpoint.auditing import VersionText
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.listing import scan_threads
 from redis_saver._common import names, times

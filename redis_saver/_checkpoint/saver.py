@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
@@ -15,16 +16,40 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import TypedDict
+from typing_extensions import Self, TypedDict, Unpack
 
-from redis_saver._checkpoint import checking, copying, delta, listing, pruning, reading, threads, writing
+from redis_saver._checkpoint import (
+    auditing,
+    checking,
+    copying,
+    delta,
+    latest,
+    listing,
+    pruning,
+    reading,
+    threads,
+    writing,
+)
+from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
+from redis_saver._checkpoint.interface import Interface
+from redis_saver._checkpoint.latest import ChannelValue
 from redis_saver._checkpoint.ownership import Record, Terms, take
 from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.query_interface import QueryInterface
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
-from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
+from redis_saver._client.aio import AsyncDriver
+from redis_saver._client.base import (
+    CLUSTER_TIMEOUT,
+    AsyncBlock,
+    AsyncClient,
+    Block,
+    NeedsAsyncWith,
+    NeedsWith,
+    RedisDriver,
+    SyncClient,
+)
+from redis_saver._client.sync import SyncDriver
 from redis_saver._common import config as configs
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
@@ -42,6 +67,119 @@ from redis_saver._storage import encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
+
+
+class QueryInterface(Interface[ThreadInfo]):
+    """What savers on one server share. A saver over two tiers has these questions on its `hot`, where they cost what the docstrings say."""
+
+    @keywords.checked
+    def writes(self, thread_id: str, *, checkpoint_ns: str | None = None) -> Iterator[WriteInfo]:
+        """Which task of which node wrote which channel, and how large: those that began from the newest checkpoint first.
+
+        What pending writes say is known. Where they are gone (pruned, or run with `durability="exit"`), a write is inferred from the channel's
+        version, and the node from `versions_seen`: `WriteInfo` says which is which. What led to a checkpoint without
+        a parent (it was pruned, or the thread began with `durability="exit"` or `update_state`) is not known, and left out.
+
+        Cost: a round trip for 50 checkpoints, and one for every ten whose tasks were started by a `Send`. The server sends headers and each such `Send`, and no
+        other values. Memory holds a page, and a header for each branch of the history.
+
+        Args:
+            thread_id: The thread. One that is not there has no writes.
+            checkpoint_ns: One namespace, empty for the root; None: all.
+
+        Raises:
+            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+        """
+        return self._stream(self._writes(thread_id, checkpoint_ns), "writes")
+
+    @keywords.checked
+    def awrites(self, thread_id: str, *, checkpoint_ns: str | None = None) -> AsyncIterator[WriteInfo]:
+        """`writes` for asyncio."""
+        return self._astream(self._writes(thread_id, checkpoint_ns), "writes")
+
+    def _writes(self, thread_id: str, ns: str | None) -> Generator[Any, Any, None]:
+        ns = None if ns is None else configs.name(ns, "checkpoint_ns")
+        return auditing.writes(self._context, configs.name(thread_id, "thread_id"), ns)
+
+    @keywords.checked
+    def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
+        """The versions of a channel, newest first: when, by which writes, how many bytes, and how many of them it shares with the version before.
+
+        Cost: a round trip for 20 checkpoints. Headers, sizes and lists of chunks are sent, no values. In memory are a page,
+        and for each branch of the history a header with the names of the value's chunks.
+
+        Args:
+            thread_id: The thread. One that is not there has no versions.
+            channel: The channel.
+            checkpoint_ns: The namespace; empty for the root.
+
+        Raises:
+            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+        """
+        return self._stream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
+
+    @keywords.checked
+    def achannel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> AsyncIterator[VersionInfo]:
+        """`channel_history` for asyncio."""
+        return self._astream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
+
+    def _history(self, thread_id: str, channel: str, ns: str) -> Generator[Any, Any, None]:
+        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
+        return auditing.channel_history(self._context, configs.name(thread_id, "thread_id"), *names)
+
+    @keywords.checked
+    def latest_values(
+        self,
+        channel: str,
+        *,
+        thread_ids: Iterable[str] | None = None,
+        thread_prefix: str | None = None,
+        checkpoint_ns: str = "",
+    ) -> Iterator[ChannelValue]:
+        """One channel of the newest checkpoint of many threads; nothing else of them is read.
+
+        Threads without a value in that channel are left out. A `DeltaChannel` has one stored where the newest checkpoint is a snapshot; else it is
+        answered without its value, and `ChannelValue.stored` is False: a saver does not know the channel's reducer.
+
+        Cost: a round trip for some threads (on a cluster one for each node), ten at first, then as many as have about 4 MB of values by those that
+        were read before, one at least and 200 at the most. These are in memory at once. With a prefix also a look at all keys of the server, which may
+        name a thread twice, as `threads()`.
+
+        Args:
+            channel: The channel.
+            thread_ids: These threads, in this order.
+            thread_prefix: All threads whose names begin so, in no order; `""`: all.
+            checkpoint_ns: The namespace; empty for the root.
+
+        Raises:
+            TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
+            ThreadDamaged: A thread cannot be read, while iterating; the message names it.
+        """
+        return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
+
+    @keywords.checked
+    def alatest_values(
+        self,
+        channel: str,
+        *,
+        thread_ids: Iterable[str] | None = None,
+        thread_prefix: str | None = None,
+        checkpoint_ns: str = "",
+    ) -> AsyncIterator[ChannelValue]:
+        """`latest_values` for asyncio."""
+        return self._astream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
+
+    def _latest(
+        self, channel: str, thread_ids: Iterable[str] | None, thread_prefix: str | None, ns: str
+    ) -> Generator[Any, Any, None]:
+        if (thread_ids is None) == (thread_prefix is None):
+            raise ValueError('latest_values: write either thread_ids=[...] or thread_prefix="..." ("" for all threads)')
+        if thread_prefix is not None and not isinstance(thread_prefix, str):
+            raise TypeError(f"thread_prefix={shown(thread_prefix)}: write a str")
+        wanted = None if thread_ids is None else configs.names(thread_ids, "thread_id")
+        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
+        return latest.latest_values(self._context, names[0], wanted, thread_prefix or "", names[1])
+
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]
 OnFork: TypeAlias = Literal["allow", "raise"]
@@ -300,3 +438,79 @@ def context_of(saver: Saver[Any]) -> Context:
 def driver_of(saver: Saver[Any]) -> RedisDriver | DriverWrapper[Request]:
     """What runs a saver's operations at this moment, for the same packages."""
     return saver._driver  # noqa: SLF001
+
+
+class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interface`
+    """Checkpoints on plain Redis or Valkey, over a blocking client.
+
+    Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisSaver` does without
+    these. Any number of OS threads may share a saver, as they may share its client. It works before and after a fork: the child makes a
+    client of its own, with the same settings.
+    """
+
+    _driver: SyncDriver | DriverWrapper[Request]
+    _driver_class = SyncDriver
+
+    def setup(self) -> None:
+        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+
+        Raises:
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        self._driver.check_version()
+
+    @classmethod
+    @keywords.checked
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
+    ) -> AbstractContextManager[Self]:
+        """Open a saver with a client of its own. The end of the `with` closes both.
+
+            with RedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
+                graph = builder.compile(checkpointer=saver)
+
+        After the block each method raises `Closed`. A service keeps the block open for as long as it runs
+        (`docs/service.md`), or makes a client of its own: `RedisSaver(client)`.
+
+        Args:
+            url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service`,
+                `redis+cluster://host:port`, or `memory://`, whose data only this process has and loses when it exits
+                (`docs/connections.md` has all forms).
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`. They may
+                also stand after the `?` of the URL.
+            settings: The keywords of the constructor.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+        """
+        return NeedsWith(cls, url, client_options, settings)
+
+
+class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):  # type: ignore[misc]  # as `Interface`
+    """Checkpoints on plain Redis or Valkey, over an asyncio client.
+
+    Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and after a fork. Its
+    methods without an `a` work on any OS thread that runs no event loop, such as the worker threads of `graph.invoke`. On the OS thread of a
+    running loop they would block that loop, and raise `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
+    """
+
+    _driver: AsyncDriver | DriverWrapper[Request]
+    _driver_class = AsyncDriver
+
+    async def setup(self) -> None:
+        """The same as `asetup`, so await it."""
+        await self.asetup()
+
+    @classmethod
+    @keywords.checked
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
+    ) -> AbstractAsyncContextManager[Self]:
+        """Open a saver with a client of its own. The end of the `async with` closes both.
+
+            async with AsyncRedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
+                graph = builder.compile(checkpointer=saver)
+
+        The arguments are those of `RedisSaver.from_conn_string`.
+        """
+        return NeedsAsyncWith(cls, url, client_options, settings)

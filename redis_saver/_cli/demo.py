@@ -27,13 +27,13 @@ from langgraph.types import Command, StateSnapshot, interrupt
 from rich.console import Console
 from rich.text import Text
 
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._cli.rows import lanes, left
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
-from redis_saver._store.sync import RedisStore
+from redis_saver._store.store import RedisStore
 from redis_saver.errors import ThreadNotFound
 
 _Agent: TypeAlias = Any

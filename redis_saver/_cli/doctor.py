@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 from rich.text import Text
 
-from redis_saver._checkpoint import findings
+from redis_saver._checkpoint import inventory
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._cli import screen
@@ -348,7 +348,7 @@ def _report(saver: Any, thread: str, *, is_named: bool) -> CheckReport | None:
         remedy = "see whether its name and --prefix are right"
     except ThreadBusy as error:
         what, remedy = str(error), "check it again when it is not in use"
-    return CheckReport(thread, findings=(findings.Finding("error", f"thread {thread!r}", what, remedy),))
+    return CheckReport(thread, findings=(inventory.Finding("error", f"thread {thread!r}", what, remedy),))
 
 
 def _lines(report: CheckReport) -> Iterator[str]:

@@ -16,8 +16,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import InvalidNamespaceError
 from typer.core import TyperCommand
 
-from redis_saver._checkpoint.saver import context_of, driver_of
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli.servers import Cold
 from redis_saver._client import urls

@@ -13,7 +13,7 @@ from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from rich.text import Text
 
 from redis_saver._checkpoint import auditing
-from redis_saver._checkpoint.audit_records import Entry, WriteInfo
+from redis_saver._checkpoint.auditing import Entry, WriteInfo
 from redis_saver._cli import screen
 from redis_saver._common import times
 from redis_saver._common.display import shown

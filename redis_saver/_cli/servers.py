@@ -24,8 +24,7 @@ from redis.exceptions import (
     RedisError,
 )
 
-from redis_saver._checkpoint.saver import driver_of
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import RedisSaver, driver_of
 from redis_saver._cli import screen
 from redis_saver._client import clients, urls
 from redis_saver._common.display import printable

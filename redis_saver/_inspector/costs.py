@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from redis_saver._checkpoint.audit_records import Entry
+from redis_saver._checkpoint.auditing import Entry
 from redis_saver._common.config import Address
 from redis_saver._inspector.source import Source
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from redis_saver._checkpoint.audit_records import Entry
+from redis_saver._checkpoint.auditing import Entry
 
 MAX_LANES = 12
 """Lanes that are drawn; those beyond lie on the last one."""

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from redis_saver._checkpoint import auditing
-from redis_saver._checkpoint.audit_records import Entry
+from redis_saver._checkpoint.auditing import Entry
 from redis_saver._common.config import Address
 from redis_saver._inspector import costs, graph
 from redis_saver._inspector.arguments import address_text, asked, needed, number, read_address

@@ -15,7 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import RedisClusterException, RedisError
 
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import RedisSaver
 from redis_saver._client import clients, urls
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import postgres
@@ -28,7 +28,7 @@ from redis_saver._migrate.savers import endpoint_of
 from redis_saver._migrate.stores import OurItems, PostgresItems
 from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer
-from redis_saver._store.sync import RedisStore
+from redis_saver._store.store import RedisStore
 from redis_saver.errors import EndpointError, RedisSaverError
 
 _OUR_FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..."

@@ -19,8 +19,8 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
 from redis_saver._serde.serializer import takes_views
-from redis_saver._storage import chunking, compression, encryption
 from redis_saver._storage import chunks as chunked
+from redis_saver._storage import compression, encryption
 from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
 from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
@@ -49,7 +49,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
         else:
             encoded = dumps_elements(context.serde, value, before.elements if before else None)
             encryption.check_written(context, encoded.type)
-            if (stored := chunking.cut(encoded, kind, before)) is not None:
+            if (stored := chunked.cut(encoded, kind, before)) is not None:
                 _check_chunks(context, stored, channel)
                 return stored
             if encoded.same:
@@ -125,7 +125,7 @@ def decode_stored(
         if not found:
             front, found = (), loads_elements(context.serde, *chunked.given(whole))
         value, known = found
-        return value, chunking.with_counts(whole, known[0], known[1], front) if known else whole
+        return value, chunked.with_counts(whole, known[0], known[1], front) if known else whole
 
 
 def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:

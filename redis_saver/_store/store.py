@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from itertools import islice
 from typing import Any, ClassVar, Generic, Literal, TypeVar
@@ -21,10 +22,21 @@ from langgraph.store.base import (
     SearchOp,
     TTLConfig,
 )
-from typing_extensions import TypedDict
+from typing_extensions import Self, TypedDict, Unpack
 
 from redis_saver._client import clients
-from redis_saver._client.base import CLUSTER_TIMEOUT, AsyncClient, RedisDriver, SyncClient
+from redis_saver._client.aio import AsyncDriver
+from redis_saver._client.base import (
+    CLUSTER_TIMEOUT,
+    AsyncBlock,
+    AsyncClient,
+    Block,
+    NeedsAsyncWith,
+    NeedsWith,
+    RedisDriver,
+    SyncClient,
+)
+from redis_saver._client.sync import SyncDriver
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of, shown
@@ -564,3 +576,73 @@ def context_of(store: Store[Any]) -> StoreContext:
 def driver_of(store: Store[Any]) -> RedisDriver | DriverWrapper[Request]:
     """Return the current driver of a store, for the same packages."""
     return store._driver  # noqa: SLF001
+
+
+class RedisStore(Store[SyncClient], Block):
+    """LangGraph's long-term store on plain Redis or Valkey, over a blocking client.
+
+    Its `a...` methods run in worker threads, so the event loop is never blocked. A service on asyncio should use
+    `AsyncRedisStore`, which needs no worker threads. Any number of OS threads may share a store and its client, before
+    and after a fork.
+    """
+
+    _driver: SyncDriver | DriverWrapper[Request]
+    _driver_class = SyncDriver
+
+    def setup(self) -> None:
+        """Check the server's version, and make its own index of vectors, as `asetup` says."""
+        self._driver.check_version()
+        if self._context.has_documents:
+            self._run(server_search.setup(self._context))
+
+    @classmethod
+    @keywords.checked
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
+    ) -> AbstractContextManager[Self]:
+        """Open a store with a client of its own. The end of the `with` closes both.
+
+            with RedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
+                graph = builder.compile(store=store)
+
+        After the block each method raises `Closed`.
+
+        Args:
+            url: As that of `RedisSaver.from_conn_string`.
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`.
+            settings: The keywords of the constructor.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+        """
+        return NeedsWith(cls, url, client_options, settings)
+
+
+class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
+    """LangGraph's long-term store on plain Redis or Valkey, over an asyncio client.
+
+    Calls that tasks make at the same time share their round trips. Any number of event loops and OS threads may share
+    a store, before and after a fork. Its methods without an `a` work on any OS thread that runs no event loop. On the
+    OS thread of a running loop they raise `CalledOnEventLoop`.
+    """
+
+    _driver: AsyncDriver | DriverWrapper[Request]
+    _driver_class = AsyncDriver
+
+    async def setup(self) -> None:
+        """Call `asetup`. Await it."""
+        await self.asetup()
+
+    @classmethod
+    @keywords.checked
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
+    ) -> AbstractAsyncContextManager[Self]:
+        """Open a store with a client of its own. The end of the `async with` closes both.
+
+            async with AsyncRedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
+                graph = builder.compile(store=store)
+
+        The arguments are those of `RedisStore.from_conn_string`.
+        """
+        return NeedsAsyncWith(cls, url, client_options, settings)

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from typing_extensions import Self
 
-from redis_saver._checkpoint.aio import AsyncRedisSaver
+from redis_saver._checkpoint.saver import AsyncRedisSaver
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import name_of

@@ -12,8 +12,7 @@ from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoi
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.checking import CheckReport, State
 from redis_saver._checkpoint.comparing import difference, record
-from redis_saver._checkpoint.findings import Findings, describe
-from redis_saver._checkpoint.inventory import Inventory
+from redis_saver._checkpoint.inventory import Findings, Inventory, describe
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import config, names

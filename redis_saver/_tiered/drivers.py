@@ -14,9 +14,7 @@ from typing import Any, Generic, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver._checkpoint.aio import AsyncRedisSaver
-from redis_saver._checkpoint.saver import driver_of
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, driver_of
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._engine.requests import Call, Request, Sleep, T

@@ -20,14 +20,12 @@ from langgraph.checkpoint.base import (
 )
 from typing_extensions import Self
 
-from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import Retention
-from redis_saver._checkpoint.saver import context_of, driver_of
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords, postgres

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 
 from typing_extensions import Self
 
-from redis_saver._checkpoint.sync import RedisSaver
+from redis_saver._checkpoint.saver import RedisSaver
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import name_of

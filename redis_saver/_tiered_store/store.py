@@ -18,6 +18,7 @@ from langgraph.store.base import (
     TTLConfig,
 )
 
+from redis_saver._client.base import AsyncBlock, Block
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords
 from redis_saver._common import ttl as ttls
@@ -26,13 +27,11 @@ from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, name_of
-from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.namespaces import check as check_listing
 from redis_saver._store.searching import check as check_search
-from redis_saver._store.store import context_of, method_of
-from redis_saver._store.sync import RedisStore
+from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
 from redis_saver._tiered.context import OnHotError
-from redis_saver._tiered.drivers import TieredDriver
+from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.requests import Tiered, TieredRequest, setup
 from redis_saver._tiered.saver import with_own_errors
 from redis_saver._tiered_store import reading, writing
@@ -274,3 +273,35 @@ def _ttl_of_copies(hot: RedisStore | AsyncRedisStore, of_cold: TTLConfig | None)
             f"timedelta(minutes={cold_minutes / 2:g})"
         )
     return 0 if minutes is None else max(1, round(minutes * 60_000))
+
+
+class TieredStore(TwoTierStore[RedisStore], Block):
+    """A `RedisStore` in front of any store. Its `a...` methods run in worker threads.
+
+    It works before and after a fork, if `cold` does. A `PostgresStore` does: the child opens its own connections, with
+    the same settings.
+    """
+
+    _hot_class, _driver_class = RedisStore, SyncTieredDriver
+    _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
+
+    def setup(self) -> None:
+        """Set up both, as `asetup`."""
+        self.hot.setup()
+        self._run(setup(self.cold))
+
+
+class AsyncTieredStore(TwoTierStore[AsyncRedisStore], AsyncBlock):
+    """An `AsyncRedisStore` in front of any store.
+
+    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An
+    `AsyncPostgresStore` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads
+    and children run on a loop in the background, with their own connections to Postgres.
+    """
+
+    _hot_class, _driver_class = AsyncRedisStore, AsyncTieredDriver
+    _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+
+    async def setup(self) -> None:
+        """Call `asetup`. Await it."""
+        await self.asetup()

@@ -25,7 +25,7 @@ from redis_saver import DecodeError, Limits, ThreadDamaged
 from redis_saver._common.limits import Allowance
 from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
-from redis_saver._storage import chunking, chunks
+from redis_saver._storage import chunks
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.serde import FastSerializer
 
@@ -471,7 +471,7 @@ def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> No
     assert (encoded.type, b"".join(encoded.elements)) == wanted
     assert not encoded.runs or sum(encoded.runs) == len(encoded.elements) - 1
     assert opaque.dumps_elements(opaque.loads_typed(wanted)) == encoded  # a migration makes the same chunks
-    stored = chunking.cut(encoded, b"p")
+    stored = chunks.cut(encoded, b"p")
     if stored:
         joined = chunks.join(stored.value, stored.chunks, Allowance(Limits(), "a test"))
         assert chunks.given(joined) == wanted
@@ -492,7 +492,7 @@ def test_a_forged_object_in_a_send_is_cut_anyhow_or_not_at_all(noise: bytes, cod
 
 def test_a_send_of_very_many_elements_stays_within_the_limit_of_chunks() -> None:
     value = [Send("node", {"texts": ["x" * 600] * 60_000})]
-    stored = chunking.cut(FastSerializer().dumps_elements(value), b"p")
+    stored = chunks.cut(FastSerializer().dumps_elements(value), b"p")
     assert stored is None or sum(len(level.fields) for level in stored.levels) < Limits().chunks
 
 

@@ -25,11 +25,11 @@ from servers import Cluster, Server, url_of
 from uniform import Target, Uniform
 
 from redis_saver import AsyncRedisSaver, KeyConflict
-from redis_saver._client import aio, batching
+from redis_saver._client import aio
 from redis_saver._engine.requests import Batch, Call, Command
 from redis_saver._engine.scripts import Script
 
-EACH = batching.REQUESTS_PER_PIPELINE
+EACH = aio.REQUESTS_PER_PIPELINE
 
 
 class Relay:
@@ -221,11 +221,11 @@ async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(sav
         await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", b"x" * size)], f"task {size}")
 
     sent = Sent(monkeypatch)
-    third = batching.BYTES_PER_PIPELINE // 3
+    third = aio.BYTES_PER_PIPELINE // 3
     await asyncio.gather(*(write(third + number) for number in range(5)))
     assert sent.calls == [2, 2, 1]
     sent.writes.clear()
-    await asyncio.gather(write(10), write(batching.BYTES_PER_PIPELINE), write(20))
+    await asyncio.gather(write(10), write(aio.BYTES_PER_PIPELINE), write(20))
     assert sorted(sent.calls) == [1, 2]
 
 

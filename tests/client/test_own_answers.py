@@ -29,7 +29,7 @@ from uniform import Target
 from wrappers import Around
 
 from redis_saver import ClusterMoving, KeyConflict, RedisSaver
-from redis_saver._client.batching import Batcher
+from redis_saver._client.aio import Batcher
 from redis_saver._client.link import Link
 from redis_saver._common.names import Keyspace
 

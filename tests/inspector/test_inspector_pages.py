@@ -41,7 +41,7 @@ from values import Quoting
 from wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
-from redis_saver._checkpoint.audit_records import Entry
+from redis_saver._checkpoint.auditing import Entry
 from redis_saver._inspector import app, first_change, graph, thread_list, without_cold
 from redis_saver._inspector.source import Source
 

@@ -47,10 +47,10 @@ MAY_IMPORT = {
 """Beside the leaves, which import only one another."""
 JOINTS = {
     "_cache": {"cache", "redis_cache"},
-    "_checkpoint": {"owned_thread", "saver", "sync", "aio"},
-    "_store": {"store", "sync", "aio"},
+    "_checkpoint": {"owned_thread", "saver"},
+    "_store": {"store"},
     "_tiered": {"drivers", "flush.workers", "cold_connections"},
-    "_tiered_store": {"sync", "aio"},
+    "_tiered_store": {"store"},
 }
 """Where operations and a client, or a value and its bytes, are joined: these may also import `client` and `serde`."""
 

@@ -22,7 +22,7 @@ from redis_saver._common.limits import Allowance
 from redis_saver._serde import message_fields
 from redis_saver._serde.message_codec import state
 from redis_saver._serde.serializer import FastSerializer
-from redis_saver._storage import chunking, chunks, codec
+from redis_saver._storage import chunks, codec
 from redis_saver._storage.chunk_cache import ChunkCache, Version
 from redis_saver._storage.chunks import Stored
 
@@ -313,7 +313,7 @@ def reader(value: list[Any]) -> Callable[[], Version]:
         found = Bare.serde.loads_elements(*data)
         assert found
         assert found[1]
-        return Version(b"f", chunking.with_counts(joined, *found[1]))
+        return Version(b"f", chunks.with_counts(joined, *found[1]))
 
     return seen
 
