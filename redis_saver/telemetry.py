@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeAlias
 
+from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.llm import RedisLLMCache
-from redis_saver._cache.redis_cache import AsyncRedisCache, RedisCache
 from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._common import config as configs
