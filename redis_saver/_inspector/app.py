@@ -1,29 +1,33 @@
-"""The inspector as an ASGI application."""
+"""The inspector as an ASGI application: its pages, forms, and what it shows while Postgres fails."""
 
 from __future__ import annotations
 
+import hmac
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from threading import BoundedSemaphore
+from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from redis_saver._common import postgres
+from redis_saver._common import ttl as ttls
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
-from redis_saver._inspector.arguments import Refused, asked
-from redis_saver._inspector.changes import Changes
 from redis_saver._inspector.checkpoint_pages import CheckpointPages
 from redis_saver._inspector.guard import LOOPBACK, Guard, form_token
-from redis_saver._inspector.rendering import STATIC, Pages, static_file
+from redis_saver._inspector.pages import STATIC, Pages, Refused, asked, query_of, static_file
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
 from redis_saver._inspector.values import Mask
-from redis_saver._inspector.without_cold import FallbackToRedis
 from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 _NOT_FOUND = 404
@@ -146,3 +150,122 @@ class _Static:
     async def __call__(self, scope: object, receive: object, send: object) -> None:
         answer = Response(self._content, media_type=self._type, headers={"cache-control": "private, max-age=300"})
         await answer(scope, receive, send)  # type: ignore[arg-type]
+
+
+MAX_FORM = 10_000
+"""Bytes of a form."""
+
+
+class Changes:
+    """Forms that change a thread."""
+
+    def __init__(self, source: Source, form_token: str) -> None:
+        """Take forms that hold this token."""
+        self._source, self._form_token = source, form_token
+
+    async def change(self, request: Request) -> Response:
+        """Do what a form says, then lead back to the thread, or to all threads if it is gone."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_FORM:
+                return PlainTextResponse("The form is too long.", 413)
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        if not hmac.compare_digest(form.get("form", "").encode(), self._form_token.encode()):
+            return PlainTextResponse("The form is none of this inspector. Load the page again.", 403)
+        thread = asked(request).get("id", "")
+        await run_in_threadpool(self._do, thread, form)
+        root = request.scope.get("root_path", "").rstrip("/")
+        is_gone = form.get("do") == "delete"
+        return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': thread})}", 303)
+
+    def _do(self, thread: str, form: dict[str, str]) -> None:
+        saver: Any = self._source.saver
+        what, ttl = form.get("do"), form.get("ttl", "").strip()
+        if what == "ttl":
+            try:
+                ttls.parse(ttl or None, name="TTL")
+            except ValueError as error:
+                raise Refused(str(error)) from error
+            saver.set_thread_ttl(thread, ttl or None)
+        elif what == "pin":
+            saver.pin(thread)
+        elif what == "unpin":
+            saver.unpin(thread)
+        elif what == "delete":
+            if form.get("sure") != "yes":
+                raise Refused('tick "delete all its history" first; nothing was deleted')
+            saver.delete_thread(thread)
+        else:
+            raise Refused("the form says nothing that can be done")
+
+
+Answer = Callable[[Request], Response]
+
+
+SLOW = 0.5
+"""Seconds. A cold tier that takes longer to fail is not asked again by the next page."""
+ASK_AGAIN = 15.0
+"""Seconds after which a page asks a slow cold tier again."""
+
+
+class FallbackToRedis:
+    """Pages of both tiers; of Redis alone while the cold tier fails, with a notice that says so.
+
+    A page about a thread that Redis does not have, or about what Redis cannot tell, asks the cold tier each time.
+    """
+
+    def __init__(self, say: Callable[[Exception], str]) -> None:
+        """`say`: what is shown of an error."""
+        self._say = say
+        self._failed: tuple[float, str] | None = None
+
+    def around(self, page: Answer, of_redis: Answer) -> Answer:
+        """The page with this fallback.
+
+        Args:
+            page: Answers from both tiers.
+            of_redis: Answers from Redis alone.
+        """
+
+        @wraps(page)
+        def answer(request: Request) -> Response:
+            is_about_cold = _is_about_cold(asked(request))
+            if not is_about_cold and (said := self._said_lately()):
+                try:
+                    return _of_redis(request, of_redis, said)
+                except ThreadNotFound:
+                    request.state.without_cold = ""
+            began = time.monotonic()
+            try:
+                found = page(request)
+            except postgres.failures() as error:
+                said = self._say(error)
+                now = time.monotonic()
+                if now - began > SLOW:
+                    self._failed = now, said
+                if is_about_cold:
+                    raise
+                try:
+                    return _of_redis(request, of_redis, said)
+                except ThreadNotFound:
+                    raise error from None
+            self._failed = None
+            return found
+
+        return answer
+
+    def _said_lately(self) -> str:
+        """What is shown of a slow failure of the last seconds; empty if there was none."""
+        at, said = self._failed or (0.0, "")
+        return said if said and time.monotonic() - at < ASK_AGAIN else ""
+
+
+def _of_redis(request: Request, of_redis: Answer, said: str) -> Response:
+    request.state.without_cold = said
+    return of_redis(request)
+
+
+def _is_about_cold(given: Mapping[str, str]) -> bool:
+    """Whether a page is about what only the cold tier has, or about what it lacks."""
+    return given.get("tier") == "cold" or bool(given.get("dirty"))

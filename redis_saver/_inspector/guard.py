@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redis_saver._inspector.arguments import Refused, pairs
+from redis_saver._inspector.pages import Refused, pairs
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN = "token"  # noqa: S105 - the name of an argument

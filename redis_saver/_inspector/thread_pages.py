@@ -1,9 +1,12 @@
-"""The pages about threads, each with the function that answers it. Starlette runs these in worker threads, so no event loop waits for them."""
+"""The pages about a thread, each with the function that answers it: its tree, costs, channels and writes."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import heapq
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from starlette.requests import Request
@@ -12,12 +15,10 @@ from starlette.responses import Response
 from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint.audit_records import Entry
 from redis_saver._common.config import Address
-from redis_saver._inspector import costs, graph
-from redis_saver._inspector.arguments import address_text, asked, needed, number, read_address
-from redis_saver._inspector.rendering import Pages
+from redis_saver._inspector.pages import Pages, address_text, asked, needed, number, read_address
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.text import state_of
 from redis_saver._inspector.thread_list import found_threads, read_filters
+from redis_saver._inspector.values import state_of
 
 ROWS = 100
 """Checkpoints on a page."""
@@ -56,7 +57,7 @@ class ThreadPages:
         shown, older = _page(found, rows)
         chosen = read_address(given["a"]) if "a" in given else None
         told = [_told(name, one, by_place.get((one.ns, one.parent or ""))) for one in shown]
-        lines = list(zip(shown, graph.drawn(shown), told, strict=True))
+        lines = list(zip(shown, drawn(shown), told, strict=True))
         return self._pages.page(
             request, "thread.html", name=name, info=info, lines=lines, older=older, cold=cold, chosen=chosen,
             seen=hot and _mark(hot),
@@ -72,15 +73,15 @@ class ThreadPages:
         return self._pages.page(request, "newer.html", status=_STOP_ASKING, name=name, info=info)
 
     def cost(self, request: Request) -> Response:
-        """What a thread costs."""
+        """Show what a thread costs."""
         given = asked(request)
         name = needed(given, "thread")
         info = self._source.thread(name)
-        seconds = costs.MORE_SECONDS if given.get("long") == "yes" else costs.FIRST_SECONDS
-        found = costs.measured(self._source, name, seconds)
+        seconds = MORE_SECONDS if given.get("long") == "yes" else FIRST_SECONDS
+        found = measured(self._source, name, seconds)
         in_redis = getattr(info, "hot", info)
         return self._pages.page(
-            request, "cost.html", name=name, info=info, in_redis=in_redis, found=found, seconds=costs.MORE_SECONDS
+            request, "cost.html", name=name, info=info, in_redis=in_redis, found=found, seconds=MORE_SECONDS
         )
 
     def channel(self, request: Request) -> Response:
@@ -130,3 +131,197 @@ def _told(thread: str, one: Entry, parent: Entry | None) -> dict[str, Any]:
 def _mark(info: Any) -> str:
     """What shows that a thread is another one than before: its newest checkpoint, and its state. Nothing of one that is not in Redis."""
     return "" if info is None else f"{state_of(info)} {info.checkpoint_id}"
+
+
+MAX_LANES = 12
+"""Lanes that are drawn; those beyond lie on the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line inside of a row, from top (0), middle (50) or bottom (100) to one of these, in percent; `x` counts lanes."""
+
+    x1: int
+    y1: int
+    x2: int
+    y2: int
+    is_dashed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A checkpoint in a drawing."""
+
+    lane: int
+    lines: tuple[Line, ...]
+    width: int
+    """How many lanes the row takes."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    """A lane that goes down to a checkpoint: its namespace and id."""
+
+    wanted: tuple[str, str]
+    is_dashed: bool
+
+
+def drawn(found: Sequence[Entry]) -> list[Row]:
+    """The rows of some checkpoints, newest first."""
+    lanes, rows = list[_Lane | None](), list[Row]()
+    for one in found:
+        here = (one.ns, one.id)
+        coming = [at for at, lane in enumerate(lanes) if lane is not None and lane.wanted == here]
+        solid = [at for at in coming if not _is_dashed(lanes[at])]
+        mine = (solid or [_free(lanes)])[0]
+        lines = [_line(at, 0, mine, 50, dashed=_is_dashed(lanes[at])) for at in coming]
+        lines += [
+            _line(at, 0, at, 100, dashed=lane.is_dashed)
+            for at, lane in enumerate(lanes)
+            if lane is not None and at not in coming
+        ]
+        for at in coming:
+            lanes[at] = None
+        if (below := _below(one)) is not None:
+            if mine == len(lanes):
+                lanes.append(None)
+            lanes[mine] = below
+            lines.append(_line(mine, 50, mine, 100, dashed=below.is_dashed))
+        while lanes and lanes[-1] is None:
+            lanes.pop()
+        widest = max([mine, *(end for line in lines for end in (line.x1, line.x2))])
+        rows.append(Row(min(mine, MAX_LANES - 1), tuple(dict.fromkeys(lines)), min(widest, MAX_LANES - 1) + 1))
+    return rows
+
+
+def _below(one: Entry) -> _Lane | None:
+    """What a checkpoint leads down to: its parent; of the first one of a subgraph's call, the checkpoint that the call began from."""
+    if one.parent is not None:
+        return _Lane((one.ns, one.parent), is_dashed=False)
+    if not one.ns:
+        return None
+    outer = one.ns.rpartition("|")[0]
+    return _Lane((outer, one.parents[outer]), is_dashed=True) if outer in one.parents else None
+
+
+def _free(lanes: Sequence[_Lane | None]) -> int:
+    return next((at for at, lane in enumerate(lanes) if lane is None), len(lanes))
+
+
+def _is_dashed(lane: _Lane | None) -> bool:
+    return lane is not None and lane.is_dashed
+
+
+def _line(x1: int, y1: int, x2: int, y2: int, *, dashed: bool) -> Line:
+    return Line(min(x1, MAX_LANES - 1), y1, min(x2, MAX_LANES - 1), y2, dashed)
+
+
+FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
+"""How long a thread is looked at: at first, and if somebody asks for more."""
+LARGEST = 20
+"""Checkpoints that are named."""
+
+
+@dataclass(slots=True)
+class ChannelCost:
+    """What a channel takes, in bytes as stored."""
+
+    path: str
+    """Where in the graph it is: the nodes whose subgraph has it; empty for the root."""
+    channel: str
+    ns: str | None
+    """The namespace; None: several, one for each call of the subgraph."""
+    versions: int = 0
+    """Versions that have a value."""
+    new: int = 0
+    """Bytes that the versions added, each to the one before."""
+    shared: int = 0
+    """Bytes that they have in common with the one before, and that are stored once."""
+    written: int = 0
+    """Bytes of pending writes."""
+
+    @property
+    def stored(self) -> int:
+        """What is stored in all."""
+        return self.new + self.written
+
+
+class CheckpointCost(NamedTuple):
+    """What a checkpoint added."""
+
+    where: Address
+    step: int | None
+    new: int
+    """Bytes of values."""
+    written: int
+    """Bytes of pending writes."""
+    channel: str | None
+    """The channel that added most."""
+
+    @property
+    def stored(self) -> int:
+        """What it added in all."""
+        return self.new + self.written
+
+
+@dataclass(slots=True)
+class ThreadCost:
+    """What a thread takes, as far as it was looked at."""
+
+    channels: list[ChannelCost] = field(default_factory=list)
+    """Those that take most first."""
+    largest: list[CheckpointCost] = field(default_factory=list)
+    """Those that added most, most first."""
+    looked: int = 0
+    """Checkpoints that were looked at, the newest."""
+    is_partial: bool = False
+    """Whether there are more, as time was over."""
+
+
+def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
+    """Add up what the newest checkpoints of a thread take; at least a page of them, whatever the time."""
+    found, end = ThreadCost(), time.monotonic() + seconds
+
+    def is_over() -> bool:
+        found.is_partial = found.looked > 0 and time.monotonic() >= end
+        return found.is_partial
+
+    by_name: dict[tuple[str, str], ChannelCost] = {}
+    checkpoints = _added(source, thread, is_over, by_name, found)
+    found.largest = heapq.nlargest(LARGEST, checkpoints, key=lambda one: one.stored)
+    found.channels = sorted(by_name.values(), key=lambda one: -one.stored)
+    return found
+
+
+def _added(
+    source: Source,
+    thread: str,
+    is_over: Callable[[], bool],
+    by_name: dict[tuple[str, str], ChannelCost],
+    found: ThreadCost,
+) -> Iterator[CheckpointCost]:
+    """What each checkpoint added; it is noted by channel, too."""
+    for one, sizes in source.costs(thread, is_over):
+        found.looked += 1
+        added = dict.fromkeys(sizes, 0)
+        for channel, size in sizes.items():
+            if size.new:
+                cost = _of(by_name, one, channel)
+                cost.versions += 1
+                cost.new += size.new
+                cost.shared += size.shared
+                added[channel] = size.new
+        for write in one.writes:
+            _of(by_name, one, write.channel).written += write.size
+            added[write.channel] = added.get(write.channel, 0) + write.size
+        written = sum(write.size for write in one.writes)
+        most = max(added, key=added.__getitem__, default=None)
+        yield CheckpointCost(Address(thread, one.ns, one.id), one.step, sum(added.values()) - written, written, most)
+
+
+def _of(by_name: dict[tuple[str, str], ChannelCost], one: Entry, channel: str) -> ChannelCost:
+    path = "|".join(level.partition(":")[0] for level in one.ns.split("|"))
+    cost = by_name.setdefault((path, channel), ChannelCost(path, channel, one.ns))
+    if cost.ns != one.ns:
+        cost.ns = None
+    return cost

@@ -1,15 +1,20 @@
-"""What the URL of a page asks for."""
+"""The arguments of a URL, templates, and links between pages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
 
+from redis_saver import __version__
 from redis_saver._common.config import Address
-from redis_saver._inspector.values import At
+from redis_saver._inspector.values import At, ago, left, moment, named, size, state_of, visible
 
 
 class Refused(ValueError):
@@ -61,12 +66,12 @@ def number(given: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def place(given: Mapping[str, str]) -> Address:
+def address_in(given: Mapping[str, str]) -> Address:
     """A checkpoint, by `thread`, `ns` and `id`; without an id the newest of its namespace."""
     return Address(needed(given, "thread"), given.get("ns", ""), given.get("id") or None)
 
 
-def at(given: Mapping[str, str]) -> At:
+def position_in(given: Mapping[str, str]) -> At:
     """Where a part of a value is: positions with points between them."""
     return tuple(number({"at": one}, "at") for one in given.get("at", "").split(".") if one)
 
@@ -86,3 +91,62 @@ def read_address(text: str) -> Address:
     if not {"thread", "id"} <= found.keys():
         raise Refused("this page needs checkpoints in a= and b=, as the links of a thread's tree have them")
     return Address(found["thread"], found.get("ns", ""), found["id"])
+
+
+_HERE = Path(__file__).parent
+STATIC = {"icon.svg": "image/svg+xml", "style.css": "text/css", "htmx.min.js": "text/javascript"}
+
+
+def environment() -> Environment:
+    """The templates. All that they show is escaped."""
+    made = Environment(
+        loader=FileSystemLoader(_HERE / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "ago": ago,
+        "left": left,
+        "moment": moment,
+        "named": named,
+        "size": size,
+        "state": state_of,
+        "visible": visible,
+        "address": address_text,
+        "query": query_of,
+    }
+    return made
+
+
+class Pages:
+    """Fills templates."""
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        """Give every page some values."""
+        self._environment = environment()
+        self._about = {"version": __version__, **about}
+
+    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
+        """A page."""
+        root = request.scope.get("root_path", "").rstrip("/")
+
+        def link(to: str, **arguments: Any) -> str:
+            query = query_of(arguments)
+            return f"{root}/{to}{'?' if query else ''}{query}"
+
+        html = self._environment.get_template(template).render(
+            **self._about,
+            link=link,
+            now=datetime.now(timezone.utc),
+            asked=asked(request),
+            without_cold=getattr(request.state, "without_cold", ""),
+            **values,
+        )
+        return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
+
+
+def static_file(name: str) -> bytes:
+    """A file that pages refer to."""
+    return (_HERE / "static" / name).read_bytes()
