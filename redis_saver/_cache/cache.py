@@ -87,21 +87,23 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """Use a client of yours, which savers may use, too. The cache does not close it.
 
         Args:
-            client: `RedisCache` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or valkey-py's clients.
-                `AsyncRedisCache` takes those of `redis.asyncio`. `decode_responses=True` is fine.
-            serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's `JsonPlusSerializer`.
-            prefix: The beginning of all keys. A saver may have the same one. Caches with different prefixes see nothing of each other.
-            ttl: How long an entry lives that was set without a TTL of its own: a `timedelta`, or a text such as `"7d"` or `"90m"`. None: it has
-                no deadline.
-            on_error: `"skip"`: if the server fails, `get` finds nothing and `set` stores nothing, which is counted (`stats()`) and logged once
-                an outage (`redis_saver.cache`). `"raise"`: they raise the client's error. `clear` always raises it.
+            client: `RedisCache` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or
+                valkey-py's clients. `AsyncRedisCache` takes those of `redis.asyncio`. `decode_responses=True` is fine.
+            serde: Serializer of values. Default: `FastSerializer`, which writes the bytes of `JsonPlusSerializer`.
+            prefix: Beginning of all keys. Caches with different prefixes are separate. A saver may use the same prefix.
+            ttl: TTL of an entry that is set without its own: a `timedelta`, or a text such as `"7d"` or `"90m"`.
+                Default: no deadline.
+            on_error: If the server fails, `"skip"` lets `get` find nothing and `set` store nothing. The failure is
+                counted (`stats()`) and logged once an outage (`redis_saver.cache`). `"raise"` raises the client's error.
+                `clear` always raises it.
             single_flight: Time that a caller has to compute an entry that it missed. Meanwhile, other callers of this
                 cache in this process that miss the entry wait until it is stored (`docs/cache.md`). None: none waits.
-            limits: The longest labels and keys, and the largest values: `name_bytes` and `value_bytes`. More raises `LimitExceeded`.
-            require_encryption: Refuse values that are not encrypted: reading one counts as an error, before it is decoded. None: yes, where `serde`
-                is an `EncryptedSerializer`.
+            limits: `name_bytes` limits labels and keys, `value_bytes` values. Larger ones raise `LimitExceeded`.
+            require_encryption: True to refuse values that are not encrypted. Reading one counts as an error, and does
+                not decode it. Default: True if `serde` is an `EncryptedSerializer`.
             strict: Decode with a `StrictSerializer`, as savers do.
-            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves or its primary is replaced.
+            cluster_timeout: Seconds for which a request to a cluster is retried while its slot moves or its primary is
+                replaced.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
@@ -165,7 +167,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         Raises:
             TypeError, LimitExceeded: A name makes no sense.
-            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry is not what a cache stores.
+            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`, if no cache with these
+                settings stored an entry.
         """
         names = entries.names(self._context, keys)
         return self._driver.run(self._counting.call(self._get(names))) if names else {}
@@ -180,12 +183,15 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         return await run(self._counting.call(self._get(names)))
 
     def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
-        """Store entries. All are encoded before the first is sent. The entries of a namespace are stored together, or none (up to 500).
+        """Store entries.
 
-        Cost: one round trip (a cluster's node), and none for no entries. If they have no TTL, after every 64 new ones of a shard a second one.
+        All are encoded before the first is sent. Up to 500 entries of a namespace are stored atomically.
+
+        Cost: one round trip (per node of a cluster), and none for no entries. Without a TTL, every 64th new entry of a
+        shard costs a second one.
 
         Args:
-            pairs: For each name a value, and its TTL in seconds. None: the cache's own TTL, if it has one.
+            pairs: For each name a value, and its TTL in seconds, or None for the cache's own TTL.
 
         Raises:
             TypeError, ValueError: A name or TTL makes no sense.
@@ -202,19 +208,21 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             await self._driver.arun(self._counting.call(self._set(pairs)))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """Let namespaces have no entries any more.
+        """Clear namespaces.
 
-        Each namespace is cleared at once: a `get` finds all of its entries, or none. Entries that are set while `clear` runs may stay.
+        Each namespace is cleared at once: a `get` finds all of its entries, or none. Entries that are set while `clear`
+        runs may stay.
 
-        Cost: one round trip (a cluster's node), however many entries there are. Those without a TTL are removed after it, in two round trips for each 500
-        of a namespace (None: of a shard). Those with a TTL are invalid, and stay in memory until they expire.
+        Cost: one round trip (per node of a cluster) makes all entries invalid. Those without a TTL are then removed in
+        two round trips per 500 of a namespace, or of a shard if all are cleared. Those with a TTL take memory until they
+        expire.
 
         Args:
-            namespaces: The namespaces, without those that begin with them. None: all, of this prefix. Models' answers are not among them.
+            namespaces: The namespaces, not their children. Default: all of this prefix, except models' answers.
 
         Raises:
-            Exception: The client's own error if the server fails, whatever `on_error` says, as a cache that was not cleared answers with old values.
-                Calling again is safe.
+            Exception: The client's own error if the server fails, also with `on_error="skip"`, because a cache that was
+                not cleared answers with old values. Calling again is safe.
         """
         if (checked := entries.namespaces(self._context, namespaces)) != []:
             self._driver.run(self._counting.call(self._clear(checked)))

@@ -106,7 +106,7 @@ class CacheKeyspace:
 
 
 FORMAT = b"\1"
-"""The first byte of each entry. Then come its namespace's and its shard's generation, a frame with the value's type, and the serializer's bytes."""
+"""First byte of each entry. The generations of its namespace and shard, a framed type, and the bytes follow."""
 GENERATION = 8
 """Bytes of a generation, which are random."""
 
@@ -190,8 +190,8 @@ def is_valid(raw: bytes, stamp: bytes) -> bool:
     """
     if raw[:1] != FORMAT:
         raise UnsupportedFormat(
-            "an entry of a cache begins with a byte that this release does not know: a newer release, or another program, stored it. It "
-            "was not decoded, and a set() replaces it"
+            "an entry of a cache begins with a byte that this release does not know: a newer release, or another "
+            "program, stored it. It was not decoded, and a set() replaces it"
         )
     return raw.startswith(stamp, 1)
 

@@ -32,7 +32,7 @@ from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, Thread
 
 _NOT_FOUND = 404
 VALUES_AT_ONCE = 2
-"""The number of pages that read values at the same time. More wait, because each may hold a few times the bytes of a checkpoint."""
+"""Maximum number of pages that read values at a time, as each may hold a few times the bytes of a checkpoint."""
 TOKEN_VARIABLE = "REDIS_SAVER_INSPECTOR_TOKEN"  # noqa: S105 - the name of a variable
 
 
@@ -44,32 +44,33 @@ def app(
     mask: Sequence[str] = (),
     allow_changes: bool = False,
 ) -> Starlette:
-    """The inspector over a saver, to serve, or to mount in a service.
+    """Make the inspector of a saver, to serve, or to mount in a service.
 
-    Each page is answered in a worker thread, so no event loop waits for it, and holds a page of what there is in memory. Without
-    `allow_changes` nothing is written to Redis, and no deadline moves.
+    A worker thread answers each page, so no event loop waits. Without `allow_changes` the inspector writes nothing to
+    Redis and moves no deadline.
 
     Args:
         saver: A `RedisSaver`, `AsyncRedisSaver`, `TieredSaver` or `AsyncTieredSaver`. Values are decoded by its serializer.
-        token: Who opens a page with `?token=...` may look, and gets a cookie for all others. None: what `REDIS_SAVER_INSPECTOR_TOKEN` says
-            in the environment. Empty: everybody may look; what the application is mounted in has to check who asks.
-        hosts: Names under which the pages are reached, without a port; requests with another one in their Host header are refused. `"*"`:
-            any.
-        mask: Patterns, such as `"*token*"`. What stands under a channel, a key or a field whose name matches one is not shown. `"*"`: no
-            values.
-        allow_changes: Whether threads can be deleted, pinned, unpinned, and given another TTL. It needs a token.
+        token: Secret that opens the pages. A URL with `?token=...` sets a cookie for all other pages. Default: the
+            environment variable `REDIS_SAVER_INSPECTOR_TOKEN`. Empty: every request may read, so the service around the
+            application must check requests.
+        hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any.
+        mask: Patterns, such as `"*token*"`. The value of a channel, key or field whose name matches is hidden. `"*"`
+            hides all values.
+        allow_changes: True to let users delete, pin and unpin threads, and set their TTL. It needs a token.
 
     Raises:
-        TypeError: The saver is none of this package, or `hosts` or `mask` is one text.
-        ValueError: Nobody said who may look, or everybody could change threads.
+        TypeError: The saver is not one of this package, or `hosts` or `mask` is a single text.
+        ValueError: There is no token, or an empty one with `allow_changes`.
     """
-    for name, given in (("hosts", hosts), ("mask", mask)):
-        if isinstance(given, (str, bytes)):
-            raise TypeError(f"{name}={shown(given)}: write a list, such as [{shown(given)}]")
+    for name, names in (("hosts", hosts), ("mask", mask)):
+        if isinstance(names, (str, bytes)):
+            raise TypeError(f"{name}={shown(names)}: write a list, such as [{shown(names)}]")
     token = os.environ.get(TOKEN_VARIABLE) if token is None else token
     if token is None:
         raise ValueError(
-            f'who may look? Write token="..." (or {TOKEN_VARIABLE} in the environment); token="" only where what the inspector is mounted in checks that'
+            f'who may look? Write token="..." (or {TOKEN_VARIABLE} in the environment); token="" only where what the '
+            "inspector is mounted in checks that"
         )
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
@@ -134,7 +135,7 @@ def _in_turn(page: Callable[[Request], Response], turns: BoundedSemaphore) -> Ca
 
 
 def _said(error: Exception, *, is_masked: bool) -> str:
-    """What a page says of an error; where values are masked, without the words of a serializer, which may quote them."""
+    """Word an error for a page. With a mask, leave out the words of a serializer, which may quote values."""
     if is_masked and isinstance(error, (DecodeError, EncodeError)):
         return log_text(error)
     is_ours = isinstance(error, (RedisSaverError, Refused, NotImplementedError))
@@ -256,7 +257,7 @@ class FallbackToRedis:
         return answer
 
     def _said_lately(self) -> str:
-        """What is shown of a slow failure of the last seconds; empty if there was none."""
+        """The text of a slow failure of the last seconds; empty if there was none."""
         at, said = self._failed or (0.0, "")
         return said if said and time.monotonic() - at < ASK_AGAIN else ""
 
@@ -267,5 +268,5 @@ def _of_redis(request: Request, of_redis: Answer, said: str) -> Response:
 
 
 def _is_about_cold(given: Mapping[str, str]) -> bool:
-    """Whether a page is about what only the cold tier has, or about what it lacks."""
+    """True for a page of cold's checkpoints, and for a list of threads filtered by what cold lacks."""
     return given.get("tier") == "cold" or bool(given.get("dirty"))

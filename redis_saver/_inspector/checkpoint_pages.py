@@ -20,7 +20,7 @@ from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, elements, is_chat, part, unpacked
 
 _OWN = ("__", "branch:", "join:")
-"""What the names of LangGraph's own channels begin with."""
+"""Prefixes of the names of LangGraph's own channels."""
 
 
 class _Part(NamedTuple):
@@ -36,7 +36,7 @@ class _Part(NamedTuple):
 
     @property
     def said(self) -> dict[str, Any]:
-        """What pages say of where it is. Under a name that is hidden, no other one is shown."""
+        """Template values that locate the part. If a name on the way is hidden, all names are."""
         return {
             "where": address(self.found.config),
             "channel": self.channel,
@@ -53,7 +53,7 @@ class CheckpointPages:
         self._source, self._pages, self._mask = source, pages, mask
 
     def checkpoint(self, request: Request) -> Response:
-        """A checkpoint with its values, pending writes and costs."""
+        """Show a checkpoint with its values, pending writes and costs."""
         given = asked(request)
         place = address_in(given)
         found = self._source.get(place) if "ns" in given else self._newest(place)
@@ -92,7 +92,7 @@ class CheckpointPages:
         )
 
     def _channel(self, trees: Trees, name: str, value: Any) -> dict[str, Any]:
-        """What is shown of a channel: a chat, also of a snapshot of messages, or a tree."""
+        """Show a channel as a chat, if it is a list or a snapshot of messages, else as a tree."""
         made: dict[str, Any] = {"name": name, "tree": None, "chat": None, "first": 0, "at": ()}
         at, said = unpacked(value)
         if self._mask.hides(name) or not is_chat(said):
@@ -101,7 +101,7 @@ class CheckpointPages:
         return {**made, "chat": chat(trees, self._mask, said, first, at), "first": first, "at": at}
 
     def _unreduced(self, trees: Trees, found: CheckpointTuple) -> list[dict[str, Any]]:
-        """Channels without a value: their last one, and what was written since. Only the graph could reduce these to a value."""
+        """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
         have = found.checkpoint["channel_values"]
         asked = [one for one in found.checkpoint["channel_versions"] if one not in have and not one.startswith(_OWN)]
         shown = []
@@ -127,7 +127,7 @@ class CheckpointPages:
         ]
 
     def value(self, request: Request) -> Response:
-        """A part of a channel's value, in pages."""
+        """Show a part of a channel's value, in pages."""
         given = asked(request)
         one, first, trees = self._part(given), number(given, "first"), Trees(self._mask)
         said, tree = None, None
@@ -143,7 +143,7 @@ class CheckpointPages:
         )
 
     def first(self, request: Request) -> Response:
-        """Where a value, or a part of it, became what it is."""
+        """Show since which checkpoint a value, or a part of it, is what it is."""
         one = self._part(asked(request))
         change = first_change(self._source, one.found, one.channel, one.names, one.at)
         return self._pages.page(request, "first.html", **one.said, change=change)
@@ -166,7 +166,7 @@ class CheckpointPages:
         return _Part(found, channel, at, names, value, any(self._mask.hides(one) for one in (channel, *names)))
 
     def diff(self, request: Request) -> Response:
-        """What differs between two checkpoints."""
+        """Show the differences between two checkpoints."""
         given = asked(request)
         first, second = (self._source.get(read_address(needed(given, name))) for name in ("a", "b"))
         found, trees = self._source.compare(first, second), Trees(self._mask)
@@ -205,15 +205,15 @@ def _about(found: CheckpointTuple) -> dict[str, Any]:
 
 
 STEPS = 10_000
-"""Ancestors that are looked at."""
+"""Maximum number of ancestors that are read."""
 SECONDS = 10.0
-"""How long they are."""
+"""Time limit in seconds."""
 _PAGE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class FirstChange:
-    """Where a value became what it is."""
+    """The checkpoint that gave a value its present state."""
 
     where: Address
     """The oldest checkpoint in a row that has it."""
@@ -222,9 +222,9 @@ class FirstChange:
     step: int | None
     source: str | None
     looked: int
-    """How many checkpoints were looked at."""
+    """Number of checkpoints that were read."""
     is_partial: bool
-    """Whether it may be older: time was over, or an ancestor is gone, or does not store the value."""
+    """True if the change may be older: time ran out, or an ancestor is gone or does not store the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,10 @@ class _Link:
 
 
 def first_change(source: Source, found: CheckpointTuple, channel: str, names: Sequence[Any], at: At) -> FirstChange:
-    """Walk back from a checkpoint. Versions tell where a channel changed; values are read there alone, and only for a part of one."""
+    """Walk back from a checkpoint to the one that changed a value.
+
+    Versions tell where a channel changed. Values are read only there, and only for a part of a value.
+    """
     start, end = address(found.config), time.monotonic() + SECONDS
     rows, looked = _Ancestors(source, start, channel, end), 0
     value = found.checkpoint["channel_values"][channel]
@@ -274,7 +277,7 @@ def first_change(source: Source, found: CheckpointTuple, channel: str, names: Se
 
 
 def _is_unstored(found: CheckpointTuple, channel: str) -> bool:
-    """Whether a channel has a value that is not stored: a `DeltaChannel` between two snapshots."""
+    """True if a channel has a value that is not stored: a `DeltaChannel` between two snapshots."""
     return channel not in found.checkpoint["channel_values"] and channel in unstored(found.metadata)
 
 
@@ -286,14 +289,17 @@ class _Message(NamedTuple):
 
 
 class _Nothing:
-    """What stands for a part that is not there."""
+    """Placeholder for a part that is not there."""
 
 
 _NOTHING = _Nothing()
 
 
 def _steps(value: Any, names: Sequence[Any]) -> list[Any]:
-    """The steps to a part of a value, by which it is found in other versions of it, too. That of a set is the set, as its elements have no places."""
+    """The steps to a part of a value, which also lead to it in other versions of the value.
+
+    They end at a set, as its elements have no positions.
+    """
     steps = list[Any]()
     for name in names:
         if isinstance(value, (set, frozenset)):
@@ -306,7 +312,7 @@ def _steps(value: Any, names: Sequence[Any]) -> list[Any]:
 
 
 def _at(value: Any, steps: Sequence[Any]) -> Any:
-    """What is at the end of some steps."""
+    """Follow steps into a value."""
     for step in steps:
         value = _inside(value, step)
     return value
@@ -362,7 +368,10 @@ class Written(NamedTuple):
 
 
 def next_nodes(found: CheckpointTuple) -> list[str]:
-    """The nodes that run next, inferred from channels that they wait for and have not seen. Of graphs with triggers of their own some may be missing."""
+    """The nodes that run next, inferred from channels that they wait for and have not seen.
+
+    If a graph has triggers of its own, some may be missing.
+    """
     checkpoint = found.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     seen: Mapping[str, Any] = checkpoint.get("versions_seen") or {}

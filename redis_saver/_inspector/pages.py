@@ -34,12 +34,12 @@ def pairs(query: str) -> list[tuple[str, str]]:
 
 
 def asked(request: Request) -> dict[str, str]:
-    """The arguments of a request's URL, by name: of two with one name the last."""
+    """The arguments of a request's URL by name. If a name is repeated, the last one counts."""
     return dict(pairs(request.scope["query_string"].decode("latin-1")))
 
 
 def query_of(arguments: Mapping[str, Any]) -> str:
-    """Arguments as they stand in a URL; those that are None are left out."""
+    """Encode arguments for a URL, without those that are None."""
     return urlencode({name: one for name, one in arguments.items() if one is not None}, errors="surrogatepass")
 
 
@@ -72,12 +72,15 @@ def address_in(given: Mapping[str, str]) -> Address:
 
 
 def position_in(given: Mapping[str, str]) -> At:
-    """Where a part of a value is: positions with points between them."""
+    """Read the position of a part of a value: numbers with points between them."""
     return tuple(number({"at": one}, "at") for one in given.get("at", "").split(".") if one)
 
 
 def address_text(where: Address) -> str:
-    """A checkpoint as one argument of a URL. It is encoded in itself, as a browser changes line breaks in the fields of a form."""
+    """Write a checkpoint as one argument of a URL.
+
+    It is encoded twice, as browsers change line breaks in the fields of a form.
+    """
     return query_of({"thread": where.thread_id, "ns": where.checkpoint_ns, "id": where.checkpoint_id})
 
 

@@ -18,7 +18,7 @@ ROWS = 50
 MAX_PAGES = 20
 """Pages of an order: more threads are not kept in memory. Filters find the others."""
 SECONDS = 5.0
-"""How long threads are looked for; what was found by then is shown."""
+"""Time limit in seconds of a search. The page shows what was found until then."""
 MAX_NAMED = 20
 """The most damaged threads that are named."""
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
@@ -29,12 +29,12 @@ _ORDERS: dict[str, Callable[[Any], Any]] = {
     "expires": lambda one: -(timedelta.max if one.ttl is None else one.ttl).total_seconds(),
     "name": lambda one: [-ord(letter) for letter in one.thread_id] + [1],
 }
-"""What comes first is the greatest of these."""
+"""Sort keys. The greatest comes first."""
 _EITHER = {"": None, "yes": True, "no": False}
 
 
 class Filters(NamedTuple):
-    """What a list of threads is asked for."""
+    """The query, the order and the page of a list of threads."""
 
     asked: ThreadQuery
     order: str
@@ -48,23 +48,23 @@ class Found:
     threads: list[Any]
     page: int
     count: int = 0
-    """How many match, as far as was looked."""
+    """Number of matches so far."""
     bytes: int = 0
     is_partial: bool = False
-    """Whether time was over before all were looked at."""
+    """True if time ran out before all threads were read."""
     damaged: int = 0
-    """How many cannot be read, whatever is asked for but a prefix."""
+    """Number of threads with the prefix that cannot be read, whether or not they match the other filters."""
     named: list[Damaged] = field(default_factory=list)
     """The first of those."""
 
     @property
     def has_more(self) -> bool:
-        """Whether there is another page."""
+        """True if there is another page."""
         return self.count > self.page * ROWS and self.page < MAX_PAGES
 
     @property
     def is_limited(self) -> bool:
-        """Whether there are more, which no page shows."""
+        """True if there are more threads than pages show."""
         return self.count > MAX_PAGES * ROWS and self.page == MAX_PAGES
 
 
@@ -127,7 +127,10 @@ def _moment(text: str, name: str) -> datetime | None:
 
 
 def found_threads(source: Source, filters: Filters) -> Found:
-    """A page of threads. All that match are looked at; in memory are those of the pages up to this one, and the names of all."""
+    """Make a page of threads.
+
+    Each match is read. Memory holds those of the pages up to this one, and the names of all.
+    """
     found = Found([], filters.page)
     best = heapq.nlargest(filters.page * ROWS, _drawn(source, filters, found), key=_ORDERS[filters.order])
     found.threads = best[(filters.page - 1) * ROWS :]

@@ -23,7 +23,7 @@ from redis_saver._inspector.values import state_of
 ROWS = 100
 """Checkpoints on a page."""
 COLD_ROWS = 30
-"""Those of a cold saver, which sends their values, too."""
+"""Page size for a cold saver, which also sends values."""
 _STOP_ASKING = 286
 """The status with which htmx asks no more."""
 
@@ -36,7 +36,7 @@ class ThreadPages:
         self._source, self._pages = source, pages
 
     def threads(self, request: Request) -> Response:
-        """Which threads there are."""
+        """List the threads."""
         given = asked(request)
         try:
             filters = read_filters(given)
@@ -45,7 +45,7 @@ class ThreadPages:
         return self._pages.page(request, "threads.html", found=found_threads(self._source, filters), wrong="")
 
     def thread(self, request: Request) -> Response:
-        """A thread as a tree of checkpoints."""
+        """Show a thread as a tree of checkpoints."""
         given = asked(request)
         name = needed(given, "id")
         info = self._source.thread(name)
@@ -64,7 +64,10 @@ class ThreadPages:
         )  # fmt: skip
 
     def newer(self, request: Request) -> Response:
-        """Whether a thread is another one than a page shows; what htmx asks. Nothing while it is the same: then the page stays as it is."""
+        """Answer htmx whether a thread has changed since its page was made.
+
+        Without a change the answer is empty, and the page stays.
+        """
         given = asked(request)
         name, seen = needed(given, "id"), needed(given, "seen")
         info = self._source.in_redis(name)
@@ -85,7 +88,7 @@ class ThreadPages:
         )
 
     def channel(self, request: Request) -> Response:
-        """The versions of a channel."""
+        """Show the versions of a channel."""
         given = asked(request)
         name, channel, ns = needed(given, "thread"), needed(given, "channel"), given.get("ns", "")
         info = self._source.thread(name)
@@ -97,7 +100,7 @@ class ThreadPages:
         )  # fmt: skip
 
     def writes(self, request: Request) -> Response:
-        """Who wrote what."""
+        """Show the writes of a thread."""
         given = asked(request)
         name = needed(given, "thread")
         info, limit = self._source.thread(name), min(max(number(given, "limit"), ROWS), 20 * ROWS)
@@ -107,7 +110,10 @@ class ThreadPages:
 
 
 def _page(found: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | None]:
-    """A page of checkpoints, and the id that the next one is below. Checkpoints of several namespaces that share an id stay together."""
+    """Cut a page of checkpoints, and give the id below which the next page begins.
+
+    Checkpoints of several namespaces that share an id stay together.
+    """
     if len(found) <= rows:
         return found, None
     end = next((at for at in range(rows, 0, -1) if found[at].id != found[at - 1].id), rows)
@@ -115,7 +121,7 @@ def _page(found: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | Non
 
 
 def _told(thread: str, one: Entry, parent: Entry | None) -> dict[str, Any]:
-    """What a row says of a checkpoint."""
+    """Template values of a row."""
     channels = {write.channel for write in one.writes}
     state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
     place = Address(thread, one.ns, one.id)
@@ -129,7 +135,7 @@ def _told(thread: str, one: Entry, parent: Entry | None) -> dict[str, Any]:
 
 
 def _mark(info: Any) -> str:
-    """What shows that a thread is another one than before: its newest checkpoint, and its state. Nothing of one that is not in Redis."""
+    """Mark of a thread that changes with its newest checkpoint and its state. Empty if Redis has no such thread."""
     return "" if info is None else f"{state_of(info)} {info.checkpoint_id}"
 
 
@@ -139,7 +145,7 @@ MAX_LANES = 12
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line inside of a row, from top (0), middle (50) or bottom (100) to one of these, in percent; `x` counts lanes."""
+    """A line inside a row. `x` counts lanes, `y` is in percent: top 0, middle 50, bottom 100."""
 
     x1: int
     y1: int
@@ -155,7 +161,7 @@ class Row:
     lane: int
     lines: tuple[Line, ...]
     width: int
-    """How many lanes the row takes."""
+    """Width in lanes."""
 
 
 @dataclass(slots=True)
@@ -195,7 +201,7 @@ def drawn(found: Sequence[Entry]) -> list[Row]:
 
 
 def _below(one: Entry) -> _Lane | None:
-    """What a checkpoint leads down to: its parent; of the first one of a subgraph's call, the checkpoint that the call began from."""
+    """The lane below a checkpoint: to its parent, or from a subgraph's first one to the checkpoint that called it."""
     if one.parent is not None:
         return _Lane((one.ns, one.parent), is_dashed=False)
     if not one.ns:
@@ -217,17 +223,17 @@ def _line(x1: int, y1: int, x2: int, y2: int, *, dashed: bool) -> Line:
 
 
 FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
-"""How long a thread is looked at: at first, and if somebody asks for more."""
+"""Time limits in seconds of a first look, and of a longer one."""
 LARGEST = 20
 """Checkpoints that are named."""
 
 
 @dataclass(slots=True)
 class ChannelCost:
-    """What a channel takes, in bytes as stored."""
+    """Size of a channel, in bytes as stored."""
 
     path: str
-    """Where in the graph it is: the nodes whose subgraph has it; empty for the root."""
+    """Its path in the graph: the nodes whose subgraph has it; empty for the root."""
     channel: str
     ns: str | None
     """The namespace; None: several, one for each call of the subgraph."""
@@ -242,12 +248,12 @@ class ChannelCost:
 
     @property
     def stored(self) -> int:
-        """What is stored in all."""
+        """All bytes that are stored."""
         return self.new + self.written
 
 
 class CheckpointCost(NamedTuple):
-    """What a checkpoint added."""
+    """Bytes that a checkpoint added."""
 
     where: Address
     step: int | None
@@ -260,26 +266,26 @@ class CheckpointCost(NamedTuple):
 
     @property
     def stored(self) -> int:
-        """What it added in all."""
+        """All bytes that it added."""
         return self.new + self.written
 
 
 @dataclass(slots=True)
 class ThreadCost:
-    """What a thread takes, as far as it was looked at."""
+    """Size of a thread, of the checkpoints that were read."""
 
     channels: list[ChannelCost] = field(default_factory=list)
-    """Those that take most first."""
+    """Channels, largest first."""
     largest: list[CheckpointCost] = field(default_factory=list)
-    """Those that added most, most first."""
+    """The checkpoints that added most, largest first."""
     looked: int = 0
-    """Checkpoints that were looked at, the newest."""
+    """Number of checkpoints that were read, newest first."""
     is_partial: bool = False
-    """Whether there are more, as time was over."""
+    """True if time ran out before all were read."""
 
 
 def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
-    """Add up what the newest checkpoints of a thread take; at least a page of them, whatever the time."""
+    """Add up the costs of a thread's newest checkpoints, at least a page of them whatever the time."""
     found, end = ThreadCost(), time.monotonic() + seconds
 
     def is_over() -> bool:
@@ -300,7 +306,7 @@ def _added(
     by_name: dict[tuple[str, str], ChannelCost],
     found: ThreadCost,
 ) -> Iterator[CheckpointCost]:
-    """What each checkpoint added; it is noted by channel, too."""
+    """Yield the costs of each checkpoint, and add them to those of its channels."""
     for one, sizes in source.costs(thread, is_over):
         found.looked += 1
         added = dict.fromkeys(sizes, 0)

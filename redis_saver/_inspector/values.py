@@ -1,7 +1,7 @@
 """Names, times, sizes and values as a page shows them.
 
-Values are trees: bounded in depth, breadth and length, and masked if that was asked for. Only what is in a value is read:
-neither `__repr__` nor `__str__` of its class runs.
+Trees of values are bounded in depth, breadth and length, and masked on request. Only data is read: neither `__repr__`
+nor `__str__` of a class runs.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _ESCAPES = {code: repr(chr(code))[1:-1] for code in _HIDDEN}
 
 
 def visible(text: str) -> str:
-    """A text in which nothing hides: control characters, marks that turn its direction, and lone surrogates are escaped as Python does."""
+    """Escape control characters, direction marks and lone surrogates, as Python does."""
     return text.translate(_ESCAPES)
 
 
@@ -55,7 +55,7 @@ def named(name: object) -> str:
 
 
 def ago(at: datetime | None) -> str:
-    """How long ago a moment is."""
+    """Write how long ago a moment is."""
     if at is None:
         return "-"
     past = datetime.now(timezone.utc) - at
@@ -63,19 +63,19 @@ def ago(at: datetime | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """A moment, in UTC."""
+    """Write a moment, in UTC."""
     return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
 
 
 def left(info: Any) -> str:
-    """When a thread expires."""
+    """Write when a thread expires."""
     if info.pinned:
         return "pinned"
     return "never" if info.ttl is None else f"in {times.shown(timedelta(seconds=int(info.ttl.total_seconds())))}"
 
 
 def size(amount: int | None) -> str:
-    """A number of bytes, with three digits."""
+    """Write a number of bytes, with three digits."""
     if amount is None:
         return "-"
     if amount < 1000:
@@ -95,14 +95,14 @@ CHILDREN = 50
 NODES = 2_000
 """Elements on a page, in all."""
 DEPTH = 8
-"""How deep a tree goes before a link takes its place."""
+"""Depth at which a link replaces the rest of a tree."""
 TEXT = 2_000
 """Characters of a text inside of a tree."""
 WHOLE_TEXT = 200_000
 """Characters of a text on a page of its own."""
 
 At: TypeAlias = tuple[int, ...]
-"""Where something is inside of the value of a channel: the positions of elements, from the outermost on."""
+"""Position inside the value of a channel: the positions of elements, from the outermost on."""
 _NUMBERS = (UUID, Decimal, date, time, timedelta, timezone, ZoneInfo, PurePath)
 _ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network)
 
@@ -116,28 +116,28 @@ class Node:
     kind: str
     """Its class."""
     at: At
-    """Where it is."""
+    """Its position."""
     text: str | None = None
-    """What it is, where it has no elements. None: it has, or is masked."""
+    """Its text, if it has no elements and is not masked."""
     count: int = 0
-    """How many elements it has."""
+    """Number of its elements."""
     children: tuple[Node, ...] = ()
-    """Those that are shown."""
+    """Elements that are shown."""
     is_cut: bool = False
-    """Whether there is more of it than is shown."""
+    """True if a part of it is not shown."""
     is_masked: bool = False
-    """Whether it is hidden."""
+    """True if it is hidden."""
 
 
 class Mask:
-    """What is hidden: values under names that match a pattern, of channels, keys and fields, whatever their case."""
+    """Patterns of names of channels, keys and fields whose values are hidden. Case is ignored."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         """Hide what matches; `*` hides everything."""
         self._patterns = [pattern.lower() for pattern in patterns]
 
     def hides(self, name: object) -> bool:
-        """Whether what has this name is hidden."""
+        """True if a value with this name is hidden."""
         text = str(name).lower() if isinstance(name, (str, int)) else ""
         return any(fnmatchcase(text, pattern) for pattern in self._patterns)
 
@@ -154,8 +154,8 @@ class _Part:
 class Trees:
     """Makes the trees of one page, which show at most `NODES` elements in all.
 
-    A tree grows level by level. So it shows the siblings of an element before the children of any of them, and each element that is not
-    opened has a page of its own.
+    A tree grows level by level, so the siblings of an element come before the children of any of them. Each element
+    that is not opened has a page of its own.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -189,7 +189,7 @@ class Trees:
         return _node(root, WHOLE_TEXT if whole else TEXT)
 
     def masked(self, name: object, value: object, at: At = ()) -> Node:
-        """What stands for a value that is hidden."""
+        """Placeholder for a hidden value."""
         return Node(name, type(value).__name__, at, is_masked=True)
 
     def _part(self, name: object, value: object, at: At, depth: int) -> _Part:
@@ -302,11 +302,11 @@ class Said:
     """A message of a chat."""
 
     role: str
-    """Who speaks: human, ai, tool, system."""
+    """The speaker: human, ai, tool or system."""
     name: str | None
     """Its name, of a tool above all."""
     texts: tuple[str, ...]
-    """What it says."""
+    """Its texts."""
     blocks: tuple[Node, ...]
     """Parts of its content that are no text."""
     calls: tuple[Node, ...]
@@ -315,17 +315,17 @@ class Said:
     """All its fields."""
     at: At
     is_masked: bool
-    """Whether what it says is hidden."""
+    """True if its content is hidden."""
 
 
 def unpacked(value: Any) -> tuple[At, Any]:
-    """What a snapshot of a `DeltaChannel` holds, and where inside of it; another value as it is. Its class has no public name."""
+    """Unwrap a snapshot of a `DeltaChannel`, whose class has no public name. Other values stay as they are."""
     is_snapshot = isinstance(value, tuple) and getattr(type(value), "_fields", None) == ("value",)
     return ((0,), value[0]) if is_snapshot else ((), value)
 
 
 def is_chat(value: object) -> bool:
-    """Whether a value is a list of messages."""
+    """True if a value is a list of messages."""
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, BaseMessage) for one in value)
 
 

@@ -25,11 +25,11 @@ VERSION = version("redis-saver")
 COLLECTION = "db.collection.name"
 ERROR = "error.type"
 OF_ALL = ("traffic", "remembered")
-"""The kinds of sources that savers as well as stores or caches have: their numbers say what of."""
+"""Kinds of sources that savers, stores and caches share. Their numbers name the collection."""
 
 
 class Exported:
-    """The sources of which a meter provider is told, by one set of instruments: a second of the same names would be left out."""
+    """Sources that are exported to a meter provider by one set of instruments. It would ignore a second set."""
 
     def __init__(self, metrics: Any, provider: Any) -> None:
         self._lock = Lock()
@@ -52,7 +52,7 @@ class Exported:
         )
 
     def add(self, measured: Measured, attributes: Mapping[str, Any]) -> None:
-        """Tell of a saver, too. Its sources stand for it: clones of a saver share them, and may outlive it."""
+        """Export a saver, too. Its sources represent it, as clones share them and may outlive it."""
         with self._lock:
             self._sources = {key: one for key, one in self._sources.items() if one[0]() is not None}
             for source in measured.sources:
@@ -102,7 +102,10 @@ _lock = Lock()
 
 
 def exported(metrics: Any, meter_provider: Any) -> Exported:
-    """What is exported to a provider. The global one is another object once it is set, but tells what it was told before."""
+    """Return the sources that a provider has.
+
+    The global provider becomes another object once it is set, and keeps its sources.
+    """
     is_global = meter_provider is None or meter_provider is metrics.get_meter_provider()
     provider = metrics.get_meter_provider() if meter_provider is None else meter_provider
     with _lock:
@@ -136,7 +139,7 @@ def described(measured: Measured) -> dict[str, Any]:
 
 
 class Durations:
-    """Tells a meter provider how long each call took."""
+    """Reports the duration of each call to a meter provider."""
 
     def __init__(self, exported: Exported, attributes: Mapping[str, Any]) -> None:
         self.exported = exported
@@ -155,7 +158,7 @@ class Durations:
 
 
 class Spans:
-    """A span for each call. What a client instrumented by OpenTelemetry sends in between are its children, but for streams."""
+    """Starts a span for each call. Spans of an instrumented client are its children, except in streams."""
 
     def __init__(self, provider: Any, measured: Measured, attributes: Mapping[str, Any], *, with_threads: bool) -> None:
         """Give spans to a tracer provider."""
@@ -165,7 +168,7 @@ class Spans:
         self._thread_of = measured.thread_of if with_threads else None
 
     def is_of(self, provider: object) -> bool:
-        """Whether the spans go to this provider."""
+        """True if the spans go to this provider."""
         return self._provider() is provider
 
     def began(self, name: str, *, is_stream: bool) -> Ended:
@@ -190,7 +193,7 @@ class Spans:
 
 
 class SlowCalls:
-    """Logs each call that took so many seconds or more."""
+    """Logs each call that takes at least `seconds`."""
 
     def __init__(self, measured: Measured, seconds: float, *, with_threads: bool) -> None:
         self._seconds, self._where = seconds, f"{measured.collection} at {measured.server}"
@@ -211,6 +214,6 @@ class SlowCalls:
 
 
 def replace(measured: Measured, is_old: Any, new: Observer | None) -> None:
-    """Put an observer in the place of an older one of its kind."""
+    """Replace an observer of the same kind."""
     others = tuple(one for one in measured.counting.observers if not is_old(one))
     measured.counting.observers = others if new is None else (*others, new)
