@@ -106,7 +106,7 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
 def _measured(thing: object) -> Measured:
     if (of := measured(thing)) is None:
         raise TypeError(
-            f"this is {kind_of(thing)}: pass a saver, a store or a cache of redis_saver, such as RedisSaver, TieredSaver, "
-            "RedisStore or RedisCache"
+            f"this is {kind_of(thing)}: pass a saver, a store or a cache of redis_saver, such as RedisSaver, "
+            "TieredSaver, RedisStore or RedisCache"
         )
     return of

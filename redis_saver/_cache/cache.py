@@ -94,8 +94,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             ttl: TTL of an entry that is set without its own: a `timedelta`, or a text such as `"7d"` or `"90m"`.
                 Default: no deadline.
             on_error: If the server fails, `"skip"` lets `get` find nothing and `set` store nothing. The failure is
-                counted (`stats()`) and logged once an outage (`redis_saver.cache`). `"raise"` raises the client's error.
-                `clear` always raises it.
+                counted (`stats()`) and logged once an outage (`redis_saver.cache`). `"raise"` raises the client's
+                error. `clear` always raises it.
             single_flight: Time that a caller has to compute an entry that it missed. Meanwhile, other callers of this
                 cache in this process that miss the entry wait until it is stored (`docs/cache.md`). None: none waits.
             limits: `name_bytes` limits labels and keys, `value_bytes` values. Larger ones raise `LimitExceeded`.
@@ -167,8 +167,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         Raises:
             TypeError, LimitExceeded: A name makes no sense.
-            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`, if no cache with these
-                settings stored an entry.
+            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`, if no cache with
+                these settings stored an entry.
         """
         names = entries.names(self._context, keys)
         return self._driver.run(self._counting.call(self._get(names))) if names else {}
@@ -214,8 +214,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         runs may stay.
 
         Cost: one round trip (per node of a cluster) makes all entries invalid. Those without a TTL are then removed in
-        two round trips per 500 of a namespace, or of a shard if all are cleared. Those with a TTL take memory until they
-        expire.
+        two round trips per 500 of a namespace, or of a shard if all are cleared. Those with a TTL take memory until
+        they expire.
 
         Args:
             namespaces: The namespaces, not their children. Default: all of this prefix, except models' answers.

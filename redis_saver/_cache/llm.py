@@ -26,7 +26,7 @@ _KINDS: Mapping[str, type[Generation]] = {
 
 
 class RedisLLMCache(BaseCache):
-    """LangChain's `BaseCache`: models' answers by prompt and model, on the server of a `RedisCache` or `AsyncRedisCache`.
+    """LangChain's `BaseCache`: models' answers, on the server of a `RedisCache` or `AsyncRedisCache`.
 
         set_llm_cache(RedisLLMCache(cache, ttl="7d"))
 
@@ -73,8 +73,8 @@ class RedisLLMCache(BaseCache):
         """Store the answers to a prompt.
 
         Raises:
-            EncodeError: An answer is not a `Generation`, a `ChatGeneration` or a chunk of these, or the serializer cannot
-                encode it.
+            EncodeError: An answer is not a `Generation`, a `ChatGeneration` or a chunk of these, or the serializer
+                cannot encode it.
         """
         self._entries.set({_name(prompt, llm_string): (return_val, self._seconds)})
 

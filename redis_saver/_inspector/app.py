@@ -50,7 +50,7 @@ def app(
     Redis and moves no deadline.
 
     Args:
-        saver: A `RedisSaver`, `AsyncRedisSaver`, `TieredSaver` or `AsyncTieredSaver`. Values are decoded by its serializer.
+        saver: A `RedisSaver`, `AsyncRedisSaver`, `TieredSaver` or `AsyncTieredSaver`. Its serializer decodes values.
         token: Secret that opens the pages. A URL with `?token=...` sets a cookie for all other pages. Default: the
             environment variable `REDIS_SAVER_INSPECTOR_TOKEN`. Empty: every request may read, so the service around the
             application must check requests.
@@ -267,6 +267,6 @@ def _of_redis(request: Request, of_redis: Answer, said: str) -> Response:
     return of_redis(request)
 
 
-def _is_about_cold(given: Mapping[str, str]) -> bool:
+def _is_about_cold(arguments: Mapping[str, str]) -> bool:
     """True for a page of cold's checkpoints, and for a list of threads filtered by what cold lacks."""
-    return given.get("tier") == "cold" or bool(given.get("dirty"))
+    return arguments.get("tier") == "cold" or bool(arguments.get("dirty"))

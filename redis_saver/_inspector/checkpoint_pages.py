@@ -54,9 +54,9 @@ class CheckpointPages:
 
     def checkpoint(self, request: Request) -> Response:
         """Show a checkpoint with its values, pending writes and costs."""
-        given = asked(request)
-        place = address_in(given)
-        found = self._source.get(place) if "ns" in given else self._newest(place)
+        arguments = asked(request)
+        place = address_in(arguments)
+        found = self._source.get(place) if "ns" in arguments else self._newest(place)
         where = address(found.config)
         parent = address(found.parent_config) if found.parent_config else None
         values = found.checkpoint["channel_values"]
@@ -128,8 +128,8 @@ class CheckpointPages:
 
     def value(self, request: Request) -> Response:
         """Show a part of a channel's value, in pages."""
-        given = asked(request)
-        one, first, trees = self._part(given), number(given, "first"), Trees(self._mask)
+        arguments = asked(request)
+        one, first, trees = self._part(arguments), number(arguments, "first"), Trees(self._mask)
         said, tree = None, None
         if one.is_hidden:
             tree = trees.masked(one.channel, one.value, one.at)
@@ -148,13 +148,13 @@ class CheckpointPages:
         change = first_change(self._source, one.found, one.channel, one.names, one.at)
         return self._pages.page(request, "first.html", **one.said, change=change)
 
-    def _part(self, given: dict[str, str]) -> _Part:
+    def _part(self, arguments: dict[str, str]) -> _Part:
         """The part of a value that a URL names.
 
         Raises:
             Refused: The checkpoint has no such part.
         """
-        where, channel, at = address_in(given), needed(given, "channel"), position_in(given)
+        where, channel, at = address_in(arguments), needed(arguments, "channel"), position_in(arguments)
         found = self._source.get(where)
         values = found.checkpoint["channel_values"]
         if channel not in values:
@@ -167,8 +167,8 @@ class CheckpointPages:
 
     def diff(self, request: Request) -> Response:
         """Show the differences between two checkpoints."""
-        given = asked(request)
-        first, second = (self._source.get(read_address(needed(given, name))) for name in ("a", "b"))
+        arguments = asked(request)
+        first, second = (self._source.get(read_address(needed(arguments, name))) for name in ("a", "b"))
         found, trees = self._source.compare(first, second), Trees(self._mask)
         channels = [
             {

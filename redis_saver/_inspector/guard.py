@@ -101,8 +101,8 @@ class Guard:
         """
         if not self._token:
             return None
-        given = next((value for name, value in query if name == TOKEN), None)
-        if given is not None and self._is_token(given) and scope["method"] in ("GET", "HEAD"):
+        token = next((value for name, value in query if name == TOKEN), None)
+        if token is not None and self._is_token(token) and scope["method"] in ("GET", "HEAD"):
             return self._led_on(scope, [pair for pair in query if pair[0] != TOKEN])
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         cookie = HTTPConnection(scope).cookies.get(self._cookie, "")
@@ -126,8 +126,8 @@ class Guard:
         )
         return answer
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode())
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token.encode())
 
 
 def _host_of(origin: str) -> str | None:

@@ -43,45 +43,45 @@ def query_of(arguments: Mapping[str, Any]) -> str:
     return urlencode({name: one for name, one in arguments.items() if one is not None}, errors="surrogatepass")
 
 
-def needed(given: Mapping[str, str], name: str) -> str:
+def needed(arguments: Mapping[str, str], name: str) -> str:
     """An argument that has to be there.
 
     Raises:
         Refused: It is not.
     """
-    if name not in given:
+    if name not in arguments:
         raise Refused(f"this page needs {name}= in its URL")
-    return given[name]
+    return arguments[name]
 
 
-def number(given: Mapping[str, str], name: str) -> int:
+def number(arguments: Mapping[str, str], name: str) -> int:
     """A number; 0 where there is none.
 
     Raises:
         Refused: It is no number.
     """
-    text = given.get(name) or "0"
+    text = arguments.get(name) or "0"
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise Refused(f"{name}= in the URL is no number")
     return int(text)
 
 
-def address_in(given: Mapping[str, str]) -> Address:
+def address_in(arguments: Mapping[str, str]) -> Address:
     """A checkpoint, by `thread`, `ns` and `id`; without an id the newest of its namespace."""
-    return Address(needed(given, "thread"), given.get("ns", ""), given.get("id") or None)
+    return Address(needed(arguments, "thread"), arguments.get("ns", ""), arguments.get("id") or None)
 
 
-def position_in(given: Mapping[str, str]) -> At:
+def position_in(arguments: Mapping[str, str]) -> At:
     """Read the position of a part of a value: numbers with points between them."""
-    return tuple(number({"at": one}, "at") for one in given.get("at", "").split(".") if one)
+    return tuple(number({"at": one}, "at") for one in arguments.get("at", "").split(".") if one)
 
 
-def address_text(where: Address) -> str:
+def address_text(address: Address) -> str:
     """Write a checkpoint as one argument of a URL.
 
     It is encoded twice, as browsers change line breaks in the fields of a form.
     """
-    return query_of({"thread": where.thread_id, "ns": where.checkpoint_ns, "id": where.checkpoint_id})
+    return query_of({"thread": address.thread_id, "ns": address.checkpoint_ns, "id": address.checkpoint_id})
 
 
 def read_address(text: str) -> Address:

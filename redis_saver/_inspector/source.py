@@ -121,13 +121,13 @@ class Source:
         if not cold:
             stream = driver_of(self._hot).stream(auditing.entries(self._context, thread, ns, before))
             return list(islice(stream, limit))
-        where: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
+        config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
-        return [_entry_of(one) for one in self._cold("list", (where,), options)]
+        return [_entry_of(one) for one in self._cold("list", (config,), options)]
 
-    def sizes(self, where: Address, parent: Address | None) -> Mapping[str, Size]:
+    def sizes(self, address: Address, parent: Address | None) -> Mapping[str, Size]:
         """Sizes of a checkpoint's values in Redis, and how much the parent shares. One round trip."""
-        return driver_of(self._hot).run(auditing.sizes(self._context, where, parent))
+        return driver_of(self._hot).run(auditing.sizes(self._context, address, parent))
 
     def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
         """The checkpoints of a thread in Redis, newest first, with what their values take, until time is over."""
@@ -144,45 +144,45 @@ class Source:
 
     # -- checkpoints
 
-    def histories(self, where: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+    def histories(self, address: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
         """Read the histories in Redis of channels without a value (each a `DeltaChannel`). One round trip."""
         asked = list(channels)[:MAX_CHANNELS]
-        given = configs.to_config(where.thread_id, where.checkpoint_ns, where.checkpoint_id or "")
+        config = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
         found: Mapping[str, DeltaChannelHistory] = (
-            driver_of(self._hot).run(delta.get_delta_channel_history(self._context, given, asked)) if asked else {}
+            driver_of(self._hot).run(delta.get_delta_channel_history(self._context, config, asked)) if asked else {}
         )
         return found
 
-    def find(self, where: Address) -> CheckpointTuple | None:
+    def find(self, address: Address) -> CheckpointTuple | None:
         """Read a checkpoint from Redis, else from the cold saver, without filling Redis.
 
         Without an id, read the newest one of the namespace.
         """
-        given: Any = configs.to_config(where.thread_id, where.checkpoint_ns, where.checkpoint_id or "")
-        found: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, given))
-        if self.tiers is None or (found is not None and where.checkpoint_id):
+        config: Any = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
+        found: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, config))
+        if self.tiers is None or (found is not None and address.checkpoint_id):
             return found
-        if found is None and self.saver.get_thread(where.thread_id) is None:
+        if found is None and self.saver.get_thread(address.thread_id) is None:
             return None  # cold may have a thread that it still has to delete
-        in_cold: CheckpointTuple | None = self._cold("get_tuple", (given,), {})
+        in_cold: CheckpointTuple | None = self._cold("get_tuple", (config,), {})
         both = [one for one in (found, in_cold) if one is not None]
         return max(both, key=lambda one: one.checkpoint["id"], default=None)
 
-    def get(self, where: Address) -> CheckpointTuple:
+    def get(self, address: Address) -> CheckpointTuple:
         """Read a checkpoint, as `find`.
 
         Raises:
             ThreadNotFound: It is not there.
         """
-        if (found := self.find(where)) is None:
-            raise ThreadNotFound(f"{where} is not there: it was never written, was removed, or has expired")
+        if (found := self.find(address)) is None:
+            raise ThreadNotFound(f"{address} is not there: it was never written, was removed, or has expired")
         return found
 
     def search(self, address: Address) -> CheckpointTuple:
-        """A checkpoint, as `get`. Its id may be given by its beginning or its end.
+        """A checkpoint, as `get`. Its id may be abbreviated to its beginning or its end.
 
-        Cost: for such an id one more round trip, which reads all ids of the namespace. If Redis has no such id, the cold
-        saver lists its newest checkpoints.
+        Cost: for such an id one more round trip, which reads all ids of the namespace. If Redis has no such id, the
+        cold saver lists its newest checkpoints.
 
         Raises:
             EndpointError: Several ids begin or end so.

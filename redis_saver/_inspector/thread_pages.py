@@ -37,25 +37,25 @@ class ThreadPages:
 
     def threads(self, request: Request) -> Response:
         """List the threads."""
-        given = asked(request)
+        arguments = asked(request)
         try:
-            filters = read_filters(given)
+            filters = read_filters(arguments)
         except ValueError as error:
             return self._pages.page(request, "threads.html", status=400, found=None, wrong=str(error))
         return self._pages.page(request, "threads.html", found=found_threads(self._source, filters), wrong="")
 
     def thread(self, request: Request) -> Response:
         """Show a thread as a tree of checkpoints."""
-        given = asked(request)
-        name = needed(given, "id")
+        arguments = asked(request)
+        name = needed(arguments, "id")
         info = self._source.thread(name)
         hot = getattr(info, "hot", info)
-        cold = given.get("tier") == "cold" or hot is None
+        cold = arguments.get("tier") == "cold" or hot is None
         rows = COLD_ROWS if cold else ROWS
-        found = self._source.entries(name, given.get("ns"), given.get("before"), rows + 1, cold=cold)
+        found = self._source.entries(name, arguments.get("ns"), arguments.get("before"), rows + 1, cold=cold)
         by_place = {(one.ns, one.id): one for one in found}
         shown, older = _page(found, rows)
-        chosen = read_address(given["a"]) if "a" in given else None
+        chosen = read_address(arguments["a"]) if "a" in arguments else None
         told = [_told(name, one, by_place.get((one.ns, one.parent or ""))) for one in shown]
         lines = list(zip(shown, drawn(shown), told, strict=True))
         return self._pages.page(
@@ -68,8 +68,8 @@ class ThreadPages:
 
         Without a change the answer is empty, and the page stays.
         """
-        given = asked(request)
-        name, seen = needed(given, "id"), needed(given, "seen")
+        arguments = asked(request)
+        name, seen = needed(arguments, "id"), needed(arguments, "seen")
         info = self._source.in_redis(name)
         if _mark(info) == seen or (info is None and self._source.tiers is not None):  # Redis lets go what cold has
             return Response(status_code=204)
@@ -77,10 +77,10 @@ class ThreadPages:
 
     def cost(self, request: Request) -> Response:
         """Show what a thread costs."""
-        given = asked(request)
-        name = needed(given, "thread")
+        arguments = asked(request)
+        name = needed(arguments, "thread")
         info = self._source.thread(name)
-        seconds = MORE_SECONDS if given.get("long") == "yes" else FIRST_SECONDS
+        seconds = MORE_SECONDS if arguments.get("long") == "yes" else FIRST_SECONDS
         found = measured(self._source, name, seconds)
         in_redis = getattr(info, "hot", info)
         return self._pages.page(
@@ -89,8 +89,8 @@ class ThreadPages:
 
     def channel(self, request: Request) -> Response:
         """Show the versions of a channel."""
-        given = asked(request)
-        name, channel, ns = needed(given, "thread"), needed(given, "channel"), given.get("ns", "")
+        arguments = asked(request)
+        name, channel, ns = needed(arguments, "thread"), needed(arguments, "channel"), arguments.get("ns", "")
         info = self._source.thread(name)
         found = self._source.history(name, channel, ns, ROWS + 1)
         most = max((one.bytes for one in found), default=0)
@@ -101,10 +101,10 @@ class ThreadPages:
 
     def writes(self, request: Request) -> Response:
         """Show the writes of a thread."""
-        given = asked(request)
-        name = needed(given, "thread")
-        info, limit = self._source.thread(name), min(max(number(given, "limit"), ROWS), 20 * ROWS)
-        found = self._source.writes(name, given.get("ns"), limit + 1)
+        arguments = asked(request)
+        name = needed(arguments, "thread")
+        info, limit = self._source.thread(name), min(max(number(arguments, "limit"), ROWS), 20 * ROWS)
+        found = self._source.writes(name, arguments.get("ns"), limit + 1)
         more = min(limit * 2, 20 * ROWS) if len(found) > limit < 20 * ROWS else None
         return self._pages.page(request, "writes.html", name=name, info=info, found=found[:limit], more=more)
 

@@ -359,6 +359,6 @@ def _said(trees: Trees, mask: Mask, message: BaseMessage, at: At) -> Said:
 
 def _call(trees: Trees, mask: Mask, call: Any, at: At) -> Node:
     """A call of a tool: its arguments, under its name."""
-    name, given = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
+    name, arguments = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
     shown_name = "…" if mask.hides("name") else str(name)
-    return trees.masked(shown_name, given, at) if mask.hides("args") else trees.tree(shown_name, given, at)
+    return trees.masked(shown_name, arguments, at) if mask.hides("args") else trees.tree(shown_name, arguments, at)
