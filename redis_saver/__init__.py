@@ -3,9 +3,9 @@
 import logging as _logging
 from importlib.metadata import version as _version
 
+from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.health import CacheStats
 from redis_saver._cache.llm import RedisLLMCache
-from redis_saver._cache.redis_cache import AsyncRedisCache, RedisCache
 from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.diff import Change, ChannelDiff, CheckpointDiff

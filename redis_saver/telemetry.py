@@ -1,7 +1,7 @@
-"""What savers, stores and caches count, and each of their calls, by OpenTelemetry (extra `otel`); and a log of slow calls.
+"""Counts and calls of savers, stores and caches for OpenTelemetry (extra `otel`), and a log of slow calls.
 
-Names follow its semantic conventions. Counters are totals of this process. Gauges of a backlog tell what the last look at hot found, whoever wrote it: every
-process has the same numbers, so take the greatest, never the sum.
+Names follow OpenTelemetry's semantic conventions. Counters are totals of this process. Gauges of a backlog report the
+last scan of hot, so every process has the same numbers: take the greatest, never the sum.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeAlias
 
+from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.llm import RedisLLMCache
-from redis_saver._cache.redis_cache import AsyncRedisCache, RedisCache
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._common import config as configs
 from redis_saver._common.display import kind_of
 from redis_saver._engine.stats import Measured, measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
-from redis_saver._telemetry.calls import Durations, SlowCalls, Spans, described, replace
-from redis_saver._telemetry.metrics import exported
+from redis_saver._telemetry.export import Durations, SlowCalls, Spans, described, exported, replace
 from redis_saver._tiered.aio import AsyncTieredSaver
 from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
@@ -38,7 +37,7 @@ Instrumented: TypeAlias = (
     | AsyncRedisCache[Any]
     | RedisLLMCache
 )
-"""What counts: each of our savers, stores and caches."""
+"""Our savers, stores and caches."""
 
 
 def instrument(
@@ -51,18 +50,18 @@ def instrument(
 ) -> None:
     """Export what a saver, a store or a cache counts as metrics, and its calls as spans, as long as it is used.
 
-    It is not kept alive by that. Calling it again for one replaces its attributes. Those with the same attributes are taken together: their counters are added up,
-    and of gauges the greatest is told. A saver that has not scanned for the backlog (`flusher=False`) has no gauges of it. With one over two tiers its `hot` is
-    exported, too.
+    The export does not keep it alive. Another call for the same object replaces its attributes. Objects with the same
+    attributes are combined: counters are added up, and of gauges the greatest is exported. A saver that has not scanned
+    for the backlog (`flusher=False`) has no gauges of it. For a saver over two tiers, its `hot` is exported, too.
 
     Values, keys, passwords and the texts of errors are never exported.
 
     Args:
         thing: The saver, store or cache.
         meter_provider: By default OpenTelemetry's global one, which may also be set later.
-        attributes: What tells it apart from others of the process, such as `{"tier": "chats"}`. Metrics and spans have them.
-        tracer_provider: Where spans go, such as `opentelemetry.trace.get_tracer_provider()`. None: there are no spans.
-        thread_ids: Whether spans of savers name the thread that the call's first request is about (`gen_ai.conversation.id`).
+        attributes: Attributes of its metrics and spans, such as `{"tier": "chats"}`, to tell it apart in this process.
+        tracer_provider: Receives the spans, such as `opentelemetry.trace.get_tracer_provider()`. Default: no spans.
+        thread_ids: True to name the thread of a call's first request in spans of savers (`gen_ai.conversation.id`).
 
     Raises:
         ImportError: The extra `otel` is missing.
@@ -83,12 +82,12 @@ def instrument(
 
 
 def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bool = False) -> None:
-    """Log each call that takes long, as a warning of the logger `redis_saver.telemetry`. Calling it again replaces the threshold.
+    """Log each slow call as a warning of the logger `redis_saver.telemetry`. Another call replaces the threshold.
 
     Args:
         thing: The saver, store or cache.
-        seconds: Calls that take so many seconds or more. None: none any more.
-        thread_ids: Whether the line names the thread that the call's first request is about.
+        seconds: Least duration of a logged call. None: log no calls any more.
+        thread_ids: True to name the thread of the call's first request.
 
     Raises:
         TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
@@ -104,6 +103,7 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
 def _measured(thing: object) -> Measured:
     if (of := measured(thing)) is None:
         raise TypeError(
-            f"this is {kind_of(thing)}: pass a saver, a store or a cache of redis_saver, such as RedisSaver, TieredSaver, RedisStore or RedisCache"
+            f"this is {kind_of(thing)}: pass a saver, a store or a cache of redis_saver, such as RedisSaver, "
+            "TieredSaver, RedisStore or RedisCache"
         )
     return of

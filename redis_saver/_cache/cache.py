@@ -1,24 +1,26 @@
-"""The base class of `RedisCache` and `AsyncRedisCache`: the settings, LangGraph's interface, and its operations."""
+"""`RedisCache` and `AsyncRedisCache`: LangGraph's interface, its operations, and the clients."""
 
 from __future__ import annotations
 
 import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Generic
 
 from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self, TypedDict, TypeVar
+from typing_extensions import Self, TypedDict, TypeVar, Unpack
 
 from redis_saver._cache import entries
-from redis_saver._cache.entries import Context, Found
+from redis_saver._cache.entries import Address, CacheKeyspace, Context, Found, Range
 from redis_saver._cache.flights import Flights
 from redis_saver._cache.health import CacheStats, Health, OnError
-from redis_saver._cache.keys import Address, CacheKeyspace, Range
 from redis_saver._client import clients
-from redis_saver._client.base import AsyncClient, RedisDriver, SyncClient
+from redis_saver._client.aio import AsyncDriver
+from redis_saver._client.base import AsyncBlock, AsyncClient, Block, NeedsAsyncWith, NeedsWith, RedisDriver, SyncClient
+from redis_saver._client.sync import SyncDriver
 from redis_saver._common import config as configs
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
@@ -37,6 +39,8 @@ ValueT = TypeVar("ValueT", default=Any)
 """As LangGraph's, with a default: a cache needs no type argument."""
 CLUSTER_TIMEOUT = 1.0
 """Default time in seconds for which a request to a cluster is repeated: a cache does not wait for a failover."""
+SOCKET_TIMEOUT = 1.0
+"""Default time in seconds that the client of a cache waits for its server. A slower cache is no use."""
 ENTRIES_PER_REQUEST = 500
 """Maximum number of entries of one script or MGET, so that other clients get their turn."""
 _MAX_FLIGHT = timedelta(days=1)
@@ -83,21 +87,23 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """Use a client of yours, which savers may use, too. The cache does not close it.
 
         Args:
-            client: `RedisCache` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or valkey-py's clients.
-                `AsyncRedisCache` takes those of `redis.asyncio`. `decode_responses=True` is fine.
-            serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's `JsonPlusSerializer`.
-            prefix: The beginning of all keys. A saver may have the same one. Caches with different prefixes see nothing of each other.
-            ttl: How long an entry lives that was set without a TTL of its own: a `timedelta`, or a text such as `"7d"` or `"90m"`. None: it has
-                no deadline.
-            on_error: `"skip"`: if the server fails, `get` finds nothing and `set` stores nothing, which is counted (`stats()`) and logged once
-                an outage (`redis_saver.cache`). `"raise"`: they raise the client's error. `clear` always raises it.
+            client: `RedisCache` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or
+                valkey-py's clients. `AsyncRedisCache` takes those of `redis.asyncio`. `decode_responses=True` is fine.
+            serde: Serializer of values. Default: `FastSerializer`, which writes the bytes of `JsonPlusSerializer`.
+            prefix: Beginning of all keys. Caches with different prefixes are separate. A saver may use the same prefix.
+            ttl: TTL of an entry that is set without its own: a `timedelta`, or a text such as `"7d"` or `"90m"`.
+                Default: no deadline.
+            on_error: If the server fails, `"skip"` lets `get` find nothing and `set` store nothing. The failure is
+                counted (`stats()`) and logged once an outage (`redis_saver.cache`). `"raise"` raises the client's
+                error. `clear` always raises it.
             single_flight: Time that a caller has to compute an entry that it missed. Meanwhile, other callers of this
                 cache in this process that miss the entry wait until it is stored (`docs/cache.md`). None: none waits.
-            limits: The longest labels and keys, and the largest values: `name_bytes` and `value_bytes`. More raises `LimitExceeded`.
-            require_encryption: Refuse values that are not encrypted: reading one counts as an error, before it is decoded. None: yes, where `serde`
-                is an `EncryptedSerializer`.
+            limits: `name_bytes` limits labels and keys, `value_bytes` values. Larger ones raise `LimitExceeded`.
+            require_encryption: True to refuse values that are not encrypted. Reading one counts as an error, and does
+                not decode it. Default: True if `serde` is an `EncryptedSerializer`.
             strict: Decode with a `StrictSerializer`, as savers do.
-            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves or its primary is replaced.
+            cluster_timeout: Seconds for which a request to a cluster is retried while its slot moves or its primary is
+                replaced.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
@@ -161,7 +167,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         Raises:
             TypeError, LimitExceeded: A name makes no sense.
-            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry is not what a cache stores.
+            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`, if no cache with
+                these settings stored an entry.
         """
         names = entries.names(self._context, keys)
         return self._driver.run(self._counting.call(self._get(names))) if names else {}
@@ -176,12 +183,15 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         return await run(self._counting.call(self._get(names)))
 
     def set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> None:
-        """Store entries. All are encoded before the first is sent. The entries of a namespace are stored together, or none (up to 500).
+        """Store entries.
 
-        Cost: one round trip (a cluster's node), and none for no entries. If they have no TTL, after every 64 new ones of a shard a second one.
+        All are encoded before the first is sent. Up to 500 entries of a namespace are stored atomically.
+
+        Cost: one round trip (per node of a cluster), and none for no entries. Without a TTL, every 64th new entry of a
+        shard costs a second one.
 
         Args:
-            pairs: For each name a value, and its TTL in seconds. None: the cache's own TTL, if it has one.
+            pairs: For each name a value, and its TTL in seconds, or None for the cache's own TTL.
 
         Raises:
             TypeError, ValueError: A name or TTL makes no sense.
@@ -198,19 +208,21 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             await self._driver.arun(self._counting.call(self._set(pairs)))
 
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
-        """Let namespaces have no entries any more.
+        """Clear namespaces.
 
-        Each namespace is cleared at once: a `get` finds all of its entries, or none. Entries that are set while `clear` runs may stay.
+        Each namespace is cleared at once: a `get` finds all of its entries, or none. Entries that are set while `clear`
+        runs may stay.
 
-        Cost: one round trip (a cluster's node), however many entries there are. Those without a TTL are removed after it, in two round trips for each 500
-        of a namespace (None: of a shard). Those with a TTL are invalid, and stay in memory until they expire.
+        Cost: one round trip (per node of a cluster) makes all entries invalid. Those without a TTL are then removed in
+        two round trips per 500 of a namespace, or of a shard if all are cleared. Those with a TTL take memory until
+        they expire.
 
         Args:
-            namespaces: The namespaces, without those that begin with them. None: all, of this prefix. Models' answers are not among them.
+            namespaces: The namespaces, not their children. Default: all of this prefix, except models' answers.
 
         Raises:
-            Exception: The client's own error if the server fails, whatever `on_error` says, as a cache that was not cleared answers with old values.
-                Calling again is safe.
+            Exception: The client's own error if the server fails, also with `on_error="skip"`, because a cache that was
+                not cleared answers with old values. Calling again is safe.
         """
         if (checked := entries.namespaces(self._context, namespaces)) != []:
             self._driver.run(self._counting.call(self._clear(checked)))
@@ -315,6 +327,83 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             keyspace=CacheKeyspace(self._current.keyspace.prefix, room), serde=serde
         )
         return other
+
+
+class RedisCache(Cache[SyncClient, ValueT], Block):
+    """Results of a graph's nodes and tasks, on plain Redis or Valkey, over a blocking client: LangGraph's `BaseCache`.
+
+    Its `a...` methods run in worker threads, so they never block the event loop. For a service on asyncio,
+    `AsyncRedisCache` needs no worker threads. Any number of OS threads may share a cache, before and after a fork.
+    """
+
+    _driver: SyncDriver | DriverWrapper[Request]
+    _driver_class = SyncDriver
+
+    def setup(self) -> None:
+        """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
+
+        Raises:
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2.
+        """
+        self._driver.check_version()
+
+    @classmethod
+    @keywords.checked
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
+    ) -> AbstractContextManager[Self]:
+        """Open a cache with a client of its own. The end of the `with` closes both.
+
+            with RedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
+                graph = builder.compile(cache=cache)
+
+        After the block each method raises `Closed`. The client waits a second for the server, not five as that of a
+        saver, and sends each request once.
+
+        Args:
+            url: As that of `RedisSaver.from_conn_string`.
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 0.2}`. They may
+                also stand after the `?` of the URL.
+            settings: The keywords of the constructor.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+        """
+        return NeedsWith(cls, url, _client_options(client_options, asynchronous=False), settings)
+
+
+class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
+    """Results of a graph's nodes and tasks, on plain Redis or Valkey, over an asyncio client: LangGraph's `BaseCache`.
+
+    Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and
+    after a fork. Its methods without an `a` raise `CalledOnEventLoop` on an OS thread that runs an event loop.
+    """
+
+    _driver: AsyncDriver | DriverWrapper[Request]
+    _driver_class = AsyncDriver
+
+    async def setup(self) -> None:
+        """Call `asetup`. Await it."""
+        await self.asetup()
+
+    @classmethod
+    @keywords.checked
+    def from_conn_string(
+        cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
+    ) -> AbstractAsyncContextManager[Self]:
+        """Open a cache with a client of its own. The end of the `async with` closes both.
+
+            async with AsyncRedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
+                graph = builder.compile(cache=cache)
+
+        The arguments are those of `RedisCache.from_conn_string`.
+        """
+        return NeedsAsyncWith(cls, url, _client_options(client_options, asynchronous=True), settings)
+
+
+def _client_options(options: Mapping[str, Any] | None, *, asynchronous: bool) -> dict[str, Any]:
+    """The options of a cache's own client. By default it sends each request once."""
+    return {"socket_timeout": SOCKET_TIMEOUT, "retry": clients.no_retry(asynchronous=asynchronous), **(options or {})}
 
 
 def _seconds(single_flight: timedelta | str) -> float:

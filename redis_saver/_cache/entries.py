@@ -1,22 +1,112 @@
-"""Entries: how callers name them, and how their values are stored."""
+"""The entries of a cache: their names, keys and bytes. `docs/storage-format.md` shows the keys."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
+from zlib import crc32
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver import errors
-from redis_saver._cache.keys import Address, CacheKeyspace, FullKey, Namespace
 from redis_saver._common import limits as limiting
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
+from redis_saver._common.names import Keyspace, component, new_component
+from redis_saver._common.names import encode as encode_text
 from redis_saver._storage import encryption, framing
 from redis_saver.errors import DecodeError, UnsupportedFormat
 
+Namespace = tuple[str, ...]
+FullKey = tuple[Namespace, str]
+
+SHARDS = 16
+"""A part of the format: it says in which shard a namespace lies."""
+
+
+class Address(NamedTuple):
+    """An entry, and its keys."""
+
+    name: FullKey
+    shard: int
+    generation: bytes
+    """The key of its namespace's generation."""
+    entry: bytes
+    """Its own key."""
+    member: bytes
+    """Its member of the shard's index: its namespace and its key."""
+
+
+class Range(NamedTuple):
+    """A part of a shard's index, as ZRANGEBYLEX takes it, and the key of the generation of all entries in it."""
+
+    shard: int
+    generation: bytes
+    low: bytes
+    high: bytes
+
+
+class _Space(NamedTuple):
+    """A namespace: its shard, its name in keys, and the beginnings of its keys."""
+
+    shard: int
+    raw: bytes
+    generation: bytes
+    entry: bytes
+
+
+class CacheKeyspace:
+    """The keys of the caches with one prefix. Different rooms have different keys: nodes and models do not meet."""
+
+    def __init__(self, prefix: str, room: bytes = b"cache") -> None:
+        """Check the prefix.
+
+        Raises:
+            TypeError, ValueError: As `Keyspace`.
+        """
+        self.prefix: str = Keyspace(prefix).prefix
+        self._stems = [b"%b:%b:{%d}:" % (encode_text(prefix), room, shard) for shard in range(SHARDS)]
+        self.generations: list[bytes] = [stem + b"generation" for stem in self._stems]
+        """The key of each shard's generation."""
+        self.indexes: list[bytes] = [stem + b"index" for stem in self._stems]
+        """The key of each shard's index."""
+        self._spaces: BoundedCache[Namespace, _Space] = BoundedCache(1024, 2**19)
+        """Namespaces used lately. They can be computed again."""
+
+    def _space(self, namespace: Namespace) -> _Space:
+        if (space := self._spaces.get(namespace)) is None:
+            # The number of labels, then the labels. So no namespace begins with another one.
+            raw = b"%d:%b" % (len(namespace), b"".join(map(component, namespace)))
+            shard = crc32(raw) % SHARDS
+            stem = self._stems[shard]
+            space = _Space(shard, raw, stem + b"generation:" + raw, stem + b"entry:" + raw)
+            self._spaces.store(namespace, space, 4 * len(raw))
+        return space
+
+    def address(self, name: FullKey) -> Address:
+        """The address of an entry."""
+        shard, raw, generation, entry = self._space(name[0])
+        key = new_component(name[1])
+        return Address(name, shard, generation, entry + key, raw + key)
+
+    def ranges(self, namespaces: Iterable[Namespace] | None) -> list[Range]:
+        """The ranges of these namespaces, each once. None: of all shards."""
+        if namespaces is None:
+            return [Range(shard, generation, b"-", b"+") for shard, generation in enumerate(self.generations)]
+        spaces = [self._space(namespace) for namespace in dict.fromkeys(namespaces)]
+        # UTF-8 has no byte 0xff, so this bound is above all members that begin with `raw`, and below all later ones.
+        return [Range(each.shard, each.generation, b"[" + each.raw, b"(" + each.raw + b"\xff") for each in spaces]
+
+    def listed(self, shard: int, member: bytes) -> tuple[bytes, bytes]:
+        """The keys of a member of a shard's index: its namespace's generation, and the entry."""
+        end = member.rfind(b"\0", 0, -1) + 1 or member.find(b":") + 1
+        stem = self._stems[shard]
+        return stem + b"generation:" + member[:end], stem + b"entry:" + member
+
+
 FORMAT = b"\1"
-"""The first byte of each entry. Then come its namespace's and its shard's generation, a frame with the value's type, and the serializer's bytes."""
+"""First byte of each entry. The generations of its namespace and shard, a framed type, and the bytes follow."""
 GENERATION = 8
 """Bytes of a generation, which are random."""
 
@@ -100,8 +190,8 @@ def is_valid(raw: bytes, stamp: bytes) -> bool:
     """
     if raw[:1] != FORMAT:
         raise UnsupportedFormat(
-            "an entry of a cache begins with a byte that this release does not know: a newer release, or another program, stored it. It "
-            "was not decoded, and a set() replaces it"
+            "an entry of a cache begins with a byte that this release does not know: a newer release, or another "
+            "program, stored it. It was not decoded, and a set() replaces it"
         )
     return raw.startswith(stamp, 1)
 

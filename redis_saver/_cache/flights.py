@@ -21,8 +21,7 @@ from weakref import WeakValueDictionary
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from redis_saver._cache.entries import Found
-from redis_saver._cache.keys import Address
+from redis_saver._cache.entries import Address, Found
 from redis_saver._common import forks
 from redis_saver._engine.requests import Operation, Sleep
 

@@ -21,7 +21,7 @@ MIN_PAUSE = 1.0
 PATIENCE = 10
 """The pause after a failure, as a multiple of the time that it took. So waiting takes at most a tenth of the time."""
 ERRORS = (KeyConflict, ThreadDamaged, UnsupportedFormat)
-"""Errors of ours that say that what is stored is not what a cache stores. Others are mistakes of the caller, and are always raised."""
+"""Our errors about stored bytes that no cache wrote. Others are the caller's mistakes, and are always raised."""
 
 _NEVER = float("-inf")
 

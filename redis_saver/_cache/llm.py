@@ -26,20 +26,20 @@ _KINDS: Mapping[str, type[Generation]] = {
 
 
 class RedisLLMCache(BaseCache):
-    """Models' answers by prompt and model, on the server of a `RedisCache` or `AsyncRedisCache`: LangChain's `BaseCache`.
+    """LangChain's `BaseCache`: models' answers, on the server of a `RedisCache` or `AsyncRedisCache`.
 
         set_llm_cache(RedisLLMCache(cache, ttl="7d"))
 
-    It has the client, the serializer, `on_error`, `single_flight` and the counts of the cache that it is given, and keys of its own: neither sees or clears what
-    the other one stores. `lookup` and `update` are those of `get` and `set`: one round trip each.
+    It shares the client, the serializer, `on_error`, `single_flight` and the counts of that cache, and has keys of its
+    own: neither cache reads or clears entries of the other. `lookup` and `update` take one round trip each.
     """
 
     def __init__(self, cache: Cache[Any, Any], *, ttl: timedelta | str | None = None) -> None:
         """Use the server of a cache.
 
         Args:
-            cache: The cache. Its flavour says how the server is asked: with an `AsyncRedisCache`, call models by their `a...` methods.
-            ttl: How long an answer lives. None: as the cache's `ttl` says.
+            cache: The cache. With an `AsyncRedisCache`, call models by their `a...` methods.
+            ttl: TTL of an answer. Default: the cache's `ttl`.
 
         Raises:
             TypeError, ValueError: An argument makes no sense.
@@ -73,7 +73,8 @@ class RedisLLMCache(BaseCache):
         """Store the answers to a prompt.
 
         Raises:
-            EncodeError: One is neither a `Generation` nor a `ChatGeneration` nor a chunk of these, or holds what the serializer cannot encode.
+            EncodeError: An answer is not a `Generation`, a `ChatGeneration` or a chunk of these, or the serializer
+                cannot encode it.
         """
         self._entries.set({_name(prompt, llm_string): (return_val, self._seconds)})
 
@@ -82,10 +83,10 @@ class RedisLLMCache(BaseCache):
         await self._entries.aset({_name(prompt, llm_string): (return_val, self._seconds)})
 
     def clear(self, **kwargs: Any) -> None:
-        """Let there be no answers any more, of any model. As `RedisCache.clear` without namespaces.
+        """Clear all answers, of all models, as `RedisCache.clear` does without namespaces.
 
         Raises:
-            TypeError: There are keywords. None is known here, and to clear more than was asked for would be wrong.
+            TypeError: There are keywords, which would limit what is cleared. None is supported.
         """
         _refuse(kwargs)
         self._entries.clear()
@@ -97,16 +98,17 @@ class RedisLLMCache(BaseCache):
 
 
 class _GenerationSerializer:
-    """Generations as lists and dicts, in which messages are what they are, for a serializer that knows those.
+    """Dumps generations as lists and dicts, and leaves messages to the serializer.
 
-    A serializer would dump a generation as its declared fields, and a message of it would lose what its own class has, such as tool calls.
+    A serializer would dump only the declared fields of a generation. Then a message would lose those of its own class,
+    such as tool calls.
     """
 
     def __init__(self, serde: SerializerProtocol) -> None:
         self._serde = serde
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        return self._serde.dumps_typed(None if obj is None else [_plain(one) for one in obj])
+        return self._serde.dumps_typed(None if obj is None else [_plain(generation) for generation in obj])
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         return [_generation(**fields) for fields in self._serde.loads_typed(data)]
@@ -137,6 +139,6 @@ def _name(prompt: str, llm_string: str) -> FullKey:
     return (name[0],), name
 
 
-def _refuse(given: Mapping[str, object]) -> None:
-    if given:
-        raise TypeError(f"clear() has no argument {min(given)!r}: it clears all answers")
+def _refuse(keywords: Mapping[str, object]) -> None:
+    if keywords:
+        raise TypeError(f"clear() has no argument {min(keywords)!r}: it clears all answers")

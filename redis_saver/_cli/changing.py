@@ -28,6 +28,7 @@ from redis_saver._cli.options import (
     span,
 )
 from redis_saver._common.display import counted, printable
+from redis_saver._inspector.values import ago
 from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, ThreadDamaged, ThreadNotFound
 
 _CODES = (
@@ -170,7 +171,7 @@ def _description(info: Any) -> str:
     if isinstance(info, RedisSaverError):
         return printable(str(info))
     checkpoints, size = counted(info.checkpoints, "checkpoint"), counted(info.bytes, "byte")
-    return f"{checkpoints}, {size}, updated {rows.ago(info.updated_at)}"
+    return f"{checkpoints}, {size}, updated {ago(info.updated_at)}"
 
 
 @app.command("prune", epilog=_CODES)

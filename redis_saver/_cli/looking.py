@@ -42,6 +42,7 @@ from redis_saver._common import display, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.source import Source
+from redis_saver._inspector.values import ago, state_of
 from redis_saver._tiered.all_threads import Damaged
 from redis_saver.errors import EndpointError, ThreadNotFound
 
@@ -192,8 +193,8 @@ def _show(
 
 def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "thread", screen.named(info.thread_id)
-    yield "state", rows.state_of(info)
-    yield "updated", f"{info.updated_at.isoformat() if info.updated_at else '-'} ({rows.ago(info.updated_at)})"
+    yield "state", state_of(info)
+    yield "updated", f"{info.updated_at.isoformat() if info.updated_at else '-'} ({ago(info.updated_at)})"
     yield "checkpoints", f"{info.checkpoints:,}"
     yield "bytes", rows.size(info.bytes)
     yield "expires", rows.left(info.ttl, pinned=info.pinned)

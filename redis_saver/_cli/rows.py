@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +17,7 @@ from redis_saver._checkpoint.auditing import Entry, WriteInfo
 from redis_saver._cli import screen
 from redis_saver._common import times
 from redis_saver._common.display import shown
+from redis_saver._inspector.values import ago, state_of
 
 STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of threads' states."""
@@ -37,11 +38,6 @@ _GIST = 60
 T = TypeVar("T")
 
 # -- threads
-
-
-def state_of(info: Any) -> str:
-    """Return a thread's state as a word."""
-    return "failed" if info.failed else "interrupted" if info.interrupted else "active"
 
 
 def thread_json(info: Any) -> dict[str, Any]:
@@ -65,14 +61,6 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
-
-
-def ago(at: datetime | None) -> str:
-    """Return how long ago a moment is."""
-    if at is None:
-        return "-"
-    past = int(max(datetime.now(timezone.utc) - at, timedelta()).total_seconds())
-    return f"{times.shown(timedelta(seconds=past))} ago"
 
 
 def left(ttl: timedelta | None, *, pinned: bool = False) -> str:

@@ -1,34 +1,38 @@
-"""The inspector as an ASGI application."""
+"""The inspector as an ASGI application: its pages, forms, and what it shows while Postgres fails."""
 
 from __future__ import annotations
 
+import hmac
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
 from threading import BoundedSemaphore
+from typing import Any
+from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from redis_saver._common import postgres
+from redis_saver._common import ttl as ttls
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
-from redis_saver._inspector.arguments import Refused, asked
-from redis_saver._inspector.changes import Changes
 from redis_saver._inspector.checkpoint_pages import CheckpointPages
 from redis_saver._inspector.guard import LOOPBACK, Guard, form_token
-from redis_saver._inspector.rendering import STATIC, Pages, static_file
+from redis_saver._inspector.pages import STATIC, Pages, Refused, asked, query_of, static_file
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
 from redis_saver._inspector.values import Mask
-from redis_saver._inspector.without_cold import FallbackToRedis
 from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
 _NOT_FOUND = 404
 VALUES_AT_ONCE = 2
-"""The number of pages that read values at the same time. More wait, because each may hold a few times the bytes of a checkpoint."""
+"""Maximum number of pages that read values at a time, as each may hold a few times the bytes of a checkpoint."""
 TOKEN_VARIABLE = "REDIS_SAVER_INSPECTOR_TOKEN"  # noqa: S105 - the name of a variable
 
 
@@ -40,32 +44,33 @@ def app(
     mask: Sequence[str] = (),
     allow_changes: bool = False,
 ) -> Starlette:
-    """The inspector over a saver, to serve, or to mount in a service.
+    """Make the inspector of a saver, to serve, or to mount in a service.
 
-    Each page is answered in a worker thread, so no event loop waits for it, and holds a page of what there is in memory. Without
-    `allow_changes` nothing is written to Redis, and no deadline moves.
+    A worker thread answers each page, so no event loop waits. Without `allow_changes` the inspector writes nothing to
+    Redis and moves no deadline.
 
     Args:
-        saver: A `RedisSaver`, `AsyncRedisSaver`, `TieredSaver` or `AsyncTieredSaver`. Values are decoded by its serializer.
-        token: Who opens a page with `?token=...` may look, and gets a cookie for all others. None: what `REDIS_SAVER_INSPECTOR_TOKEN` says
-            in the environment. Empty: everybody may look; what the application is mounted in has to check who asks.
-        hosts: Names under which the pages are reached, without a port; requests with another one in their Host header are refused. `"*"`:
-            any.
-        mask: Patterns, such as `"*token*"`. What stands under a channel, a key or a field whose name matches one is not shown. `"*"`: no
-            values.
-        allow_changes: Whether threads can be deleted, pinned, unpinned, and given another TTL. It needs a token.
+        saver: A `RedisSaver`, `AsyncRedisSaver`, `TieredSaver` or `AsyncTieredSaver`. Its serializer decodes values.
+        token: Secret that opens the pages. A URL with `?token=...` sets a cookie for all other pages. Default: the
+            environment variable `REDIS_SAVER_INSPECTOR_TOKEN`. Empty: every request may read, so the service around the
+            application must check requests.
+        hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any.
+        mask: Patterns, such as `"*token*"`. The value of a channel, key or field whose name matches is hidden. `"*"`
+            hides all values.
+        allow_changes: True to let users delete, pin and unpin threads, and set their TTL. It needs a token.
 
     Raises:
-        TypeError: The saver is none of this package, or `hosts` or `mask` is one text.
-        ValueError: Nobody said who may look, or everybody could change threads.
+        TypeError: The saver is not one of this package, or `hosts` or `mask` is a single text.
+        ValueError: There is no token, or an empty one with `allow_changes`.
     """
-    for name, given in (("hosts", hosts), ("mask", mask)):
-        if isinstance(given, (str, bytes)):
-            raise TypeError(f"{name}={shown(given)}: write a list, such as [{shown(given)}]")
+    for name, names in (("hosts", hosts), ("mask", mask)):
+        if isinstance(names, (str, bytes)):
+            raise TypeError(f"{name}={shown(names)}: write a list, such as [{shown(names)}]")
     token = os.environ.get(TOKEN_VARIABLE) if token is None else token
     if token is None:
         raise ValueError(
-            f'who may look? Write token="..." (or {TOKEN_VARIABLE} in the environment); token="" only where what the inspector is mounted in checks that'
+            f'who may look? Write token="..." (or {TOKEN_VARIABLE} in the environment); token="" only where what the '
+            "inspector is mounted in checks that"
         )
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
@@ -130,7 +135,7 @@ def _in_turn(page: Callable[[Request], Response], turns: BoundedSemaphore) -> Ca
 
 
 def _said(error: Exception, *, is_masked: bool) -> str:
-    """What a page says of an error; where values are masked, without the words of a serializer, which may quote them."""
+    """Word an error for a page. With a mask, leave out the words of a serializer, which may quote values."""
     if is_masked and isinstance(error, (DecodeError, EncodeError)):
         return log_text(error)
     is_ours = isinstance(error, (RedisSaverError, Refused, NotImplementedError))
@@ -146,3 +151,122 @@ class _Static:
     async def __call__(self, scope: object, receive: object, send: object) -> None:
         answer = Response(self._content, media_type=self._type, headers={"cache-control": "private, max-age=300"})
         await answer(scope, receive, send)  # type: ignore[arg-type]
+
+
+MAX_FORM = 10_000
+"""Bytes of a form."""
+
+
+class Changes:
+    """Forms that change a thread."""
+
+    def __init__(self, source: Source, form_token: str) -> None:
+        """Take forms that hold this token."""
+        self._source, self._form_token = source, form_token
+
+    async def change(self, request: Request) -> Response:
+        """Do what a form says, then lead back to the thread, or to all threads if it is gone."""
+        body = b""
+        async for part in request.stream():
+            body += part
+            if len(body) > MAX_FORM:
+                return PlainTextResponse("The form is too long.", 413)
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        if not hmac.compare_digest(form.get("form", "").encode(), self._form_token.encode()):
+            return PlainTextResponse("The form is none of this inspector. Load the page again.", 403)
+        thread = asked(request).get("id", "")
+        await run_in_threadpool(self._do, thread, form)
+        root = request.scope.get("root_path", "").rstrip("/")
+        is_gone = form.get("do") == "delete"
+        return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': thread})}", 303)
+
+    def _do(self, thread: str, form: dict[str, str]) -> None:
+        saver: Any = self._source.saver
+        what, ttl = form.get("do"), form.get("ttl", "").strip()
+        if what == "ttl":
+            try:
+                ttls.parse(ttl or None, name="TTL")
+            except ValueError as error:
+                raise Refused(str(error)) from error
+            saver.set_thread_ttl(thread, ttl or None)
+        elif what == "pin":
+            saver.pin(thread)
+        elif what == "unpin":
+            saver.unpin(thread)
+        elif what == "delete":
+            if form.get("sure") != "yes":
+                raise Refused('tick "delete all its history" first; nothing was deleted')
+            saver.delete_thread(thread)
+        else:
+            raise Refused("the form says nothing that can be done")
+
+
+Answer = Callable[[Request], Response]
+
+
+SLOW = 0.5
+"""Seconds. A cold tier that takes longer to fail is not asked again by the next page."""
+ASK_AGAIN = 15.0
+"""Seconds after which a page asks a slow cold tier again."""
+
+
+class FallbackToRedis:
+    """Pages of both tiers; of Redis alone while the cold tier fails, with a notice that says so.
+
+    A page about a thread that Redis does not have, or about what Redis cannot tell, asks the cold tier each time.
+    """
+
+    def __init__(self, say: Callable[[Exception], str]) -> None:
+        """`say`: what is shown of an error."""
+        self._say = say
+        self._failed: tuple[float, str] | None = None
+
+    def around(self, page: Answer, of_redis: Answer) -> Answer:
+        """The page with this fallback.
+
+        Args:
+            page: Answers from both tiers.
+            of_redis: Answers from Redis alone.
+        """
+
+        @wraps(page)
+        def answer(request: Request) -> Response:
+            is_about_cold = _is_about_cold(asked(request))
+            if not is_about_cold and (said := self._said_lately()):
+                try:
+                    return _of_redis(request, of_redis, said)
+                except ThreadNotFound:
+                    request.state.without_cold = ""
+            began = time.monotonic()
+            try:
+                found = page(request)
+            except postgres.failures() as error:
+                said = self._say(error)
+                now = time.monotonic()
+                if now - began > SLOW:
+                    self._failed = now, said
+                if is_about_cold:
+                    raise
+                try:
+                    return _of_redis(request, of_redis, said)
+                except ThreadNotFound:
+                    raise error from None
+            self._failed = None
+            return found
+
+        return answer
+
+    def _said_lately(self) -> str:
+        """The text of a slow failure of the last seconds; empty if there was none."""
+        at, said = self._failed or (0.0, "")
+        return said if said and time.monotonic() - at < ASK_AGAIN else ""
+
+
+def _of_redis(request: Request, of_redis: Answer, said: str) -> Response:
+    request.state.without_cold = said
+    return of_redis(request)
+
+
+def _is_about_cold(arguments: Mapping[str, str]) -> bool:
+    """True for a page of cold's checkpoints, and for a list of threads filtered by what cold lacks."""
+    return arguments.get("tier") == "cold" or bool(arguments.get("dirty"))

@@ -1,4 +1,7 @@
-"""Who may see the pages: whoever knows the token, at a host that is expected. Each answer forbids scripts and sources that are not ours."""
+"""Access to the pages, for requests that know the token and name an expected host.
+
+Each answer forbids scripts and sources that are not ours.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from redis_saver._inspector.arguments import Refused, pairs
+from redis_saver._inspector.pages import Refused, pairs
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 TOKEN = "token"  # noqa: S105 - the name of an argument
@@ -32,10 +35,10 @@ _HEADERS = {
 
 
 class Guard:
-    """What stands in front of the pages."""
+    """Middleware that checks each request before the pages see it."""
 
     def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str]) -> None:
-        """Let pass who names the token, at one of the hosts.
+        """Let requests pass that have the token and name one of the hosts.
 
         Args:
             app: The pages.
@@ -74,7 +77,7 @@ class Guard:
         await (answer or self._app)(scope, receive, send_with_headers)
 
     def _refused_host(self, headers: Headers) -> Response | None:
-        """A page of another site that lets its name lead here (DNS rebinding) has that name in its requests."""
+        """Refuse an unexpected Host header, as another site may let its name resolve to this server (DNS rebinding)."""
         host = headers.get("host", "").lower()
         name = host if host.endswith("]") else host.rpartition(":")[0] or host
         if "*" in self._hosts or name in self._hosts:
@@ -82,7 +85,7 @@ class Guard:
         return PlainTextResponse("This name of the host is not among those that the inspector expects (hosts=).", 421)
 
     def _refused_origin(self, scope: Scope, headers: Headers) -> Response | None:
-        """What changes something has to come from a page of ours."""
+        """Refuse a change that does not come from a page of ours."""
         if scope["method"] in ("GET", "HEAD"):
             return None
         origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
@@ -92,11 +95,14 @@ class Guard:
         )
 
     def _entrance(self, scope: Scope, headers: Headers, query: list[tuple[str, str]]) -> Response | None:
-        """Take the token: from the URL, which leads on to the same one without it, and with a cookie; then from the cookie."""
+        """Check the token in the URL, the cookie or the Authorization header.
+
+        A token in the URL sets the cookie and redirects to the same URL without the token.
+        """
         if not self._token:
             return None
-        given = next((value for name, value in query if name == TOKEN), None)
-        if given is not None and self._is_token(given) and scope["method"] in ("GET", "HEAD"):
+        token = next((value for name, value in query if name == TOKEN), None)
+        if token is not None and self._is_token(token) and scope["method"] in ("GET", "HEAD"):
             return self._led_on(scope, [pair for pair in query if pair[0] != TOKEN])
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
         cookie = HTTPConnection(scope).cookies.get(self._cookie, "")
@@ -116,12 +122,12 @@ class Guard:
             path=scope.get("root_path") or "/",
             secure=scope["scheme"] == "https",
             httponly=True,
-            samesite="lax",  # a link in a chat leads to a page; what changes something is checked by its origin and a token of its own
+            samesite="lax",  # links in a chat work; changes are checked by their origin and the form's token
         )
         return answer
 
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "surrogatepass"), self._token.encode())
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token.encode())
 
 
 def _host_of(origin: str) -> str | None:
@@ -133,10 +139,10 @@ def _host_of(origin: str) -> str | None:
 
 
 def form_token(token: str) -> str:
-    """What a form of ours holds, and no page of others knows."""
+    """Token of a form, which pages of other sites do not know."""
     return _made_of(token, b"form")
 
 
 def _made_of(token: str, what: bytes) -> str:
-    """What only who knows the token can make, and what does not tell it."""
+    """Derive a value from the token that does not reveal it."""
     return hmac.new(token.encode(), what, hashlib.sha256).hexdigest()

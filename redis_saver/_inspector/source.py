@@ -1,4 +1,7 @@
-"""What the pages ask of a saver. All of it reads only, and blocks: each request is answered in a worker thread."""
+"""The questions that pages ask of a saver.
+
+All of them only read, and block: each request is answered in a worker thread.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ MAX_CHANNELS = 200
 
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
 _NEAR_SECONDS, _NEAR_LENGTH = 1.0, 200
-"""How long to look for names that resemble one, and the longest name that is compared: the time of a comparison grows with the square of it."""
+"""Seconds to search for similar names, and the longest name compared. Comparing two names takes quadratic time."""
 
 
 class Source:
@@ -57,7 +60,7 @@ class Source:
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
-        """What is raised when Redis, or a database behind it, fails."""
+        """Exceptions of Redis, and of Postgres behind it."""
         return (*driver_of(self._hot).failures, *(() if self.tiers is None else postgres.failures()))
 
     @property
@@ -79,7 +82,7 @@ class Source:
         return driver_over(self.tiers).stream(_until(is_over, stream))
 
     def thread(self, name: str) -> Any:
-        """What there is of a thread.
+        """Describe a thread.
 
         Raises:
             ThreadNotFound: There is no such thread.
@@ -108,7 +111,7 @@ class Source:
         return list(dict.fromkeys([*close, *containing]))[:_MAX_LISTED]
 
     def in_redis(self, name: str) -> ThreadInfo | None:
-        """What Redis has of a thread: one round trip, and no other server is asked."""
+        """Describe what Redis has of a thread. One round trip; no other server is asked."""
         return driver_of(self._hot).run(threads.get_thread(self._context, name))
 
     # -- checkpoints without their values
@@ -118,13 +121,13 @@ class Source:
         if not cold:
             stream = driver_of(self._hot).stream(auditing.entries(self._context, thread, ns, before))
             return list(islice(stream, limit))
-        where: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
+        config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
-        return [_entry_of(one) for one in self._cold("list", (where,), options)]
+        return [_entry_of(one) for one in self._cold("list", (config,), options)]
 
-    def sizes(self, where: Address, parent: Address | None) -> Mapping[str, Size]:
-        """What the values of a checkpoint's channels take in Redis, and how much of it the parent has, too. One round trip."""
-        return driver_of(self._hot).run(auditing.sizes(self._context, where, parent))
+    def sizes(self, address: Address, parent: Address | None) -> Mapping[str, Size]:
+        """Sizes of a checkpoint's values in Redis, and how much the parent shares. One round trip."""
+        return driver_of(self._hot).run(auditing.sizes(self._context, address, parent))
 
     def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
         """The checkpoints of a thread in Redis, newest first, with what their values take, until time is over."""
@@ -141,41 +144,45 @@ class Source:
 
     # -- checkpoints
 
-    def histories(self, where: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        """What channels without a value in a checkpoint (each `DeltaChannel`) are made of, as far as Redis has it. One round trip."""
+    def histories(self, address: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
+        """Read the histories in Redis of channels without a value (each a `DeltaChannel`). One round trip."""
         asked = list(channels)[:MAX_CHANNELS]
-        given = configs.to_config(where.thread_id, where.checkpoint_ns, where.checkpoint_id or "")
+        config = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
         found: Mapping[str, DeltaChannelHistory] = (
-            driver_of(self._hot).run(delta.get_delta_channel_history(self._context, given, asked)) if asked else {}
+            driver_of(self._hot).run(delta.get_delta_channel_history(self._context, config, asked)) if asked else {}
         )
         return found
 
-    def find(self, where: Address) -> CheckpointTuple | None:
-        """A checkpoint: of Redis, else of the cold saver, without bringing it back. Without an id: the newest of its namespace."""
-        given: Any = configs.to_config(where.thread_id, where.checkpoint_ns, where.checkpoint_id or "")
-        found: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, given))
-        if self.tiers is None or (found is not None and where.checkpoint_id):
+    def find(self, address: Address) -> CheckpointTuple | None:
+        """Read a checkpoint from Redis, else from the cold saver, without filling Redis.
+
+        Without an id, read the newest one of the namespace.
+        """
+        config: Any = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
+        found: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, config))
+        if self.tiers is None or (found is not None and address.checkpoint_id):
             return found
-        if found is None and self.saver.get_thread(where.thread_id) is None:
+        if found is None and self.saver.get_thread(address.thread_id) is None:
             return None  # cold may have a thread that it still has to delete
-        in_cold: CheckpointTuple | None = self._cold("get_tuple", (given,), {})
+        in_cold: CheckpointTuple | None = self._cold("get_tuple", (config,), {})
         both = [one for one in (found, in_cold) if one is not None]
         return max(both, key=lambda one: one.checkpoint["id"], default=None)
 
-    def get(self, where: Address) -> CheckpointTuple:
-        """A checkpoint, as `find`.
+    def get(self, address: Address) -> CheckpointTuple:
+        """Read a checkpoint, as `find`.
 
         Raises:
             ThreadNotFound: It is not there.
         """
-        if (found := self.find(where)) is None:
-            raise ThreadNotFound(f"{where} is not there: it was never written, was removed, or has expired")
+        if (found := self.find(address)) is None:
+            raise ThreadNotFound(f"{address} is not there: it was never written, was removed, or has expired")
         return found
 
     def search(self, address: Address) -> CheckpointTuple:
-        """A checkpoint, as `get`. Its id may be given by its beginning or its end.
+        """A checkpoint, as `get`. Its id may be abbreviated to its beginning or its end.
 
-        Cost: for such an id one more round trip, which answers all ids of the namespace; if Redis has no such id, a list of the cold saver.
+        Cost: for such an id one more round trip, which reads all ids of the namespace. If Redis has no such id, the
+        cold saver lists its newest checkpoints.
 
         Raises:
             EndpointError: Several ids begin or end so.
@@ -206,11 +213,11 @@ class Source:
         return [saved.checkpoint["id"] for saved in self._cold("list", (config,), {"limit": _MAX_COLD_IDS})]
 
     def compare(self, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
-        """What differs between two checkpoints."""
+        """Compare two checkpoints."""
         return compare(self._hot.serde, first, second)
 
     def same(self, one: object, other: object) -> bool:
-        """Whether two values are equal, as a comparison of checkpoints says."""
+        """True if a comparison of checkpoints finds two values equal."""
         return not differs(self._hot.serde, one, other)
 
     def _cold(self, method: str, arguments: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -220,7 +227,7 @@ class Source:
 
 
 def _until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
-    """A stream that ends instead of asking for more."""
+    """End a stream before its next request once time is over."""
     pump = Pump(stream)
     for step in pump:
         if isinstance(step, Page):

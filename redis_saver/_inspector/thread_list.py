@@ -18,23 +18,23 @@ ROWS = 50
 MAX_PAGES = 20
 """Pages of an order: more threads are not kept in memory. Filters find the others."""
 SECONDS = 5.0
-"""How long threads are looked for; what was found by then is shown."""
+"""Time limit in seconds of a search. The page shows what was found until then."""
 MAX_NAMED = 20
 """The most damaged threads that are named."""
 _NEVER = datetime.min.replace(tzinfo=timezone.utc)
 _ORDERS: dict[str, Callable[[Any], Any]] = {
-    "updated": lambda one: one.updated_at or _NEVER,
-    "bytes": lambda one: one.bytes,
-    "checkpoints": lambda one: one.checkpoints,
-    "expires": lambda one: -(timedelta.max if one.ttl is None else one.ttl).total_seconds(),
-    "name": lambda one: [-ord(letter) for letter in one.thread_id] + [1],
+    "updated": lambda info: info.updated_at or _NEVER,
+    "bytes": lambda info: info.bytes,
+    "checkpoints": lambda info: info.checkpoints,
+    "expires": lambda info: -(timedelta.max if info.ttl is None else info.ttl).total_seconds(),
+    "name": lambda info: [-ord(letter) for letter in info.thread_id] + [1],
 }
-"""What comes first is the greatest of these."""
+"""Sort keys. The greatest comes first."""
 _EITHER = {"": None, "yes": True, "no": False}
 
 
 class Filters(NamedTuple):
-    """What a list of threads is asked for."""
+    """The query, the order and the page of a list of threads."""
 
     asked: ThreadQuery
     order: str
@@ -48,53 +48,53 @@ class Found:
     threads: list[Any]
     page: int
     count: int = 0
-    """How many match, as far as was looked."""
+    """Number of matches so far."""
     bytes: int = 0
     is_partial: bool = False
-    """Whether time was over before all were looked at."""
+    """True if time ran out before all threads were read."""
     damaged: int = 0
-    """How many cannot be read, whatever is asked for but a prefix."""
+    """Number of threads with the prefix that cannot be read, whether or not they match the other filters."""
     named: list[Damaged] = field(default_factory=list)
     """The first of those."""
 
     @property
     def has_more(self) -> bool:
-        """Whether there is another page."""
+        """True if there is another page."""
         return self.count > self.page * ROWS and self.page < MAX_PAGES
 
     @property
     def is_limited(self) -> bool:
-        """Whether there are more, which no page shows."""
+        """True if there are more threads than pages show."""
         return self.count > MAX_PAGES * ROWS and self.page == MAX_PAGES
 
 
-def read_filters(given: Mapping[str, str]) -> Filters:
+def read_filters(fields: Mapping[str, str]) -> Filters:
     """Read the fields of the form.
 
     Raises:
         ValueError: One makes no sense. The message names it, and says what to write.
     """
-    least = given.get("min_bytes", "").strip() or "0"
+    least = fields.get("min_bytes", "").strip() or "0"
     if not (least.isascii() and least.isdigit()):
         raise ValueError(f"at least {least!r} bytes: write a number")
-    order, page = given.get("sort") or "updated", given.get("page") or "1"
+    order, page = fields.get("sort") or "updated", fields.get("page") or "1"
     if order not in _ORDERS:
         raise ValueError(f"sort={order!r}: write {', '.join(_ORDERS)}")
     if not (page.isascii() and page.isdigit() and 1 <= int(page[:9]) <= MAX_PAGES):
         raise ValueError(f"page={page[:20]!r}: write a number from 1 to {MAX_PAGES}")
-    state = given.get("state") or None
+    state = fields.get("state") or None
     if state not in (None, "active", "interrupted", "failed"):
         raise ValueError(f"state={state!r}: write active, interrupted or failed")
     asked = ThreadQuery(
-        prefix=given.get("prefix", ""),
+        prefix=fields.get("prefix", ""),
         state=state,  # type: ignore[arg-type]
-        updated_after=_moment(given.get("after", ""), "updated after"),
-        updated_before=_moment(given.get("until", ""), "not updated since"),
+        updated_after=_moment(fields.get("after", ""), "updated after"),
+        updated_before=_moment(fields.get("until", ""), "not updated since"),
         min_bytes=int(least[:18]),
-        expires_within=_span(given.get("expires", "").strip()),
-        pinned=_either(given, "pinned"),
-        dirty=_either(given, "dirty"),
-        owned=_either(given, "owned"),
+        expires_within=_span(fields.get("expires", "").strip()),
+        pinned=_either(fields, "pinned"),
+        dirty=_either(fields, "dirty"),
+        owned=_either(fields, "owned"),
     )
     return Filters(asked, order, int(page))
 
@@ -106,8 +106,8 @@ def _span(text: str) -> timedelta | None:
         return timedelta.max
 
 
-def _either(given: Mapping[str, str], name: str) -> bool | None:
-    if (text := given.get(name, "")) not in _EITHER:
+def _either(fields: Mapping[str, str], name: str) -> bool | None:
+    if (text := fields.get(name, "")) not in _EITHER:
         raise ValueError(f"{name}={text!r}: write yes, no, or nothing")
     return _EITHER[text]
 
@@ -127,7 +127,10 @@ def _moment(text: str, name: str) -> datetime | None:
 
 
 def found_threads(source: Source, filters: Filters) -> Found:
-    """A page of threads. All that match are looked at; in memory are those of the pages up to this one, and the names of all."""
+    """Make a page of threads.
+
+    Each match is read. Memory holds those of the pages up to this one, and the names of all.
+    """
     found = Found([], filters.page)
     best = heapq.nlargest(filters.page * ROWS, _drawn(source, filters, found), key=_ORDERS[filters.order])
     found.threads = best[(filters.page - 1) * ROWS :]

@@ -1,6 +1,7 @@
-"""Values as trees that a page can show: bounded in depth, breadth and length, and masked where that is asked for.
+"""Names, times, sizes and values as a page shows them.
 
-Only what is in a value is looked at: neither `__repr__` nor `__str__` of its class runs.
+Trees of values are bounded in depth, breadth and length, and masked on request. Only data is read: neither `__repr__`
+nor `__str__` of a class runs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
-from datetime import date, time, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -23,22 +24,85 @@ from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.serde.types import SendProtocol
 from pydantic import BaseModel
 
+from redis_saver._common import times
 from redis_saver._common.display import shown
-from redis_saver._inspector.text import visible
+
+_KEPT = "\n\t"
+_HIDDEN = {
+    *(code for code in range(0x20) if chr(code) not in _KEPT),
+    *range(0x7F, 0xA0),
+    *range(0xD800, 0xE000),  # lone surrogates, which have no UTF-8
+    *range(0x202A, 0x202F),  # marks that turn the direction of a text
+    *range(0x2066, 0x206A),
+    0x200E, 0x200F, 0x061C, 0x2028, 0x2029, 0xFEFF,
+}  # fmt: skip
+_ESCAPES = {code: repr(chr(code))[1:-1] for code in _HIDDEN}
+
+
+def visible(text: str) -> str:
+    """Escape control characters, direction marks and lone surrogates, as Python does."""
+    return text.translate(_ESCAPES)
+
+
+def named(name: object) -> str:
+    """A name as it is, or as `repr` writes it, if it is empty or has anything in it that does not print."""
+    if name is None:
+        return "-"
+    if not isinstance(name, str):
+        return visible(shown(name))
+    plain = name.isprintable() and name.strip() == name and name[:1] not in ("", "'", '"') and len(name) <= 200
+    return name if plain else shown(name)
+
+
+def ago(at: datetime | None) -> str:
+    """Write how long ago a moment is."""
+    if at is None:
+        return "-"
+    past = datetime.now(timezone.utc) - at
+    return f"{times.shown(timedelta(seconds=int(max(past, timedelta()).total_seconds())))} ago"
+
+
+def moment(at: datetime | None) -> str:
+    """Write a moment, in UTC."""
+    return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
+
+
+def left(info: Any) -> str:
+    """Write when a thread expires."""
+    if info.pinned:
+        return "pinned"
+    return "never" if info.ttl is None else f"in {times.shown(timedelta(seconds=int(info.ttl.total_seconds())))}"
+
+
+def size(amount: int | None) -> str:
+    """Write a number of bytes, with three digits."""
+    if amount is None:
+        return "-"
+    if amount < 1000:
+        return f"{amount} B"
+    if amount < 999_500:
+        return f"{amount / 1000:,.3g} kB"
+    return f"{amount / 1e6:,.3g} MB" if amount < 999.5e6 else f"{amount / 1e6:,.0f} MB"
+
+
+def state_of(info: Any) -> str:
+    """A thread's state, in a word."""
+    return "failed" if info.failed else "interrupted" if info.interrupted else "active"
+
 
 CHILDREN = 50
 """Elements of a list or dict that are shown; pages of the same length show the others."""
 NODES = 2_000
 """Elements on a page, in all."""
 DEPTH = 8
-"""How deep a tree goes before a link takes its place."""
+"""Depth at which a link replaces the rest of a tree."""
 TEXT = 2_000
 """Characters of a text inside of a tree."""
 WHOLE_TEXT = 200_000
 """Characters of a text on a page of its own."""
 
 At: TypeAlias = tuple[int, ...]
-"""Where something is inside of the value of a channel: the positions of elements, from the outermost on."""
+"""Position inside the value of a channel: the positions of elements, from the outermost on."""
 _NUMBERS = (UUID, Decimal, date, time, timedelta, timezone, ZoneInfo, PurePath)
 _ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network)
 
@@ -52,28 +116,28 @@ class Node:
     kind: str
     """Its class."""
     at: At
-    """Where it is."""
+    """Its position."""
     text: str | None = None
-    """What it is, where it has no elements. None: it has, or is masked."""
+    """Its text, if it has no elements and is not masked."""
     count: int = 0
-    """How many elements it has."""
+    """Number of its elements."""
     children: tuple[Node, ...] = ()
-    """Those that are shown."""
+    """Elements that are shown."""
     is_cut: bool = False
-    """Whether there is more of it than is shown."""
+    """True if a part of it is not shown."""
     is_masked: bool = False
-    """Whether it is hidden."""
+    """True if it is hidden."""
 
 
 class Mask:
-    """What is hidden: values under names that match a pattern, of channels, keys and fields, whatever their case."""
+    """Patterns of names of channels, keys and fields whose values are hidden. Case is ignored."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
         """Hide what matches; `*` hides everything."""
         self._patterns = [pattern.lower() for pattern in patterns]
 
     def hides(self, name: object) -> bool:
-        """Whether what has this name is hidden."""
+        """True if a value with this name is hidden."""
         text = str(name).lower() if isinstance(name, (str, int)) else ""
         return any(fnmatchcase(text, pattern) for pattern in self._patterns)
 
@@ -90,8 +154,8 @@ class _Part:
 class Trees:
     """Makes the trees of one page, which show at most `NODES` elements in all.
 
-    A tree grows level by level. So it shows the siblings of an element before the children of any of them, and each element that is not
-    opened has a page of its own.
+    A tree grows level by level, so the siblings of an element come before the children of any of them. Each element
+    that is not opened has a page of its own.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -125,7 +189,7 @@ class Trees:
         return _node(root, WHOLE_TEXT if whole else TEXT)
 
     def masked(self, name: object, value: object, at: At = ()) -> Node:
-        """What stands for a value that is hidden."""
+        """Placeholder for a hidden value."""
         return Node(name, type(value).__name__, at, is_masked=True)
 
     def _part(self, name: object, value: object, at: At, depth: int) -> _Part:
@@ -238,11 +302,11 @@ class Said:
     """A message of a chat."""
 
     role: str
-    """Who speaks: human, ai, tool, system."""
+    """The speaker: human, ai, tool or system."""
     name: str | None
     """Its name, of a tool above all."""
     texts: tuple[str, ...]
-    """What it says."""
+    """Its texts."""
     blocks: tuple[Node, ...]
     """Parts of its content that are no text."""
     calls: tuple[Node, ...]
@@ -251,17 +315,17 @@ class Said:
     """All its fields."""
     at: At
     is_masked: bool
-    """Whether what it says is hidden."""
+    """True if its content is hidden."""
 
 
 def unpacked(value: Any) -> tuple[At, Any]:
-    """What a snapshot of a `DeltaChannel` holds, and where inside of it; another value as it is. Its class has no public name."""
+    """Unwrap a snapshot of a `DeltaChannel`, whose class has no public name. Other values stay as they are."""
     is_snapshot = isinstance(value, tuple) and getattr(type(value), "_fields", None) == ("value",)
     return ((0,), value[0]) if is_snapshot else ((), value)
 
 
 def is_chat(value: object) -> bool:
-    """Whether a value is a list of messages."""
+    """True if a value is a list of messages."""
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, BaseMessage) for one in value)
 
 
@@ -295,6 +359,6 @@ def _said(trees: Trees, mask: Mask, message: BaseMessage, at: At) -> Said:
 
 def _call(trees: Trees, mask: Mask, call: Any, at: At) -> Node:
     """A call of a tool: its arguments, under its name."""
-    name, given = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
+    name, arguments = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
     shown_name = "…" if mask.hides("name") else str(name)
-    return trees.masked(shown_name, given, at) if mask.hides("args") else trees.tree(shown_name, given, at)
+    return trees.masked(shown_name, arguments, at) if mask.hides("args") else trees.tree(shown_name, arguments, at)

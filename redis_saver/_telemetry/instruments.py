@@ -1,4 +1,4 @@
-"""The instruments: names, units, and the numbers that they tell. `docs/metrics.md` has them in a table."""
+"""The instruments: names, units and numbers. `docs/metrics.md` has them in a table."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 RESULT = "redis_saver.result"
-"""The attribute that tells apart what the reads and the records of an instrument came to."""
+"""Attribute for the result of a read or of a record."""
 DIRECTION = "network.io.direction"
-"""The attribute that tells bytes that were sent from those that were received."""
+"""Attribute for the direction of bytes."""
 DURATION = "redis_saver.operation.duration"
 """A histogram of all calls, in seconds."""
 LAST_ERROR = "redis_saver.tier.flush.last_error"
-"""A gauge: 1, with the kind of the error that the flusher met last as `error.type`; nothing before it met one."""
+"""A gauge: 1, with the kind of the flusher's last error as `error.type`; absent before the first error."""
 
 Kind: TypeAlias = Literal["counter", "amount", "gauge"]
-"""A counter grows. Of amounts, as of counters, those of several sources are added up; of gauges the greatest is told."""
+"""A counter grows. Counters and amounts of several sources are added up; of gauges the greatest is exported."""
 
 
 class Instrument(NamedTuple):
-    """What tells some numbers of one kind of source."""
+    """An instrument that exports numbers of one kind of source."""
 
     name: str
     unit: str
     about: str
     fields: Mapping[str, str]
-    """Numbers of the source, and the value that the attribute has for each of them; a single one without a value has no such attribute."""
+    """Numbers of the source, and their values of the attribute. An empty value leaves the attribute out."""
     kind: Kind = "counter"
     attribute: str = RESULT
 
@@ -129,7 +129,8 @@ TIER = (
     Instrument(
         "redis_saver.tier.reads",
         "{read}",
-        "Reads by whether hot answered them (hit), had nothing (miss), or was not to be trusted as the thread was being written (intent).",
+        "Reads by whether hot answered them (hit), had nothing (miss), or was not to be trusted as the thread was "
+        "being written (intent).",
         {"hits": "hit", "misses": "miss", "intents": "intent"},
     ),
     Instrument(
@@ -162,7 +163,8 @@ TIER = (
     Instrument(
         "redis_saver.tier.flush.records",
         "{record}",
-        "Records that a flusher brought to cold (flushed), did not need to bring (coalesced), or that cold answered and refused (refused).",
+        "Records that a flusher brought to cold (flushed), did not need to bring (coalesced), or that cold answered "
+        "and refused (refused).",
         {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
     ),
     Instrument(

@@ -17,7 +17,7 @@ from langgraph.cache.memory import InMemoryCache
 from uniform import Target
 
 from redis_saver import EncodeError, LimitExceeded, Limits, RedisCache
-from redis_saver._cache.keys import CacheKeyspace
+from redis_saver._cache.entries import CacheKeyspace
 
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async")
 

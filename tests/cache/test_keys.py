@@ -15,7 +15,7 @@ from uniform import Target
 from wrappers import Around, Meanwhile
 
 from redis_saver._cache.cache import ENTRIES_PER_REQUEST
-from redis_saver._cache.keys import SHARDS, CacheKeyspace
+from redis_saver._cache.entries import SHARDS, CacheKeyspace
 from redis_saver._engine.requests import Batch
 
 pytestmark = pytest.mark.also_on(cluster="async", fakeredis="sync")

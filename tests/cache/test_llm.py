@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from uniform import Target
 
 from redis_saver import DecodeError, EncodeError, RedisLLMCache
-from redis_saver._cache.keys import CacheKeyspace
+from redis_saver._cache.entries import CacheKeyspace
 from redis_saver._cache.llm import _name
 
 

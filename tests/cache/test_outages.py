@@ -30,7 +30,7 @@ from redis_saver import (
     UnsupportedFormat,
 )
 from redis_saver._cache.health import Health
-from redis_saver._cache.keys import CacheKeyspace
+from redis_saver._cache.entries import CacheKeyspace
 
 A, K = ("a",), (("a",), "k")
 LOGGER = "redis_saver.cache"

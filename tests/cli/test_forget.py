@@ -22,9 +22,9 @@ from store_tiering import Recording
 from uniform import Target, Uniform
 
 from redis_saver import RedisSaver, RedisStore, TieredSaver, TieredStore
-from redis_saver._checkpoint.sync import RedisSaver as SyncSaver
+from redis_saver._checkpoint.saver import RedisSaver as SyncSaver
 from redis_saver._cli.main import main
-from redis_saver._store.sync import RedisStore as SyncStore
+from redis_saver._store.store import RedisStore as SyncStore
 
 _numbers = itertools.count()
 THREADS = ["user-1:a", "user-1:b", "user-1*%\n", "user-10:a", "user-2:a"]

@@ -18,7 +18,7 @@ from wrappers import Around
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint import auditing
 from redis_saver._common.config import address
-from redis_saver._inspector import costs
+from redis_saver._inspector import thread_pages
 from redis_saver._inspector.source import Source
 
 
@@ -46,7 +46,7 @@ async def test_costs_are_those_of_each_channels_history_on_every_server(target: 
         where = config("t", "long", f"{at - 1:03}" if at else None)
         values, version = {"texts": texts[: 30 + at], "n": at}, f"{at + 1:032}.x"
         await put(Uniform(saver), where, values, versions=dict.fromkeys(values, version), checkpoint_id=f"{at:03}")
-    found = await asyncio.to_thread(costs.measured, Source(target.uniform().saver), "t", 600)
+    found = await asyncio.to_thread(thread_pages.measured, Source(target.uniform().saver), "t", 600)
     assert not found.is_partial and found.looked == saver.get_thread("t").checkpoints  # type: ignore[union-attr]
     places = set[tuple[str, str]]()
     for checkpoint in saver.list({"configurable": {"thread_id": "t"}}):
@@ -97,7 +97,7 @@ async def test_a_long_thread_is_measured_until_time_is_over_and_further_if_asked
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """At least a page, which is one round trip."""
-    monkeypatch.setattr(costs, "FIRST_SECONDS", 0)
+    monkeypatch.setattr(thread_pages, "FIRST_SECONDS", 0)
     saver = embedded()
     await chain(Uniform(saver), "t", 4 * auditing.VERSIONS_PER_PAGE)
     calls = counted(saver)

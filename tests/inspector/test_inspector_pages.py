@@ -42,7 +42,7 @@ from wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import app, first_change, graph, thread_list, without_cold
+from redis_saver._inspector import app, checkpoint_pages, thread_list, thread_pages
 from redis_saver._inspector.source import Source
 
 
@@ -302,7 +302,7 @@ async def test_since_when_of_a_part_of_a_snapshot_does_not_guess_what_is_not_sto
 
 
 async def test_since_when_ends_in_time_where_an_ancestor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_change, "SECONDS", 0)
+    monkeypatch.setattr(checkpoint_pages, "SECONDS", 0)
     saver, calls = embedded(), list[Any]()
     await chain(Uniform(saver), "t", 450)
     where = await put(Uniform(saver), config("t", checkpoint_id="none"), {"n": 1}, checkpoint_id="9")
@@ -574,15 +574,24 @@ async def test_while_postgres_cannot_be_reached_what_only_it_can_tell_is_an_erro
         assert (await client.get("/?state=none")).status_code == 400
 
 
+def make_both_and_cold(tiers: TieredSaver, hot: Any) -> None:
+    """Make a thread in both tiers, and one in cold alone.
+
+    A run writes from several threads. A write that overlaps another one may leave the thread out of hot, until a reader
+    brings it back.
+    """
+    for thread in ("both", "cold"):
+        tiers.get_tuple(make_thread(tiers, thread))
+    hot.delete(*hot.scan_iter("*{cold}*"))
+
+
 async def test_while_cold_fails_pages_do_not_wait_for_it_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
     said, flaky = "The cold tier fails, so this page shows what Redis has", FlakySaver(InMemorySaver())
     hot, cold = fakeredis.FakeRedis(version=(7,)), flaky.wrap()
     tiers = TieredSaver(RedisSaver(hot), cold)
-    for thread in ("both", "cold"):
-        make_thread(tiers, thread)
-    hot.delete(*[key for key in hot.scan_iter("*{cold}*")])
+    make_both_and_cold(tiers, hot)
     flaky.fail, read = {"list", "get_tuple"}, page("checkpoint", thread="both")
-    monkeypatch.setattr(without_cold, "SLOW", 0.0)
+    monkeypatch.setattr(app, "SLOW", 0.0)
     async with browser(tiers) as client:
         assert said in (await client.get(read)).text
         flaky.calls.clear()
@@ -590,7 +599,7 @@ async def test_while_cold_fails_pages_do_not_wait_for_it_again_and_again(monkeyp
         assert (await client.get(page("checkpoint", thread="cold"))).status_code == 503 and flaky.calls
         flaky.fail = set()
         assert said in (await client.get(read)).text
-        monkeypatch.setattr(without_cold, "ASK_AGAIN", 0.0)
+        monkeypatch.setattr(app, "ASK_AGAIN", 0.0)
         found = (await client.get(read)).text
         assert said not in found and "21 degrees" in found
         monkeypatch.undo()
@@ -604,12 +613,10 @@ async def test_while_cold_fails_pages_do_not_wait_for_it_again_and_again(monkeyp
 async def test_while_cold_fails_what_redis_does_not_have_is_asked_of_it_each_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(without_cold, "SLOW", 0.0)
+    monkeypatch.setattr(app, "SLOW", 0.0)
     flaky, hot = FlakySaver(InMemorySaver()), fakeredis.FakeRedis(version=(7,))
     tiers = TieredSaver(RedisSaver(hot), flaky.wrap())
-    for thread in ("both", "cold"):
-        make_thread(tiers, thread)
-    hot.delete(*[key for key in hot.scan_iter("*{cold}*")])
+    make_both_and_cold(tiers, hot)
     flaky.fail = {"get_tuple", "list"}
     async with browser(tiers) as client:
         assert (await client.get(page("checkpoint", thread="both"))).status_code == 200
@@ -621,9 +628,7 @@ async def test_while_cold_fails_what_redis_does_not_have_is_asked_of_it_each_tim
 async def test_over_two_tiers_what_cold_alone_has_is_shown_and_not_brought_back() -> None:
     hot, cold = fakeredis.FakeRedis(version=(7,)), InMemorySaver()
     tiers = TieredSaver(RedisSaver(hot), cold)
-    make_thread(tiers, "both")
-    make_thread(tiers, "cold")
-    hot.delete(*[key for key in hot.scan_iter("*{cold}*")])
+    make_both_and_cold(tiers, hot)
     keys = sorted(hot.scan_iter())
     async with browser(tiers) as client:
         found = await crawled(client, limit=200)
@@ -707,7 +712,7 @@ def test_each_line_of_a_drawing_leads_from_a_checkpoint_to_its_parent() -> None:
     parents = {"9": "7", "8": "6", "7": "5", "6": "5", "5": "3", "4": "2", "3": "2", "2": "gone", "1": None}
     made = [entry("", name, parent) for name, parent in parents.items()]
     made.insert(1, entry("sub:1", "85", None, {"": "7"}))
-    rows = graph.drawn(made)
+    rows = thread_pages.drawn(made)
     at = {(one.ns, one.id): number for number, one in enumerate(made)}
     for number, one in enumerate(made):
         target = at.get(("", one.parent)) if one.parent else at.get(("", one.parents.get("", "?")))

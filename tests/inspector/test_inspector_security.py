@@ -25,7 +25,7 @@ from uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._client.clients import connect
-from redis_saver._inspector.rendering import static_file
+from redis_saver._inspector.pages import static_file
 
 PAGES = (
     "/",

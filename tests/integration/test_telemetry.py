@@ -33,7 +33,7 @@ from redis_saver import (
 )
 from redis_saver._client.clients import connect
 from redis_saver._engine.stats import measured
-from redis_saver._telemetry.calls import described
+from redis_saver._telemetry.export import described
 from redis_saver._telemetry.instruments import DIRECTION, DURATION, INSTRUMENTS, LAST_ERROR, RESULT, TIER
 from redis_saver.telemetry import instrument
 

@@ -46,7 +46,7 @@ MAY_IMPORT = {
 }
 """Beside the leaves, which import only one another."""
 JOINTS = {
-    "_cache": {"cache", "redis_cache"},
+    "_cache": {"cache"},
     "_checkpoint": {"owned_thread", "saver"},
     "_store": {"store"},
     "_tiered": {"drivers", "flush.workers", "cold_connections"},
