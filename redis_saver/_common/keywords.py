@@ -35,7 +35,9 @@ def checked(function: F) -> F:
             called = f"{kind.__name__}.{function.__name__}".removesuffix(".__init__")
             raise TypeError(f"{called} has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}")
         if lacking == ["client"]:
-            remedy = f"write {kind.__name__}(client), or enter {kind.__name__}.from_conn_string(url), which makes a client"
+            remedy = (
+                f"write {kind.__name__}(client), or enter {kind.__name__}.from_conn_string(url), which makes a client"
+            )
             raise TypeError(f"{kind.__name__} is missing its argument 'client': {remedy}")
         if lacking:
             raise TypeError(f"{kind.__name__} is missing its argument {lacking[0]!r}")
