@@ -15,17 +15,18 @@
 --                    or nothing; '' if the saver has no limit and the thread gets none now; '-' to ignore the thread's
 --                    own limit, too
 -- ARGV[9] tag        the tag under which all is stored that the caller does not send; '' if the script has to look
--- ARGV[10] new_tag   the thread's tag from now on: random hexadecimal digits
+-- ARGV[10] random    16 random hexadecimal digits for the thread's tag from now on
 -- ARGV[11] n         how many values follow
 -- ARGV[12] p         how many chunks follow
 -- ARGV[13] q         how many entries are flagged e
 -- ARGV[14..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one
 --                    of which may hold the names; of the entries flagged e. Then n values, and p chunks
 --
--- Returns {tag, keep} if the checkpoint is stored. tag is the thread's tag before, or ''. keep is 0, or the history
--- limit if the namespace is over it: then the caller prunes the thread to that many checkpoints of each namespace.
--- Returns {tag, 0, missing...} if the server lacks what was not sent: positions (from 1) of entries flagged u, and
--- fields of chunks. Then nothing was written, and the caller sends all values.
+-- Returns {before, tag, keep} if the checkpoint is stored. before is the thread's tag before, or ''; tag is that from
+-- now on, or ''. keep is 0, or the history limit if the namespace is over it: then the caller prunes the thread to that
+-- many checkpoints of each namespace.
+-- Returns {before, '', 0, missing...} if the server lacks what was not sent: positions (from 1) of entries flagged u,
+-- and fields of chunks. Then nothing was written, and the caller sends all values.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -35,7 +36,8 @@
 local index, data = KEYS[1], KEYS[2]
 local meta, problem, found = look_up(index, data, ARGV)
 if problem then return problem end
-if put_known(index, data, ARGV, meta, found) then return { ARGV[9], over_limit(index, data, ARGV, found, false) } end
+local tag = put_known(index, data, ARGV, meta, found)
+if tag then return { ARGV[9], tag, over_limit(index, data, ARGV, found, false) } end
 
 --- @include lib/put
 

@@ -53,7 +53,8 @@ end
 
 -- Writes fields, the first of which is @state, and members of the index. The state comes first: where a part of this is
 -- lost (docs/storage-format.md, Crashes), it counts too much, and never too little.
-local function commit(index, data, meta, fields, members, bytes, added, tag)
+-- random: what set_tag takes.
+local function commit(index, data, meta, fields, members, bytes, added, random)
   if meta then
     revise(meta)
   else
@@ -62,8 +63,8 @@ local function commit(index, data, meta, fields, members, bytes, added, tag)
     fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
   end
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
-  if #fields > BATCH then tag = '' end -- it is not written in one call with all it stands for
-  fields[2] = state_of(meta, tag)
+  set_tag(meta, #fields > BATCH and '' or random) -- a tag is written in one call with all it stands for
+  fields[2] = state_of(meta, meta.tag)
   for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
   local scored = {}
   for i = 1, #members do scored[2 * i - 1], scored[2 * i] = 0, members[i] end
@@ -76,7 +77,7 @@ end
 -- is_tiered: true if cold gets this.
 local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, flags = argv[1], argv[2], argv[3], argv[4], argv[5]
-  local n, p, new_tag = tonumber(argv[11]), tonumber(argv[12]), argv[10]
+  local n, p, random = tonumber(argv[11]), tonumber(argv[12]), argv[10]
   local before, values, of, tag = found[4], FIELDS + n + p + argv[13], links(header), meta and meta.tag or ''
 
   local missing, fields, bytes, added = {}, { '@state', '' }, 0, 0
@@ -107,7 +108,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
       store(field, chunk, 0)
     end
   end
-  if not seen[of.names] and (not meta or redis.call('HEXISTS', data, of.names) == 0) then return { tag, 0, of.names } end
+  if not seen[of.names] and (not meta or redis.call('HEXISTS', data, of.names) == 0) then return { tag, '', 0, of.names } end
   local names, problem = names_in(data, of.names)
   if problem then return problem end
 
@@ -147,7 +148,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
       end
     end
   end
-  if #missing > 0 then return { tag, 0, unpack(missing, 1, math.min(#missing, BATCH)) } end
+  if #missing > 0 then return { tag, '', 0, unpack(missing, 1, math.min(#missing, BATCH)) } end
 
   if amended then header = merge_header(header, kept, entries, held, order) end
   store(checkpoint, header, #(before or ''))
@@ -161,18 +162,17 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local members = { checkpoint }
   if by_age ~= '' then members[#members + 1] = by_age end
   if run ~= '' then members[#members + 1] = run end
-  if header ~= argv[4] then new_tag = '' end -- the caller does not know what is stored
-  meta = commit(index, data, meta, fields, members, bytes, added, new_tag)
+  if header ~= argv[4] then random = '' end -- the caller does not know what is stored
+  meta = commit(index, data, meta, fields, members, bytes, added, random)
   touch(index, data, meta, argv[6], argv[7])
-  return { tag, over_limit(index, data, argv, found, is_tiered) }
+  return { tag, meta.tag, over_limit(index, data, argv, found, is_tiered) }
 end
 
 -- Stores a checkpoint. Takes and returns what put_any does.
 local function put_checkpoint(index, data, argv, is_home, is_tiered)
   local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end
-  if not put_known(index, data, argv, meta, found, is_home) then
-    return put_any(index, data, argv, meta, found, is_home, is_tiered)
-  end
-  return { argv[9], over_limit(index, data, argv, found, is_tiered) }
+  local tag = put_known(index, data, argv, meta, found, is_home)
+  if not tag then return put_any(index, data, argv, meta, found, is_home, is_tiered) end
+  return { argv[9], tag, over_limit(index, data, argv, found, is_tiered) }
 end

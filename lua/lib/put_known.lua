@@ -61,7 +61,8 @@ local function over_limit(index, data, argv, found, is_tiered)
   return keep
 end
 
--- Stores a new checkpoint with new values, if the thread has the tag that the caller names. Returns true if it did.
+-- Stores a new checkpoint with new values, if the thread has the tag that the caller names. Returns the thread's tag
+-- from now on if it did, else false.
 --
 -- The proof. The caller relies on what it put or read until the put that set this tag. Whatever removes or replaces
 -- something drops the tag in its first command, or sets another one; so nothing of that is gone. The tag is set in the
@@ -95,7 +96,8 @@ local function put_known(index, data, argv, meta, found, is_home)
   end
   revise(meta)
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + n
-  fields[2] = state_of(meta, argv[10])
+  set_tag(meta, argv[10])
+  fields[2] = state_of(meta, meta.tag)
   redis.call('HSET', data, unpack(fields, 1, last))
   if by_age ~= '' then
     redis.call('ZADD', index, 0, checkpoint, 0, by_age, 0, run ~= '' and run or by_age)
@@ -105,5 +107,5 @@ local function put_known(index, data, argv, meta, found, is_home)
     redis.call('ZADD', index, 0, checkpoint)
   end
   touch(index, data, meta, argv[6], argv[7])
-  return true
+  return meta.tag
 end

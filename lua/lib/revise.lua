@@ -9,8 +9,15 @@ local function new_thread(now)
   return { format = 1, rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
 end
 
+-- Sets the tag of a thread at its revision. The revision is in it, as a put may come twice: what others removed
+-- meanwhile must not be relied on under the same tag.
+-- random: what put.lua takes; '' if the thread is to have no tag.
+local function set_tag(meta, random)
+  meta.tag = random == '' and '' or string.format('%d', meta.rev) .. random
+end
+
 -- Returns the value for @state. No count is below 0: if somebody changed one, the thread is not lost for that.
--- tag: the tag that a put sets (put.lua); '' if something that others rely on may have changed.
+-- tag: the thread's tag from now on; '' if something that others rely on may have changed.
 local function state_of(meta, tag)
   local bytes, blobs, writes, format = meta.bytes, meta.blobs, meta.writes, meta.format
   if tag ~= '' and format < HAS_TAG then format = HAS_TAG end

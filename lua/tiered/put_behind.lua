@@ -31,6 +31,6 @@ local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
 local field, value = standing(data, intents, lease, dirty, fill, gain, ns, parent, true, checkpoint)
 if not field then return REFUSED end
 local reply = put_checkpoint(index, data, ARGV, true, true)
-if reply.err or reply[3] then return reply end
+if reply.err or reply[4] then return reply end
 mark(index, data, lease, dirty, { checkpoint }, default, field, value)
 return reply

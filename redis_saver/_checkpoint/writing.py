@@ -114,7 +114,7 @@ def store(
     keys, cache = context.keyspace.keys(where.thread_id), context.chunk_cache
     stored = encoded(context, where, given, checkpoint, metadata, new_versions, cache.of(keys.data_key))
     reply = yield by.call(stored.arguments)
-    if isinstance(reply, list) and len(reply) > 2:
+    if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; they are sent again",
             shown(where.thread_id),
@@ -125,12 +125,12 @@ def store(
     if reply == PutReply.REFUSED:
         return False
     with decoding("what put answered about thread {!r}", where.thread_id):
-        before, keep_last, *missing = reply
+        before, tag, keep_last, *missing = reply
         if missing:
             raise ValueError(f"the server asks again for {len(missing)} values or chunks that were sent to it")
-        if not isinstance(before, bytes) or not isinstance(keep_last, int):
-            raise TypeError(f"{shown(before)} is not a tag, or {shown(keep_last)} is not a number")
-    cache.remember(keys.data_key, stored.seen, where.checkpoint_ns, stored.checkpoint, before, stored.tag)
+        if not (isinstance(before, bytes) and isinstance(tag, bytes) and isinstance(keep_last, int)):
+            raise TypeError(f"{shown([before, tag])} are not tags, or {shown(keep_last)} is not a number")
+    cache.remember(keys.data_key, stored.seen, where.checkpoint_ns, stored.checkpoint, before, tag)
     if keep_last:
         ns = where.checkpoint_ns
         written = frozenset(((ns, str(checkpoint["id"])), (ns, where.checkpoint_id or "")))
@@ -148,8 +148,6 @@ class Encoded(NamedTuple):
     """The versions of the thread's values."""
     checkpoint: KnownCheckpoint
     """The checkpoint as it is stored."""
-    tag: bytes
-    """The thread's tag."""
 
 
 def encoded(
@@ -238,16 +236,16 @@ def encoded(
     entries = pack([field[len(prefix) :] for field in retained.values()])
     header = headers.encode(context, where.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
-    tag, packed = names.random_tag(), list(chunks.values())
+    packed = list(chunks.values())
     if context.compression is not None:
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
     arguments: list[Argument] = [
         member, by_age, run, header, flags,
         default_ttl(context), config.thread_ttl(given) or b"", _history(context, given) if is_limited else _NO_LIMIT,
-        known.tag if is_known else b"", tag, len(stored_values), len(chunks), len(emptied),
+        known.tag if is_known else b"", names.random_tag(), len(stored_values), len(chunks), len(emptied),
         *stored_values, *chunks, *emptied, *stored_values.values(), *packed,
     ]  # fmt: skip
-    return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint), tag)
+    return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint))
 
 
 def _metadata(

@@ -14,12 +14,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 def checked(function: F) -> F:
     """Wrap a method so that an unknown keyword raises a `TypeError` that suggests a known one.
 
+    A constructor without one of its arguments names the class that was called, and not the base that has it.
+
     A method with `**settings` takes the keywords of its class's constructor.
     """
     parameters = inspect.signature(function).parameters
+    is_constructor = function.__name__ == "__init__"
+    required = [each.name for each in parameters.values() if is_constructor and each.default is each.empty]
 
     def check(arguments: tuple[Any, ...], keywords: Collection[str]) -> None:
-        if parameters.keys() >= set(keywords) or not arguments:
+        lacking = [name for name in required[len(arguments) :] if name not in keywords]
+        if not arguments or (parameters.keys() >= set(keywords) and not lacking):
             return
         kind: Any = arguments[0] if isinstance(arguments[0], type) else type(arguments[0])
         known = dict(parameters)
@@ -29,6 +34,13 @@ def checked(function: F) -> F:
         if unknown := [] if is_open else [name for name in keywords if name not in known]:
             called = f"{kind.__name__}.{function.__name__}".removesuffix(".__init__")
             raise TypeError(f"{called} has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}")
+        if lacking == ["client"]:
+            remedy = (
+                f"write {kind.__name__}(client), or enter {kind.__name__}.from_conn_string(url), which makes a client"
+            )
+            raise TypeError(f"{kind.__name__} is missing its argument 'client': {remedy}")
+        if lacking:
+            raise TypeError(f"{kind.__name__} is missing its argument {lacking[0]!r}")
 
     if inspect.iscoroutinefunction(function):  # callers look whether the wrapper is one, too
 

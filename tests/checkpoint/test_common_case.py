@@ -8,8 +8,10 @@ import pytest
 from factories import checkpoint, config
 from langgraph.checkpoint.base import INTERRUPT
 from uniform import Target, Uniform
+from wrappers import Around, asked, script_of
 
 from redis_saver import ThreadDamaged
+from redis_saver._engine import scripts
 
 pytestmark = pytest.mark.also_on(cluster="sync", valkey="async")
 
@@ -217,6 +219,29 @@ async def test_a_checkpoint_that_is_put_again_while_it_is_known(target: Target) 
     assert (once.checkpoints, once.bytes) == (again.checkpoints, again.bytes)
     assert (await saver.get_tuple(config())).config == where
     assert (await saver.check("thread")).sound
+
+
+async def test_a_put_that_comes_again_after_others_removed_something(target: Target) -> None:
+    """Its reply was lost. Another process read behind it, a third one deleted the thread, and then it is sent again."""
+    writer, reader = target.uniform(), target.uniform()
+    versions, sent = {"n": versioned(1), "kept": versioned(1)}, []
+    where = await writer.put(config(ns="a"), checkpoint({"n": 1, "kept": "it"}, versions, "1"), {}, versions)
+
+    def around(request: Any) -> Any:
+        sent.append(request)
+        return (yield request)
+
+    Around(writer.saver, around)
+    await writer.put(config(), checkpoint({"n": 1}, {"n": "1"}, "1"), {}, {"n": "1"})
+    assert (await reader.get_tuple(config(ns="a"))).config == where
+    await target.uniform().delete_thread("thread")
+    (put,) = [request for request in sent if script_of(request) is scripts.PUT]
+    await asked(writer, put)
+    versions |= {"n": versioned(2)}
+    await reader.put(where, checkpoint({"n": 2, "kept": "it"}, versions, "2"), {}, {"n": versioned(2)})
+    found = await target.uniform().get_tuple(config(ns="a"))
+    assert found.checkpoint["channel_values"] == {"n": 2, "kept": "it"}
+    assert (await reader.check("thread")).sound
 
 
 async def test_a_checkpoint_that_is_too_large_to_be_remembered(target: Target) -> None:

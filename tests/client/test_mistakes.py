@@ -100,17 +100,17 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "no client": (
         lambda: RedisSaver(),
         TypeError,
-        "missing 1 required positional argument: 'client'",
+        "RedisSaver is missing its argument 'client': write RedisSaver(client), or enter RedisSaver.from_conn_string(url)",
     ),
     "no client, asyncio": (
         lambda: AsyncRedisCache(ttl="1h"),
         TypeError,
-        "missing 1 required positional argument: 'client'",
+        "AsyncRedisCache is missing its argument 'client': write AsyncRedisCache(client)",
     ),
     "no cold": (
         lambda: TieredStore(RedisStore(redis.Redis())),
         TypeError,
-        "missing 1 required positional argument: 'cold'",
+        "TieredStore is missing its argument 'cold'",
     ),
     "too many arguments": (
         lambda: AsyncRedisSaver(redis.asyncio.Redis(), None, None),

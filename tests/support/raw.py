@@ -25,7 +25,7 @@ def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
 
 def _state(fields: dict[bytes, bytes]) -> tuple[list[bytes], bytes]:
     """The counters in `@state`, and the tag, or nothing."""
-    said = re.fullmatch(rb"(\d+ \d+ \d+ \d+ \d+)(?: ([0-9a-f]{16}))?", fields[b"@state"])
+    said = re.fullmatch(rb"(\d+ \d+ \d+ \d+ \d+)(?: (\d{16}[0-9a-f]{16}))?", fields[b"@state"])
     assert said, fields[b"@state"]
     return said[1].split(), said[2] or b""
 
