@@ -10,7 +10,7 @@ It saves bytes and time, and all of it may be forgotten at any time:
 All of it is stored bytes: each answer is decoded anew.
 
 A thread has a tag. Each put sets a new random one, and whatever removes or replaces something drops it. While the server
-has the tag that this process put or read last, all is stored that it knows from there: `lua/lib/common_case.lua` has the
+has the tag that this process put or read last, all is stored that it knows from there: `lua/lib/put_known.lua` has the
 proof. Own puts, each on the tag of the one before, form a chain, so what is known from before them stays true. A put of
 another process breaks the chain. What is known from before a break is only expected: a script looks for it, and `put`
 sends it if it is gone.
