@@ -3,7 +3,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 import psycopg
 import pytest
@@ -39,12 +39,13 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 2
 
 
-IN_BOTH_FLAVOURS = "redis"
-"""Each test of behaviour runs on this server in both flavours."""
+ALWAYS_ON = "redis"
+"""Each test of behaviour runs on this server."""
 ALSO_ON = {"cluster": "async"}
 """Each test of behaviour also runs here, in this flavour, unless its mark `also_on` says otherwise.
 
-The flavours share all but the drivers, and `tests/client` tests those.
+The flavours share all but the drivers, and `tests/client` tests those. So a test runs on Redis in the flavour that the
+first of its other servers leaves over. The slow suite also has Redis in that server's flavour.
 """
 
 
@@ -55,6 +56,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = dict.fromkeys(item for item in items if _shows_nothing_more(item))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+    for item in items:
+        if _repeats_a_flavour(item):
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -77,13 +81,35 @@ def _shows_nothing_more(item: pytest.Item) -> bool:
     if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
         if sum(item.callspec.indices.values()) % 2:  # type: ignore[attr-defined]
             return True
-    named = {str(mark.args[0]) for mark in item.iter_markers("parametrize")}
-    server = given.get("target_name", IN_BOTH_FLAVOURS)
-    if server == IN_BOTH_FLAVOURS or "target_name" in named or item.get_closest_marker("everywhere"):
+    named, also = _named(item), _also_on(item)
+    server = given.get("target_name", ALWAYS_ON)
+    if server == ALWAYS_ON or "target_name" in named or item.get_closest_marker("everywhere"):
         return False
-    mark = item.get_closest_marker("also_on")
-    also = ALSO_ON if mark is None else mark.kwargs
     return server not in also or ("flavour" not in named and given["flavour"] != also[server])
+
+
+def _repeats_a_flavour(item: pytest.Item) -> bool:
+    """Tell whether it is on Redis, in the flavour that the first of its other servers has."""
+    given = item.callspec.params if hasattr(item, "callspec") else {}
+    if given.get("target_name") != ALWAYS_ON or {"target_name", "flavour"} & _named(item):
+        return False
+    if item.get_closest_marker("everywhere") or item.get_closest_marker("by_turns"):
+        return False
+    return given.get("flavour") == next(iter(_also_on(item).values()), None)
+
+
+def _named(item: pytest.Item) -> set[str]:
+    """The arguments that a test names the values of."""
+    return {name.strip() for mark in item.iter_markers("parametrize") for name in _names(mark.args[0])}
+
+
+def _names(argument: str | Sequence[str]) -> Sequence[str]:
+    return argument.split(",") if isinstance(argument, str) else argument
+
+
+def _also_on(item: pytest.Item) -> dict[str, str]:
+    mark = item.get_closest_marker("also_on")
+    return ALSO_ON if mark is None else dict(mark.kwargs)
 
 
 @pytest.fixture(params=TARGETS)
