@@ -3,7 +3,9 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -39,6 +41,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 2
 
 
+FLAVOURS = ["sync", "async"]
 ALWAYS_ON = "redis"
 """Each test of behaviour runs on this server."""
 ALSO_ON = {"cluster": "async"}
@@ -53,11 +56,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out what the marks `by_turns` and `also_on` leave out, unless the environment names the servers."""
     if os.environ.get(seeds.ON):
         return
-    left_out = dict.fromkeys(item for item in items if _shows_nothing_more(item))
+    left_out = dict.fromkeys([*(item for item in items if _shows_nothing_more(item)), *_not_their_turn(items)])
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+    elsewhere = {_test(item) for item in items if _given(item).get("target_name", ALWAYS_ON) != ALWAYS_ON}
     for item in items:
-        if _repeats_a_flavour(item):
+        if _repeats_a_flavour(item) and _test(item) in elsewhere:
             item.add_marker(pytest.mark.slow)
 
 
@@ -74,13 +78,20 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+def _test(item: pytest.Item) -> tuple[Any, str]:
+    """The function of a test: its file, and its name without parameters."""
+    return item.parent, getattr(item, "originalname", item.name)
+
+
+def _given(item: pytest.Item) -> dict[str, Any]:
+    """The parameters of a test."""
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
 def _shows_nothing_more(item: pytest.Item) -> bool:
-    given = item.callspec.params if hasattr(item, "callspec") else {}
+    given = _given(item)
     if "flavour" not in given:
         return False
-    if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
-        if sum(item.callspec.indices.values()) % 2:  # type: ignore[attr-defined]
-            return True
     named, also = _named(item), _also_on(item)
     server = given.get("target_name", ALWAYS_ON)
     if server == ALWAYS_ON or "target_name" in named or item.get_closest_marker("everywhere"):
@@ -88,9 +99,20 @@ def _shows_nothing_more(item: pytest.Item) -> bool:
     return server not in also or ("flavour" not in named and given["flavour"] != also[server])
 
 
+def _not_their_turn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of the tests that run by turns: the even cases in the second flavour, the odd ones in the first."""
+    cases: dict[Any, dict[Any, int]] = defaultdict(dict)
+    for item in items:
+        if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
+            given, of_test = _given(item), cases[_test(item)]
+            case = tuple((name, id(value)) for name, value in given.items() if name != "flavour")
+            if given["flavour"] != FLAVOURS[of_test.setdefault(case, len(of_test)) % 2]:
+                yield item
+
+
 def _repeats_a_flavour(item: pytest.Item) -> bool:
     """Tell whether it is on Redis, in the flavour that the first of its other servers has."""
-    given = item.callspec.params if hasattr(item, "callspec") else {}
+    given = _given(item)
     if given.get("target_name") != ALWAYS_ON or {"target_name", "flavour"} & _named(item):
         return False
     if item.get_closest_marker("everywhere") or item.get_closest_marker("by_turns"):
@@ -117,7 +139,7 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=FLAVOURS)
 def flavour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
