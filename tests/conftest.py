@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import itertools
 import os
+import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ settings.register_profile(
 )
 settings.load_profile("of these tests")  # the machine may stand still
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of the programs that tests start compiles the package
+sys.dont_write_bytecode = False  # else each worker rewrites the assertions of all tests
 gc.disable()  # what is imported and collected stays: to look at it again and again takes a quarter of that time
 
 
