@@ -48,7 +48,10 @@ def link_dependencies(wheel: Path, environment: Path) -> None:
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
             continue
         distribution = metadata_of.distribution(requirement.name)
-        assert requirement.specifier.contains(distribution.version, prereleases=True), (requirement, distribution.version)
+        assert requirement.specifier.contains(distribution.version, prereleases=True), (
+            requirement,
+            distribution.version,
+        )
         for extra in {"", *requirement.extras} - {of for name, of in linked if name == requirement.name}:
             linked.add((requirement.name, extra))
             needed += [(Requirement(text), extra) for text in distribution.requires or ()]

@@ -20,7 +20,7 @@ from redis_saver._tiered import writing as tiered_writing
 from redis_saver._tiered import delta as tiered_delta
 from redis_saver._tiered.requests import ColdCall
 
-pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")
+pytestmark = pytest.mark.also_on(cluster="sync")
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 
@@ -74,6 +74,7 @@ async def begun(tiers: Tiers, mode: str, **options: Any) -> Talk:
 
 
 @MODES
+@pytest.mark.also_on(cluster="sync", fakeredis="async")
 async def test_hot_answers_alone_in_one_round_trip(tiers: Tiers, mode: str) -> None:
     talk = await begun(tiers, mode)
     await talk.say(4)
@@ -126,6 +127,7 @@ async def another(tiers: Tiers, mode: str) -> tuple[Uniform, list[str]]:
 
 @MODES
 @pytest.mark.by_turns
+@pytest.mark.also_on(cluster="sync", fakeredis="async")
 async def test_a_history_that_cold_answered_fills_hot(tiers: Tiers, mode: str) -> None:
     """Other processes ask hot alone from then on; what came back is whole."""
     talk = await begun(tiers, mode)

@@ -148,7 +148,11 @@ FEW = [
 
 @pytest.mark.parametrize(
     ("before", "pairs"),
-    [("in cold", FEW), ("all in both", FEW[::2]), *(pytest.param(one, PAIRS, marks=pytest.mark.slow) for one in BEFORE)],
+    [
+        ("in cold", FEW),
+        ("all in both", FEW[::2]),
+        *(pytest.param(one, PAIRS, marks=pytest.mark.slow) for one in BEFORE),
+    ],
 )
 async def test_every_order_of_two(target: Target, before: str, pairs: list[list[str]]) -> None:
     scene, count = Scene(target), 0
@@ -182,7 +186,9 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize("who", ["writer", *(pytest.param(who, marks=pytest.mark.slow) for who in ("writer of both", "deleter"))])
+@pytest.mark.parametrize(
+    "who", ["writer", *(pytest.param(who, marks=pytest.mark.slow) for who in ("writer of both", "deleter"))]
+)
 async def test_a_writer_that_dies_before_each_step_while_another_goes_on(target: Target, who: str) -> None:
     scene = Scene(target)
     for other, before in OTHERS:
