@@ -875,6 +875,7 @@ class Notes(TypedDict):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
 @pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.by_turns
 async def test_a_graph_whose_hot_half_is_evicted(tiers: Tiers, history: str) -> None:
     """With interrupts, and a DeltaChannel that is made of the writes to all ancestors."""
 
