@@ -55,16 +55,19 @@ first of its other servers leaves over. The slow suite also has Redis in that se
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the marks `by_turns` and `also_on` leave out, unless the environment names the servers."""
+    """Leave out what the mark `also_on` leaves out, unless the environment names the servers.
+
+    The slow suite has the cases that the mark `by_turns` leaves out, and Redis in the flavour of another server.
+    """
     if os.environ.get(seeds.ON):
         return
-    left_out = dict.fromkeys([*(item for item in items if _shows_nothing_more(item)), *_not_their_turn(items)])
+    left_out = dict.fromkeys(item for item in items if _shows_nothing_more(item))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
     elsewhere = {_test(item) for item in items if _given(item).get("target_name", ALWAYS_ON) != ALWAYS_ON}
-    for item in items:
-        if _repeats_a_flavour(item) and _test(item) in elsewhere:
-            item.add_marker(pytest.mark.slow)
+    repeated = (item for item in items if _repeats_a_flavour(item) and _test(item) in elsewhere)
+    for item in (*_not_their_turn(items), *repeated):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
