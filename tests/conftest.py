@@ -3,7 +3,10 @@ from __future__ import annotations
 import gc
 import itertools
 import os
-from collections.abc import AsyncIterator, Iterator
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import psycopg
 import pytest
@@ -24,6 +27,7 @@ settings.register_profile(
 )
 settings.load_profile("of these tests")  # the machine may stand still
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of the programs that tests start compiles the package
+sys.dont_write_bytecode = False  # else each worker rewrites the assertions of all tests
 gc.disable()  # what is imported and collected stays: to look at it again and again takes a quarter of that time
 
 
@@ -39,22 +43,31 @@ def pytest_xdist_auto_num_workers() -> int:
     return (os.cpu_count() or 1) + 2
 
 
-IN_BOTH_FLAVOURS = "redis"
-"""Each test of behaviour runs on this server in both flavours."""
+FLAVOURS = ["sync", "async"]
+ALWAYS_ON = "redis"
+"""Each test of behaviour runs on this server."""
 ALSO_ON = {"cluster": "async"}
 """Each test of behaviour also runs here, in this flavour, unless its mark `also_on` says otherwise.
 
-The flavours share all but the drivers, and `tests/client` tests those.
+The flavours share all but the drivers, and `tests/client` tests those. So a test runs on Redis in the flavour that the
+first of its other servers leaves over. The slow suite also has Redis in that server's flavour.
 """
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the marks `by_turns` and `also_on` leave out, unless the environment names the servers."""
+    """Leave out what the mark `also_on` leaves out, unless the environment names the servers.
+
+    The slow suite has the cases that the mark `by_turns` leaves out, and Redis in the flavour of another server.
+    """
     if os.environ.get(seeds.ON):
         return
     left_out = dict.fromkeys(item for item in items if _shows_nothing_more(item))
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+    elsewhere = {_test(item) for item in items if _given(item).get("target_name", ALWAYS_ON) != ALWAYS_ON}
+    repeated = (item for item in items if _repeats_a_flavour(item) and _test(item) in elsewhere)
+    for item in (*_not_their_turn(items), *repeated):
+        item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -70,20 +83,60 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
+def _test(item: pytest.Item) -> tuple[Any, str]:
+    """The function of a test: its file, and its name without parameters."""
+    return item.parent, getattr(item, "originalname", item.name)
+
+
+def _given(item: pytest.Item) -> dict[str, Any]:
+    """The parameters of a test."""
+    return item.callspec.params if hasattr(item, "callspec") else {}
+
+
 def _shows_nothing_more(item: pytest.Item) -> bool:
-    given = item.callspec.params if hasattr(item, "callspec") else {}
+    given = _given(item)
     if "flavour" not in given:
         return False
-    if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
-        if sum(item.callspec.indices.values()) % 2:  # type: ignore[attr-defined]
-            return True
-    named = {str(mark.args[0]) for mark in item.iter_markers("parametrize")}
-    server = given.get("target_name", IN_BOTH_FLAVOURS)
-    if server == IN_BOTH_FLAVOURS or "target_name" in named or item.get_closest_marker("everywhere"):
+    named, also = _named(item), _also_on(item)
+    server = given.get("target_name", ALWAYS_ON)
+    if server == ALWAYS_ON or "target_name" in named or item.get_closest_marker("everywhere"):
         return False
-    mark = item.get_closest_marker("also_on")
-    also = ALSO_ON if mark is None else mark.kwargs
     return server not in also or ("flavour" not in named and given["flavour"] != also[server])
+
+
+def _not_their_turn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
+    """Of the tests that run by turns: the even cases in the second flavour, the odd ones in the first."""
+    cases: dict[Any, dict[Any, int]] = defaultdict(dict)
+    for item in items:
+        if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
+            given, of_test = _given(item), cases[_test(item)]
+            case = tuple((name, id(value)) for name, value in given.items() if name != "flavour")
+            if given["flavour"] != FLAVOURS[of_test.setdefault(case, len(of_test)) % 2]:
+                yield item
+
+
+def _repeats_a_flavour(item: pytest.Item) -> bool:
+    """Tell whether it is on Redis, in the flavour that the first of its other servers has."""
+    given = _given(item)
+    if given.get("target_name") != ALWAYS_ON or {"target_name", "flavour"} & _named(item):
+        return False
+    if item.get_closest_marker("everywhere") or item.get_closest_marker("by_turns"):
+        return False
+    return given.get("flavour") == next(iter(_also_on(item).values()), None)
+
+
+def _named(item: pytest.Item) -> set[str]:
+    """The arguments that a test names the values of."""
+    return {name.strip() for mark in item.iter_markers("parametrize") for name in _names(mark.args[0])}
+
+
+def _names(argument: str | Sequence[str]) -> Sequence[str]:
+    return argument.split(",") if isinstance(argument, str) else argument
+
+
+def _also_on(item: pytest.Item) -> dict[str, str]:
+    mark = item.get_closest_marker("also_on")
+    return ALSO_ON if mark is None else dict(mark.kwargs)
 
 
 @pytest.fixture(params=TARGETS)
@@ -91,7 +144,7 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(params=["sync", "async"])
+@pytest.fixture(params=FLAVOURS)
 def flavour(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

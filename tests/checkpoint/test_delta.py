@@ -20,7 +20,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from seeds import seeds, targets
+from seeds import seeds, seeds_and_slow, targets
 from uniform import Target, Uniform
 from wrappers import Around, Meanwhile
 
@@ -575,6 +575,7 @@ async def test_a_turn_costs_what_is_new(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
+@pytest.mark.by_turns
 async def test_a_talk_over_two_processes(target: Target) -> None:
     """Interrupted in one, resumed in the other; forked, and taken back in time: as with `InMemorySaver`."""
     uniforms = [target.uniform() for _ in range(2)]
@@ -876,7 +877,7 @@ class Operations:
 
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "cluster"))
-@pytest.mark.parametrize("seed", seeds(range(2)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
 async def test_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
     operations = Operations(target, seed)

@@ -239,6 +239,7 @@ async def turn(saver: Uniform, where: Any, number: int, calls: int = 2) -> Any:
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.by_turns
 async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(target: Target, encrypted: bool) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16) if encrypted else None
     saver, where = target.uniform(history=kept(2), serde=serde), config("t")
@@ -821,6 +822,7 @@ def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.by_turns
 async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
     """`DeltaChannel`s, interrupts, a fork from what is left, two processes: the states are those of `InMemorySaver`."""
     uniforms = [target.uniform(history=kept(1)) for _ in range(2)]

@@ -162,8 +162,9 @@ async def test_ids_and_threads_may_be_uuids_or_ints(saver: Uniform) -> None:
     assert (await saver.get_tuple(config("7"))) is None
 
 
-async def test_more_than_ten_thousand_checkpoints(saver: Uniform, target_name: str, flavour: str) -> None:
-    length = 10_050 if (target_name, flavour) == ("redis", "sync") else 450
+@pytest.mark.also_on(cluster="sync")
+async def test_more_than_ten_thousand_checkpoints(saver: Uniform, target_name: str) -> None:
+    length = 10_050 if target_name == "redis" else 450
     configs = await chain(saver, "t", length)
     everything = ids(await saver.list(config("t")))
     assert everything == [one["configurable"]["checkpoint_id"] for one in reversed(configs)]

@@ -303,10 +303,15 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> N
         assert len((await saver.get_tuple(config("t", "", which))).pending_writes) == kept
 
 
-@pytest.mark.parametrize("target_name", ["redis", "cluster"])
+@pytest.mark.parametrize(
+    ("target_name", "before"),
+    [
+        *(("redis", 3), ("cluster", "promote")),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("redis", "promote"), ("cluster", 3))),
+    ],
+)
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
-@pytest.mark.parametrize("before", [3, "promote"])
 async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lost: Any, before: Any) -> None:
     """A failover or an eviction in the middle of a copy: the target never gets a part."""
     uniform = target.uniform()

@@ -153,7 +153,9 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=pytest.mark.xdist_group(f"tls {kind}")) for kind in KINDS]
+)
 def both(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[dict[str, Secured]]:
     """Servers with the right certificate, and with one of another host."""
     folder, stop = certificates.folder, []

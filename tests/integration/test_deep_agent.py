@@ -73,6 +73,7 @@ class Both:
         return len(expected)
 
 
+@pytest.mark.parametrize("flavour", ["async", pytest.param("sync", marks=pytest.mark.slow)], indirect=True)
 async def test_a_session_over_two_processes(target: Target, other_process: ProcessPoolExecutor) -> None:
     """Interrupted, resumed in the other process, edited by a person; forked; taken back in time, on both sides of a snapshot."""
     both = Both(target, other_process)

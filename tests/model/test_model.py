@@ -328,6 +328,7 @@ EXAMPLES = {"redis": 50, "redis62": 15, "cluster": 20, "fakeredis": 10, "valkey"
 
 
 @pytest.mark.random
+@pytest.mark.by_turns
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets(*EXAMPLES))
 def test_same_answers_as_in_memory(server: str, flavour: str) -> None:

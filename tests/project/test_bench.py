@@ -83,7 +83,8 @@ def bench(*arguments: str) -> str:
     return done.stdout
 
 
-def test_smallest_run_has_every_row_and_field(tmp_path: Path) -> None:
+def test_smallest_run_has_every_row_and_field(postgres: str, tmp_path: Path) -> None:
+    """Four of the savers and stores would start a Postgres each; here they share that of the tests."""
     asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS, *TIERS])
     stores = (
         "--stores",
@@ -91,6 +92,7 @@ def test_smallest_run_has_every_row_and_field(tmp_path: Path) -> None:
         "--redis-modules-url",
         "redis://127.0.0.1:1",
     )  # nobody is there
+    stores += ("--postgres-url", postgres)
     said = bench("--smallest", "--savers", asked_for, *stores, "--results", str(tmp_path), "--name", "smallest")
     found = json.loads((tmp_path / "smallest.json").read_text())
     assert found == json.loads((tmp_path / "latest.json").read_text())

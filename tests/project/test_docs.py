@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
+import string
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -117,7 +119,11 @@ def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, st
             run([sys.executable, "page.py"], without, tmp_path)
     for block in page:
         if block.language == "sh":
-            run(["bash", "-euo", "pipefail", "-c", block.text], environment, tmp_path)
+            if commands := of_redis_saver(block.text, environment):
+                for arguments in commands:
+                    check(programs.run("-m", "redis_saver", *arguments, environment=environment, folder=tmp_path))
+            else:
+                run(["bash", "-euo", "pipefail", "-c", block.text], environment, tmp_path)
         elif block.language == "json":
             json.loads(block.text)
         elif block.language == "text":
@@ -128,6 +134,18 @@ def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, st
             assert block.language == "python" or (
                 name == "README.md" and block.text.startswith("python3 -m venv .venv && ")
             ), block
+
+
+def of_redis_saver(text: str, environment: dict[str, str]) -> list[list[str]]:
+    """Arguments of each command, where a block has nothing but commands of `redis-saver`; else nothing.
+
+    To fork a process for each of these takes a tenth of the time that a shell and a new interpreter take.
+    """
+    lines = text.replace("\\\n", " ").splitlines()
+    words = [shlex.split(string.Template(line).safe_substitute(environment)) for line in lines]
+    if re.search(r"[|<>;&`~*#]|\$\(", text) or not all(each[:1] == ["redis-saver"] for each in words):
+        return []
+    return [each[1:] for each in words]
 
 
 def run(command: list[str], environment: dict[str, str], folder: Path) -> None:

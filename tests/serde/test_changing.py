@@ -52,6 +52,7 @@ def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
 
 
 @pytest.mark.random
+@pytest.mark.parametrize("flavour", ["sync", pytest.param("async", marks=pytest.mark.slow)], indirect=True)
 async def test_storing_what_changes_at_every_depth(target: Target) -> None:
     """By every kind of serializer, and in two tiers. Without `safe` in `Base` and `TwoTiers` it crashes, too."""
     run("savers", target.flavour, target.url, target.prefix)

@@ -322,7 +322,7 @@ def reader(value: list[Any]) -> Callable[[], Version]:
 @pytest.mark.parametrize("what", REMEMBERED)
 def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(what: str) -> None:
     seen = reader(list(map(REMEMBERED[what], range(100))))
-    count = 10
+    count = 4
     seen()
     tracemalloc.start()
     try:

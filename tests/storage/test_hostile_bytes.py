@@ -220,7 +220,7 @@ def notes() -> dict[str, Any]:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("seed", [17, None])
+@pytest.mark.parametrize("seed", [pytest.param(17, marks=pytest.mark.slow), None])
 def test_a_reply_that_was_changed_is_a_value_or_damage(notes: dict[str, Any], seed: int | None) -> None:
     seed = seeds.seed() if seed is None else seed
     came = in_a_child("changed_replies", notes, seed, 1500, seconds=120)
@@ -721,7 +721,7 @@ def changed_files(data: bytes, folder: str, seed: int, count: int) -> dict[str, 
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("seed", [3, None])
+@pytest.mark.parametrize("seed", [pytest.param(3, marks=pytest.mark.slow), None])
 def test_a_file_that_was_changed(tmp_path: Path, seed: int | None) -> None:
     seed = seeds.seed() if seed is None else seed
     came = in_a_child("changed_files", exported(tmp_path), str(tmp_path), seed, 150, seconds=120)

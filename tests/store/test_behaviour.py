@@ -241,6 +241,7 @@ async def test_a_deeper_prefix_is_a_part_of_a_partition(store: Uniform) -> None:
     assert await store.search((*NS, "task")) == []
 
 
+@pytest.mark.also_on(cluster="async", redis62="sync")
 async def test_a_search_of_more_than_a_call_answers(store: Uniform) -> None:
     await store.batch([PutOp((*NS, "a"), f"k{number}", {"n": number, "text": "x" * 600}) for number in range(2100)])
     for prefix in (NS, (*NS, "a"), ("memories",)):
@@ -367,6 +368,7 @@ async def test_list_namespaces(store: Uniform) -> None:
     assert await store.list_namespaces(prefix=("x",)) == []
 
 
+@pytest.mark.also_on(cluster="async", redis62="sync")
 async def test_all_namespaces_are_found_however_many(store: Uniform) -> None:
     names = sorted(
         [("users", f"{number:03}") for number in range(300)]

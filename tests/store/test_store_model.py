@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from seeds import seeds, targets
+from seeds import seeds, seeds_and_slow, targets
 from store_model import Play
 from stores import check_sound
 from uniform import Target
@@ -12,7 +12,7 @@ from uniform import Target
 @pytest.mark.by_turns
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
-@pytest.mark.parametrize("seed", seeds(range(2)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
 async def test_random_operations(target: Target, seed: int) -> None:
     print("seed", seed)
     await Play(target, seed).run(250)

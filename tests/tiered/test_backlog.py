@@ -46,6 +46,7 @@ async def scanned(uniform: Uniform) -> None:
 
 
 @pytest.mark.parametrize(("limit", "shares", "margin"), [(40, 1000, 0), (40, 20, 4 * 2)])
+@pytest.mark.by_turns
 async def test_the_limit_is_over_all_processes(
     tiers: Tiers, monkeypatch: Any, limit: int, shares: int, margin: int
 ) -> None:

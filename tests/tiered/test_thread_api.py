@@ -130,6 +130,7 @@ async def test_threads_of_two_tiers_are_filtered_by_what_both_have(tiers: Tiers)
     assert diff.channels, "hot does not have the thread"
 
 
+@pytest.mark.also_on(cluster="sync")
 async def test_a_thread_is_told_of_once(tiers: Tiers) -> None:
     """Also one that is brought back while it is listed, or forgotten; over several pages of both."""
     uniform = await tiers.uniform(hot={"ttl": HOUR})

@@ -60,13 +60,14 @@ from redis_saver._tiered.flush import queue as flush_queue
 from redis_saver._tiered.flush import run as flushing
 from redis_saver._tiered.requests import Attempt
 
-pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async")
+pytestmark = pytest.mark.also_on(cluster="async", redis62="sync")
 
 
 def all_plain(found: list[Any]) -> list[Any]:
     return [plain(one) for one in found]
 
 
+@pytest.mark.by_turns
 @pytest.mark.also_on(cluster="sync")
 @pytest.mark.parametrize("history", ["all", "latest"])
 async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
@@ -874,6 +875,7 @@ class Notes(TypedDict):
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
 @pytest.mark.parametrize("history", ["all", "latest"])
+@pytest.mark.by_turns
 async def test_a_graph_whose_hot_half_is_evicted(tiers: Tiers, history: str) -> None:
     """With interrupts, and a DeltaChannel that is made of the writes to all ancestors."""
 

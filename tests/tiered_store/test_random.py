@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
-from seeds import seeds, targets
+from seeds import seeds, seeds_and_slow, targets
 from store_tiering import Recording, StoreTiers, check_copies, later, plain
 from stores import later as items_later
 from uniform import Target, Uniform
@@ -118,7 +118,7 @@ def shown(answer: Any) -> Any:
 @pytest.mark.random
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
-@pytest.mark.parametrize("seed", seeds(range(2)))
+@pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
 async def test_random_operations(target: Target, seed: int) -> None:
     print("seed", seed)
     play = Play(target, Recording(), seed)
