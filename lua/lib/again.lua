@@ -1,10 +1,10 @@
--- Shared by the scripts (included): bringing to cold once more what is here.
+-- Shared by the scripts (included): sending all that hot has to cold once more.
 
 --- @include lib/framing
 --- @include lib/write_behind
 
--- Tasks whose writes were brought back, some of them special: how the others were numbered is not known, and cold would have them twice. By the
--- members of those others.
+-- Returns the tasks whose writes were filled from cold, some of them special. The numbers of their other writes are not
+-- known, so cold would get these twice. The result is a set of the members of these other writes.
 local function misplaced_writes(index, data)
   local found = {}
   for _, from in ipairs(unpack_frames(redis.call('HGET', data, '@no_task_path') or '')) do
@@ -15,8 +15,8 @@ local function misplaced_writes(index, data)
   return found
 end
 
--- Appends the members of all checkpoints, parents before children, and then of all writes; what cold got last is no base any more. Behind a
--- deletion that is all writes.
+-- Appends the members of all checkpoints, parents before children, and then of all writes. The last flushed checkpoint
+-- is no base any more. After a deletion, no writes are left out.
 local function add_all(index, data, members)
   local misplaced = members[1] == 'd' and {} or misplaced_writes(index, data)
   for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do
@@ -27,7 +27,7 @@ local function add_all(index, data, members)
   end
 end
 
--- Notes members that were noted before, or are here from before there were tiers. Nothing is coalesced until cold has all.
+-- Notes members that were noted before, or are older than the tiers. Nothing is coalesced until cold has all.
 local function note_again(index, data, dirty, flush, meta, members)
   if not members[1] then return end
   if members[1] ~= 'd' then
@@ -42,11 +42,13 @@ local function note_again(index, data, dirty, flush, meta, members)
   redis.call('PERSIST', data)
 end
 
--- Notes all that is here of a thread: cold has nothing of it, or some was coalesced.
+-- Notes all that hot has of a thread, because cold has nothing of it, or checkpoints were coalesced.
 local function note_all(index, data, dirty, flush, meta)
   local members = {}
   add_all(index, data, members)
   note_again(index, data, dirty, flush, meta, members)
   if not members[1] then redis.call('HDEL', data, '@deferred_ttl') end
-  if redis.call('HEXISTS', data, '@cold_backed') == 0 then redis.call('HSET', data, '@cold_backed', '1', '@complete', '1') end
+  if redis.call('HEXISTS', data, '@cold_backed') == 0 then
+    redis.call('HSET', data, '@cold_backed', '1', '@complete', '1')
+  end
 end

@@ -1,18 +1,22 @@
--- Shared by the store's scripts (included): copies of what a cold store has, and the write intents that keep them
--- true. docs/storage-format.md has the data.
+-- Shared by the store's scripts (included): copies of a cold store's items, and the write intents that
+-- keep them true. docs/storage-format.md has the data.
 
-local INTENT = 300000 -- milliseconds after which a writer is gone; a fill comes half as late at the most
-local NOTES_KEPT = 86400000 -- the keys of the notes stay so many milliseconds, so that they are not the first to be evicted
-local UPDATED = 14 -- so many hex digits a copy has where an item names the put that made it, by 16
-local FORGOTTEN = 100 -- so many notes that are older than an intent may go at a time
+-- Milliseconds after which a writer counts as dead. A fill is refused after half of it.
+local INTENT = 300000
+-- Lifetime of the keys of the notes, in milliseconds. It is long, so that they are not the first to be evicted.
+local NOTES_KEPT = 86400000
+-- Number of hex digits of cold's `updated_at` in a copy. An item of the store itself has 16 there, which name its put.
+local UPDATED = 14
+-- Maximum number of notes older than an intent that one call removes.
+local FORGOTTEN = 100
 
--- A number without a fraction, as text.
+-- Returns a number without its fraction, as text.
 local function text_of(number)
   return string.format('%.0f', number)
 end
 
--- Reads the note about an item. Returns (change, others, own): the number of its last begin or end, 0 for none; the writers under way but this one, each
--- as a blank, a name, a blank, a deadline; whether this one is.
+-- Reads the note about an item. Returns (change, others, own): the number of the last begin or end of a write, 0 for
+-- none; the other active writers, each as a blank, a name, a blank, a deadline; true if this writer is active.
 local function read_note(note, writer, now)
   local change, writers = string.match(note or '', '^(%d+)(.*)$')
   local others, own = '', false
@@ -26,9 +30,10 @@ local function read_note(note, writer, now)
   return tonumber(change or '0'), others, own
 end
 
--- Notes that these items change: when, and who writes them (a list as of `read_note`). Forgets some old notes. Returns the number of the change.
+-- Notes a change of these items, with the active writers of each (as `read_note` returns them). Removes some old notes.
+-- Returns the number of the change.
 local function note_changes(notes, noted, fields, writers, micros, now)
-  redis.call('HDEL', notes, '') -- removes nothing; behind it a full server takes the other writes, as nothing stale is to stay there
+  redis.call('HDEL', notes, '') -- removes nothing; after it a full server accepts the other writes
   local old = redis.call('ZRANGEBYSCORE', noted, '-inf', text_of(now), 'LIMIT', 0, FORGOTTEN)
   if old[1] then
     redis.call('HDEL', notes, unpack(old))
@@ -48,33 +53,35 @@ local function note_changes(notes, noted, fields, writers, micros, now)
   return change
 end
 
--- What a miss is named by, so that a fill can be refused: when the notes began, the last change, the moment.
+-- Returns the name of a miss, by which a fill can be refused: the start of the notes, the last change, the time.
 local function name_miss(notes, micros, now)
   local born, last = unpack(redis.call('HMGET', notes, '@born', '@last'))
   if not born or not last then
     born, last = text_of(micros), text_of(micros)
-    redis.call('HDEL', notes, '') -- removes nothing; as above
+    redis.call('HDEL', notes, '') -- as above
     redis.call('HSET', notes, '@born', born, '@last', last)
     redis.call('PEXPIRE', notes, NOTES_KEPT)
   end
   return born .. ' ' .. last .. ' ' .. text_of(now)
 end
 
--- Whether the notes are those of a miss, which is not too long ago. Returns the last change then, or nil.
+-- Returns the last change before a miss; nil if the notes were lost since then, or the miss is too old.
 local function change_of_miss(notes, miss, now)
   local born, last, at = string.match(miss, '^(%d+) (%d+) (%d+)$')
   if not born or redis.call('HGET', notes, '@born') ~= born or math.abs(now - at) > INTENT / 2 then return nil end
   return tonumber(last)
 end
 
--- Removes the copies of items. Returns (state, problem): the state is nil if nothing is left. Then the partition's token is kept for a while, as copies are
--- likely to come back. What is no copy, as somebody put it into this store itself, is a problem, and stays.
+-- Removes the copies of items. Returns (state, problem): the state is nil if nothing is left. Then the partition's
+-- token is kept for a while, because copies are likely to come back. An item that is not a copy, because somebody put
+-- it into this store itself, is a problem, and stays.
 local function remove_copies(items, order, expiring, namespaces, vectors, retired, notes, state, fields, now)
   local there, found = {}, redis.call('HMGET', items, unpack(fields))
   for i = 1, #fields do
     local _, _, _, updated = head_of(found[i] or '')
     if found[i] and (not updated or #updated ~= UPDATED) then
-      return nil, redis.error_reply('KEYCONFLICT an item of ' .. items .. ' is no copy of what a cold store has: it was put into this store itself')
+      local reason = ' is no copy of what a cold store has: it was put into this store itself'
+      return nil, redis.error_reply('KEYCONFLICT an item of ' .. items .. reason)
     end
     if found[i] then there[#there + 1] = fields[i] end
   end
@@ -85,13 +92,15 @@ local function remove_copies(items, order, expiring, namespaces, vectors, retire
     return state
   end
   redis.call('UNLINK', items, order, expiring, namespaces, vectors)
-  redis.call('HSET', notes, '@kept', table.concat({ text_of(state.token), text_of(state.announced), text_of(state.last), text_of(now) }, ' '))
+  redis.call('HSET', notes, '@kept',
+    string.format('%.0f %.0f %.0f %.0f', state.token, state.announced, state.last, now))
   return nil
 end
 
--- Stores copies (a list of {field, created, TTL, updated, value}) of items that have none. Returns (state, above, wanted, problem): where `above` is there,
--- nothing was done, as the directory has to know the partition first.
-local function store_copies(items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
+-- Stores copies (a list of {field, created, TTL, updated, value}) of items that have none. Returns (state, above,
+-- wanted, problem). If there is an `above`, nothing was done, because the directory has to list the partition first.
+local function store_copies(
+  items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
   local longest = 0
   for _, copy in ipairs(copies) do
     longest = math.max(longest, copy[3] == '0' and math.huge or tonumber(copy[3]))
@@ -99,16 +108,18 @@ local function store_copies(items, order, expiring, namespaces, vectors, retired
   local wanted = longest == math.huge and '0' or text_of(longest)
   if not state then
     local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
-    if not last_token then return nil, nil, nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
-    local kept_token, kept_until, kept_last, kept_at = string.match(redis.call('HGET', notes, '@kept') or '', '^(%d+) (%d+) (%d+) (%d+)$')
+    if not last_token then
+      return nil, nil, nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read')
+    end
+    local kept = redis.call('HGET', notes, '@kept') or ''
+    local kept_token, kept_until, kept_last, kept_at = string.match(kept, '^(%d+) (%d+) (%d+) (%d+)$')
     if token == '' or tonumber(token) <= tonumber(last_token) then
       if not kept_token or tonumber(kept_token) <= tonumber(last_token) or math.abs(now - kept_at) > RETIRED / 2 then
         return nil, last_token, wanted
       end
       token, announced = kept_token, kept_until
     end
-    state = { first = 0, last = math.max(tonumber(last_version), tonumber(kept_last or '0')), count = 0, checksum = 0, token = 0,
-      announced = tonumber(announced), ttls = 0, deadline = 0, spaces = 0, deep = 0, indexed = 0 }
+    state = new_state(math.max(tonumber(last_version), tonumber(kept_last or '0')), announced)
   end
   take_announcement(state, token, announced)
   if state.announced > 0 and now + longest + SKEW > state.announced then return nil, text_of(state.token), wanted end

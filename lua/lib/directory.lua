@@ -1,13 +1,14 @@
 -- Shared by the store's scripts (included): the directory of partitions.
 
--- Takes an entry out.
+-- Removes an entry. Returns 1 if it had no deadline, else 0.
 local function take_out(partitions, deadlines, tokens, partition)
   redis.call('ZREM', partitions, partition)
   redis.call('HDEL', tokens, partition)
   return redis.call('ZREM', deadlines, partition) == 0 and 1 or 0
 end
 
--- Stores the last token, and how many entries have no deadline. The keys expire with the last entry, if all have one; an empty directory goes.
+-- Stores the last token, and the number of entries without a deadline. The keys expire with the last entry if all have
+-- deadlines. Deletes an empty directory.
 local function close_directory(partitions, deadlines, tokens, last, lasting)
   if redis.call('ZCARD', partitions) == 0 then
     redis.call('UNLINK', partitions, deadlines, tokens)
@@ -20,9 +21,9 @@ local function close_directory(partitions, deadlines, tokens, last, lasting)
   end
 end
 
--- Repairs the directory after a key of it was lost, by the names in the other keys. O(n) of its entries.
--- The keys have a TTL if each entry has a deadline. Then an entry without one gets the latest; else it lasts.
--- Returns what open_directory does.
+-- Repairs the directory after one of its keys was lost, from the names in the other keys. O(n) of its entries.
+-- The keys have a TTL if each entry has a deadline. Then an entry without one gets the latest; else it gets none.
+-- Returns the same as open_directory.
 local function repair_directory(partitions, deadlines, tokens)
   local ttl, names, time = -1, {}, redis.call('TIME')
   for _, key in ipairs({ partitions, deadlines, tokens }) do ttl = math.max(ttl, redis.call('PTTL', key)) end
@@ -38,7 +39,8 @@ local function repair_directory(partitions, deadlines, tokens)
     for i = 1, #page, 2 do names[page[i]] = true end
   until cursor == '0'
   names['@last'], names['@lasting'] = nil, nil
-  local last = math.max(time[1] * 1000000 + time[2], tonumber(string.match(redis.call('HGET', tokens, '@last') or '', '^%d+$') or 0))
+  local before = string.match(redis.call('HGET', tokens, '@last') or '', '^%d+$')
+  local last = math.max(time[1] * 1000000 + time[2], tonumber(before or 0))
   local latest = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000) + ttl)
   for name in pairs(names) do
     redis.call('ZADD', partitions, 0, name)
@@ -50,14 +52,15 @@ local function repair_directory(partitions, deadlines, tokens)
   return last, lasting
 end
 
--- Repairs the directory if its three keys do not belong together. Returns (last, lasting): the last token that was given, 0 for none, and how many entries
--- have no deadline; or (nil, problem).
+-- Opens the directory, and repairs it if its three keys do not fit together. Returns (last, lasting): the last token,
+-- 0 for none, and the number of entries without a deadline; or (nil, problem).
 local function open_directory(partitions, deadlines, tokens)
   local last, lasting = unpack(redis.call('HMGET', tokens, '@last', '@lasting'))
-  local count, temporary, fields = redis.call('ZCARD', partitions), redis.call('ZCARD', deadlines), redis.call('HLEN', tokens)
+  local count, temporary = redis.call('ZCARD', partitions), redis.call('ZCARD', deadlines)
+  local fields = redis.call('HLEN', tokens)
   if not last and count + temporary + fields == 0 then return 0, 0 end
-  if not last or not string.find(last, '^%d+$') or not lasting or not string.find(lasting, '^%d+$') or fields ~= count + 2 or
-    count ~= temporary + lasting then
+  local are_numbers = string.find(last or '', '^%d+$') and string.find(lasting or '', '^%d+$')
+  if not are_numbers or fields ~= count + 2 or count ~= temporary + lasting then
     return repair_directory(partitions, deadlines, tokens)
   end
   return tonumber(last), tonumber(lasting)

@@ -1,16 +1,18 @@
--- Shared by the store's scripts (included): documents, hashes by which the server's own index finds vectors. An item has one if it has
--- vectors and its partition has `@documents`: how many dimensions the vectors have, a blank, and how many of them an item has at the most; or '0' while some
--- documents may be missing. docs/storage-format.md has the data.
+-- Shared by the store's scripts (included): documents, the hashes in which the server's own index
+-- finds vectors. An item has one if it has vectors and its partition has the field `@documents`. That is the number of
+-- dimensions, a blank, and the maximum number of vectors per item; or '0' while some documents may be missing.
+-- docs/storage-format.md has the data.
 
-local MAX_VECTORS = 1000 -- a document has so many at the most
+-- Maximum number of vectors in a document.
+local MAX_VECTORS = 1000
 
--- What `@documents` says of the items that have vectors; false if they have no documents.
+-- Returns the field `@documents`; false if the items have no documents.
 local function documents_of(items, state)
   return state.indexed > 0 and redis.call('HGET', items, '@documents')
 end
 
--- Stores the document of an item with vectors, in place of another one. Returns their dimensions, as text, and how many they are. If the vectors cannot be
--- seen, as they are encrypted, there is no document, and it returns nothing.
+-- Stores the document of an item with vectors, in place of an older one. Returns the dimensions of the vectors as text,
+-- and their number. If the vectors are encrypted, it stores no document and returns nothing.
 local function write_document(document, under, vectors, ttl, deadline)
   redis.call('UNLINK', document)
   local _, head, dims = string.find(vectors, '^(%d+) 5:bytes')
@@ -23,7 +25,7 @@ local function write_document(document, under, vectors, ttl, deadline)
     if string.find(vector, '[^%z\128]') then
       fields[#fields + 1], fields[#fields + 2] = 'v' .. string.format('%d', i), vector
     else
-      fields[2] = under .. ',zero' -- it has no direction: its cosine would be no number, and the server could order nothing
+      fields[2] = under .. ',zero' -- without a direction its cosine would be NaN, and the server could not sort
     end
   end
   redis.call('HSET', document, unpack(fields))
@@ -31,7 +33,7 @@ local function write_document(document, under, vectors, ttl, deadline)
   return dims, count
 end
 
--- What `@documents` says once another document is there.
+-- Returns the field `@documents` after one more document.
 local function marked(mark, dims, count)
   local known, most = string.match(mark or '', '^(%d+) (%d+)$')
   if not dims or mark and known ~= dims then return '0' end

@@ -1,6 +1,6 @@
--- Shared by the store's scripts (included): reads that move the deadlines of what they answer.
+-- Shared by the store's scripts (included): reads that restart TTLs.
 
--- Takes an announcement over: the directory's token, and how long it keeps the partition ('0': for ever).
+-- Takes over an announcement: the directory's token, and the deadline of its entry ('0': none).
 local function take_announcement(state, token, announced)
   if token == '' or tonumber(token) <= state.token then return end
   state.token = tonumber(token)
@@ -11,8 +11,10 @@ local function take_announcement(state, token, announced)
   end
 end
 
--- Begins the TTLs of items anew. Returns nil, or the TTL for which the partition has to be announced first; then nothing was done.
-local function refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, records)
+-- Restarts the TTLs of items. Returns nil; or the TTL for which the partition has to be announced first, and nothing
+-- was done.
+local function refresh(
+  items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, records)
   local scores, longest = {}, 0
   for i = 1, #fields do
     local _, _, ttl = head_of(records[i] or '')
@@ -25,7 +27,7 @@ local function refresh(items, order, expiring, namespaces, vectors, retired, sta
   if not scores[1] then return nil end
   take_announcement(state, token, announced)
   if state.announced > 0 and now + longest + SKEW > state.announced then return string.format('%.0f', longest) end
-  redis.call('HDEL', items, '') -- removes nothing; behind it a full server takes the other writes, as reads are to go on there
+  redis.call('HDEL', items, '') -- removes nothing; after it a full server accepts the other writes of a read
   redis.call('ZADD', expiring, unpack(scores))
   commit(items, order, expiring, namespaces, vectors, retired, state, {})
   return nil

@@ -1,13 +1,13 @@
--- Announces a partition in the directory, before its first item is put or when its items are to live longer.
+-- Announces a partition in the directory, before the put of its first item, or if its items are to live longer.
 --
 -- KEYS[1] partitions  sorted set  <prefix>:store:{%}:partitions
 -- KEYS[2] deadlines   sorted set  <prefix>:store:{%}:deadlines
 -- KEYS[3] tokens      hash        <prefix>:store:{%}:tokens
 -- ARGV[1] partition   its labels
--- ARGV[2] ttl         how long its items are to live, in milliseconds; '0': for ever
--- ARGV[3] above       what the token has to be greater than
+-- ARGV[2] ttl         lifetime of its items in milliseconds; '0' if they do not expire
+-- ARGV[3] above       a number that the token has to exceed
 --
--- Some entries whose deadline has passed go: their partitions have expired.
+-- Removes some entries whose deadline has passed, because their partitions have expired.
 -- Returns {token, deadline}: the deadline in milliseconds, '0' for none.
 -- Errors: DIRECTORY.
 -- Rules: confirmed.
@@ -16,15 +16,15 @@
 
 local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
 local partition, ttl, above = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local SLACK, SWEPT = 600000, 20 -- an entry lives twice its TTL and so many milliseconds; so many others may go at a time
+local SLACK = 600000 -- an entry lives twice its TTL, and these milliseconds more
+local SWEPT = 20 -- maximum number of other entries that one call removes
 
 local last, lasting = open_directory(partitions, deadlines, tokens)
 if not last then return lasting end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-for _, passed in ipairs(redis.call('ZRANGEBYSCORE', deadlines, '-inf', string.format('%.0f', now), 'LIMIT', 0, SWEPT)) do
-  take_out(partitions, deadlines, tokens, passed)
-end
+local passed = redis.call('ZRANGEBYSCORE', deadlines, '-inf', string.format('%.0f', now), 'LIMIT', 0, SWEPT)
+for _, other in ipairs(passed) do take_out(partitions, deadlines, tokens, other) end
 
 local token = math.max(time[1] * 1000000 + time[2], last + 1, above + 1)
 local is_there, deadline = redis.call('HEXISTS', tokens, partition) == 1, redis.call('ZSCORE', deadlines, partition)

@@ -1,4 +1,5 @@
--- Begins to write items to a cold store: their copies go, and until the writer ends nobody fills them. Sent twice, it does the same.
+-- Begins to write items to a cold store: removes their copies, and refuses fills of them until the writer ends. Sending
+-- it twice changes nothing.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -11,8 +12,8 @@
 -- ARGV[1] writer      16 hex digits that name this write
 -- ARGV[2..]           the fields of the items, each once
 --
--- Returns {change, left}, for end_writes: the number of this change; if there were copies of all items of the partition, how many are left, else ''. Or a
--- code
+-- Returns {change, left} for end_writes. `change` is the number of this change. `left` is the number of copies that are
+-- left if the partition had copies of all items, else ''. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
@@ -21,22 +22,19 @@
 --- @include lib/refresh
 --- @include lib/copies
 
-local items, order, expiring, namespaces, vectors, retired, notes, noted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local vectors, retired, notes, noted = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local MORE = 1
 local writer = ARGV[1]
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-local micros, now = clock()
-if state then
-  local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-  if more then return MORE end
-  if state.count == 0 then state = nil end
-end
+local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+if reply then return reply end
+local count = state and state.count or 0
 local fields, writers = { unpack(ARGV, 2) }, {}
 local complete = redis.call('HGET', notes, '@complete')
-local is_complete = complete and tonumber(complete) == (state and state.count or 0)
+local is_complete = complete and tonumber(complete) == count
 if state then
+  local problem
   state, problem = remove_copies(items, order, expiring, namespaces, vectors, retired, notes, state, fields, now)
   if problem then return problem end
 end

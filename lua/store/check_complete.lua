@@ -1,4 +1,4 @@
--- Says whether there are copies of all items of a partition.
+-- Checks if a partition has copies of all items.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -8,8 +8,8 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 --
--- Returns {token, count, checksum} if so: of the partition in the directory, '' if it has no item; how many items it has, and the sum of all versions modulo
--- 2^50, as text. Else {miss}, as get_copies does. Or a code
+-- Returns {token, count, checksum} if so: the token in the directory, '' for a partition without items; the number of
+-- items, and the sum of their versions modulo 2^50, as text. Else returns {miss}, as get_copies does; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -18,19 +18,15 @@
 --- @include lib/refresh
 --- @include lib/copies
 
-local items, order, expiring, namespaces, vectors, retired, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
 local MORE = 1
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-local micros, now = clock()
-if state then
-  local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-  if more then return MORE end
-  if state.count == 0 then state = nil end
-end
+local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+if reply then return reply end
+local count = state and state.count or 0
 local complete = redis.call('HGET', notes, '@complete')
-if complete and tonumber(complete) == (state and state.count or 0) then
+if complete and tonumber(complete) == count then
   return { state and text_of(state.token) or '', complete, text_of(state and state.checksum or 0) }
 end
 return { name_miss(notes, micros, now) }

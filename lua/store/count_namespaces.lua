@@ -6,10 +6,11 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
--- ARGV[1] cursor      where to go on; '0' to begin
+-- ARGV[1] cursor      cursor of the reply before; '0' to begin
 --
--- Returns {cursor, count of the partition's own namespace, then the labels below it and the count of each other one}; '0' as the cursor at the end. A
--- namespace may come twice. An empty list where there is no such partition. Or a code
+-- Returns {cursor, count, ...}: the next cursor, '0' at the end; the count of the partition's own namespace; then the
+-- labels below it and the count of each other namespace, some of them twice. Returns an empty list if there is no such
+-- partition; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -25,7 +26,7 @@ if not state then return reply end
 local answer = { '0', state.count - state.deep }
 if state.spaces > 0 then
   local page = redis.call('HSCAN', namespaces, cursor, 'COUNT', 1000)
-  answer[1] = '' .. page[1] -- the embedded server has a number there, which would be a code
+  answer[1] = '' .. page[1] -- the embedded server has a number here, which would be a code
   for i = 1, #page[2] do answer[i + 2] = page[2][i] end
 end
 return answer

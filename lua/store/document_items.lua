@@ -1,4 +1,4 @@
--- Makes documents of items that have vectors, where they were put before there were documents.
+-- Makes the documents of items with vectors that were put before the store had documents.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -7,13 +7,13 @@
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>
--- ARGV[1] mark        what `@documents` is to be from now on: '0' to begin, so that all who put make documents, too; '' to go on; and at the end
---                     how many dimensions the vectors have, a blank, and how many of them an item has at the most
--- ARGV[2] dims        how many dimensions the vectors have to have
--- ARGV[3..]           the field of the item of each document, in their order; then what each is under
+-- ARGV[1] mark        new value of `@documents`: '0' at the beginning, so that all puts make documents, too; '' in
+--                     between; at the end the number of dimensions, a blank, the maximum number of vectors per item
+-- ARGV[2] dims        number of dimensions that the vectors have to have
+-- ARGV[3..]           the field of the item of each document, in their order; then the tags of each
 --
--- Returns {how many documents were made, how many vectors one has at the most (both as text), then the field of each item whose vectors are others}. Or a
--- code
+-- Returns {made, most, field, ...}: the number of documents that were made, and the maximum number of vectors of one,
+-- both as text; then the field of each item that has other vectors. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 

@@ -1,4 +1,5 @@
--- Ends a write: the cold store has it. Stores copies of what that has now; none of an item that somebody else began or ended to write since this one began.
+-- Ends a write that the cold store has. Stores copies of the items as they are there now, except those that another
+-- writer began or ended to write since this write began.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -8,36 +9,31 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
--- ARGV[1] token       of an announcement of the partition in the directory, or ''
--- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
+-- ARGV[1] token       token of an announcement of the partition in the directory, or ''
+-- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] writer      as in begin_writes
--- ARGV[4] change      what that answered
--- ARGV[5] left        what that answered, if with these there are copies of all items of the partition again; else ''
--- ARGV[6..]           five for each item, as in fill_copies; the value is '' where there is nothing to store
+-- ARGV[4] change      as begin_writes answered it
+-- ARGV[5] left        as begin_writes answered it, if these copies make the partition complete again; else ''
+-- ARGV[6..]           five for each item, as in fill_copies; the value is '' if there is nothing to store
 --
--- Returns {how many were stored, as text}; or a code, alone or first in a list
+-- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
---   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one; the write has not ended
---   EMPTIED        4  (token) done, and the partition has no item left: give that token back to the directory
+--   NOT_ANNOUNCED  2  (token, ttl) the write has not ended: announce the partition for this TTL, with a greater token
+--   EMPTIED        4  (token) done, and the partition has no items: give this token back to the directory
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
 
 --- @include lib/partition
 --- @include lib/refresh
 --- @include lib/copies
 
-local items, order, expiring, namespaces, vectors, retired, notes, noted = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local vectors, retired, notes, noted = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local MORE, NOT_ANNOUNCED, EMPTIED = 1, 2, 4
 local token, announced, writer, change = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local FIRST, EACH = 6, 5
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-local micros, now = clock()
-if state then
-  local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-  if more then return MORE end
-  if state.count == 0 then state = nil end
-end
+local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+if reply then return reply end
 local fields, writers, copies = {}, {}, {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
 local about, all_sound = redis.call('HMGET', notes, unpack(fields)), true
@@ -51,20 +47,23 @@ for i = 1, #fields do
     copies[#copies + 1] = { unpack(ARGV, at, at + EACH - 1) }
   end
 end
-if state then -- whoever took longer than an intent lasts may find copies that readers filled meanwhile
+if state then -- if this write took longer than an intent lasts, readers may have filled copies
+  local problem
   state, problem = remove_copies(items, order, expiring, namespaces, vectors, retired, notes, state, fields, now)
   if problem then return problem end
 end
-local is_complete = text_of(state and state.count or 0) == ARGV[5]
+local count = state and state.count or 0
+local is_complete = text_of(count) == ARGV[5]
 if copies[1] then
   local above, wanted, failed
-  state, above, wanted, failed = store_copies(items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
+  state, above, wanted, failed = store_copies(
+    items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
   if failed then return failed end
   if above then return { NOT_ANNOUNCED, above, wanted } end
 end
 local is_alone = redis.call('HGET', notes, '@last') == ARGV[4]
 note_changes(notes, noted, fields, writers, micros, now)
-redis.call('HDEL', notes, '@complete') -- it is there only if the note of this write was lost, or has expired
+redis.call('HDEL', notes, '@complete') -- it exists only if the note of this write was lost, or has expired
 if is_complete and all_sound and is_alone then redis.call('HSET', notes, '@complete', state and state.count or 0) end
 local kept, _, last = string.match(redis.call('HGET', notes, '@kept') or '', '^(%d+) (%d+) (%d+) ')
 if not state and kept then

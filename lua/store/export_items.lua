@@ -1,4 +1,5 @@
--- Reads items of one partition by their fields, with their deadlines, as an export or a comparison needs them: about a megabyte at a time.
+-- Reads items of one partition by their fields, with their deadlines, for an export or a comparison. A call answers
+-- about a megabyte.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -8,8 +9,9 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1..]           fields, each once
 --
--- Returns a record and a deadline in milliseconds ('0': none) of each item, in the order of the fields, until they are about a megabyte: '' as the record of
--- an item that is not there. An empty list where there is no such partition. Or a code
+-- Returns the record and the deadline of each item in the order of the fields, until they have about a megabyte. The
+-- record is '' if there is no such item; the deadline is in milliseconds, '0' for none. Returns an empty list if there
+-- is no such partition; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -26,7 +28,9 @@ if not state then return reply end
 local page, bytes = {}, 0
 for _, field in ipairs(ARGV) do
   local record = redis.call('HGET', items, field)
-  if not record and redis.call('ZSCORE', order, field) then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
+  if not record and redis.call('ZSCORE', order, field) then
+    return redis.error_reply('PARTITION a record of ' .. items .. ' is gone')
+  end
   page[#page + 1], page[#page + 2] = record or '', record and redis.call('ZSCORE', expiring, field) or '0'
   bytes = bytes + #page[#page - 1]
   if bytes > BYTES then break end

@@ -1,4 +1,5 @@
--- Stores copies of what a cold store answered after a miss. An item that somebody wrote since then, or writes now, gets none.
+-- Stores copies of the items that a cold store answered after a miss. Refuses those that a writer wrote since the miss,
+-- or is writing.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -7,15 +8,16 @@
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
--- ARGV[1] token       of an announcement of the partition in the directory, or ''
--- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
+-- ARGV[1] token       token of an announcement of the partition in the directory, or ''
+-- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] miss        as get_copies answered it
--- ARGV[4..]           five for each item, each item once: its field; created_at in microseconds; the copy's TTL in milliseconds ('0': none); updated_at
---                     in microseconds, as 14 hex digits; its value (a frame of the type, then the bytes)
+-- ARGV[4..]           five for each item, each item once: its field; created_at in microseconds; the TTL of the copy in
+--                     milliseconds ('0' for none); updated_at in microseconds, as 14 hex digits; the value (a frame of
+--                     the type, then the bytes)
 --
--- Returns {how many were stored, as text}; or a code, alone or first in a list
+-- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
---   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
+--   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
@@ -23,19 +25,14 @@
 --- @include lib/refresh
 --- @include lib/copies
 
-local items, order, expiring, namespaces, vectors, retired, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
 local MORE, NOT_ANNOUNCED = 1, 2
 local token, announced, miss = ARGV[1], ARGV[2], ARGV[3]
 local FIRST, EACH = 4, 5
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-local micros, now = clock()
-if state then
-  local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-  if more then return MORE end
-  if state.count == 0 then state = nil end
-end
+local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+if reply then return reply end
 local last = change_of_miss(notes, miss, now)
 if not last then return { '0' } end
 local fields, copies = {}, {}
@@ -49,7 +46,8 @@ for i = 1, #fields do
   end
 end
 if not copies[1] then return { '0' } end
-local _, above, wanted, failed = store_copies(items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
+local _, above, wanted, failed = store_copies(
+  items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
 if failed then return failed end
 if above then return { NOT_ANNOUNCED, above, wanted } end
 return { text_of(#copies) }

@@ -1,4 +1,4 @@
--- Reads copies of a cold store's items. A miss is answered with what it is named by, so that a fill can be refused if somebody wrote meanwhile.
+-- Reads copies of a cold store's items. Names a miss, so that a fill can be refused if a writer writes meanwhile.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -9,7 +9,8 @@
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1..]           fields; none to name a miss
 --
--- Returns {miss, then a record for each field (nil where there is no copy)}; the miss is '' if all are there. Or a code
+-- Returns {miss, record, ...}: the name of the miss, '' if there is none; the record of each field, nil if there is no
+-- copy. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -18,7 +19,8 @@
 --- @include lib/refresh
 --- @include lib/copies
 
-local items, order, expiring, namespaces, vectors, retired, notes = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
+local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
 local MORE = 1
 local found = redis.call('HMGET', items, '@state', unpack(ARGV))
 local text = table.remove(found, 1)

@@ -6,16 +6,17 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
--- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, of the items in their order; none where they have none
--- ARGV[1] token       of an announcement of the partition in the directory, or ''
--- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
--- ARGV[3] refresh     0: no; 1: begin the TTLs of these items anew; 2: that, and answer no records
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
+-- ARGV[1] token       token of an announcement of the partition in the directory, or ''
+-- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
+-- ARGV[3] refresh     '1' to restart the TTLs of these items; '2' to do only that, and answer no records; else '0'
 -- ARGV[4..]           fields, each once
 --
--- Returns the records (nil for an item that is not there), followed by '1' if nothing in the partition has a TTL. Returns an
--- empty list if the partition is not there, or if refresh is 2; or a code, alone or first in a list
+-- Returns the record of each field, nil if there is no such item, followed by '1' if nothing in the partition has a
+-- TTL.
+-- Returns an empty list if there is no such partition, or if refresh is 2; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
---   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
+--   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -49,7 +50,8 @@ if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 4)) end
 if refreshes ~= '0' then
   if not documents[1] and documents_of(items, state) then return DOCUMENTED end
   local fields = { unpack(ARGV, 4) }
-  local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
+  local wanted = refresh(
+    items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
   if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
   for i, document in ipairs(documents) do
     local _, _, ttl = head_of(found[i] or '')

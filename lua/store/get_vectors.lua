@@ -1,4 +1,4 @@
--- Reads items of one partition with their vectors: those that the server's own index found.
+-- Reads items of one partition with their vectors, after the server's own index found them.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -8,8 +8,9 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1..]           fields, each once; or none
 --
--- Returns {documents, indexed, then a record and the vectors of each item}: what `@documents` says, '' if nothing; how many items have vectors; '' for a record
--- that is not there, and for no vectors. An empty list where there is no such partition. Or a code
+-- Returns {documents, indexed, record, vectors, ...}: the field `@documents`, '' if there is none; the number of items
+-- with vectors; the record and the vectors of each item, '' for each that is missing. Returns an empty list if there is
+-- no such partition; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.

@@ -1,4 +1,4 @@
--- Stores items of one partition as another store had them: with their own moments, and what is left of their TTLs.
+-- Stores items of one partition as another store had them, with their times and the rest of their TTLs.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -6,20 +6,22 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
--- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, of the items in their order; none where they have none
--- ARGV[1] token       of an announcement of the partition in the directory, greater than the partition's; or ''
--- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
--- ARGV[3..]           eight for each item, each item once: its field; the version it has to have ('0': none); when it was created, and when it was
---                     put last, in microseconds; its TTL in milliseconds ('0': none); when it expires, in milliseconds ('0': never); 16 hex digits that
---                     name this put; its value (a frame of the type, then the bytes)
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
+-- ARGV[1] token       token of an announcement of the partition in the directory, above the partition's; or ''
+-- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
+-- ARGV[3..]           eight for each item, each item once: its field; the version that it must have ('0' if it must not
+--                     exist); created_at and updated_at in microseconds; its TTL in milliseconds ('0' for none); its
+--                     deadline in milliseconds ('0' for none); 16 hex digits that name this put; its value (a frame of
+--                     the type, then the bytes)
 --
--- The version of an item is when it was put last, and not later than the server's clock says, as later puts are to have greater ones; one microsecond or
--- more later where another item has that version. An item that has another version than the given one is left as it is, and so is one that this very
--- put has stored: a request may be sent twice. Its vectors go, as they are of the value that was there. The partition takes the new token, so that no
--- process believes what it remembers of it: that is checked by sums of versions, and no put brings an old one.
+-- The version of an item is its updated_at, or the server's time if that is earlier, so that later puts have greater
+-- versions. If another item has that version, it is the next free one. An item with another version than expected
+-- stays, and so does one that this put has stored already, because a request may be sent twice. The old vectors of an
+-- item are removed. The partition takes the new token, so that no process uses cached pages or mirrors of it: these are
+-- checked by sums of versions, which assume that no put stores an old one.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
---   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one; nothing was stored
+--   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token; nothing was stored
 --   CONFLICT       3  (position of each) these items have another version; all others were stored
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
@@ -35,13 +37,14 @@ local MORE, NOT_ANNOUNCED, CONFLICT, DOCUMENTED = 1, 2, 3, 7
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH = 3, 8
 
--- How many items have one of so many versions from this one on. No two have the same.
+-- Counts the items with one of `many` versions from this one on. No two items have the same version.
 local function count_versions(order, version, many)
   return redis.call('ZCOUNT', order, string.format('%.0f', version), string.format('%.0f', version + many - 1))
 end
 
--- The first version from this one on that no item has. `next_free` has what was found for the versions of this call. Some stores give one moment to all
--- items of a batch, so a long run of versions may be taken: its end is found by doubling, then by halves.
+-- Returns the first version from this one on that no item has. `next_free` has the results of this call. Some stores
+-- give one time to all items of a batch, so many versions in a row may be taken: doubling, then halving finds their
+-- end.
 local function free_version(order, next_free, version)
   local free, many = next_free[version] or version, 1
   while count_versions(order, free, many) >= many do
@@ -75,7 +78,9 @@ for i = 1, #fields do
   local at = FIRST + (i - 1) * EACH
   local expected, ttl, deadline, put = ARGV[at + 1], ARGV[at + 4], ARGV[at + 5], ARGV[at + 6]
   local _, version, _, made_by = head_of(found[i + 1] or '')
-  if found[i + 1] and not version then return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read') end
+  if found[i + 1] and not version then
+    return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
+  end
   if made_by ~= put then
     if (version or '0') ~= expected then
       conflicts[#conflicts + 1] = i
@@ -91,8 +96,7 @@ if not state then
   local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
   if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
   if token == '' or tonumber(token) <= tonumber(last_token) then return { NOT_ANNOUNCED, last_token, wanted } end
-  state = { first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced), ttls = 0, deadline = 0,
-    spaces = 0, deep = 0, indexed = 0 }
+  state = new_state(last_version, announced)
 end
 local is_new = token ~= '' and tonumber(token) > state.token
 take_announcement(state, token, announced)
@@ -111,14 +115,15 @@ for _, i in ipairs(chosen) do
   local new = string.format('%.0f', version)
   redis.call('ZADD', order, new, field)
   changed[#changed + 1] = field
-  changed[#changed + 1] = string.format('%.0f', math.min(created, version)) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
+  local head = string.format('%.0f', math.min(created, version)) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' '
+  changed[#changed + 1] = head .. value
   state.last = math.max(state.last, version)
   state.checksum = (state.checksum - (old_version or 0) + version) % CHECKSUM
   if not old then
     state.count = state.count + 1
     count_namespace(namespaces, state, field, 1)
   elseif state.indexed > 0 then
-    state.indexed = state.indexed - redis.call('HDEL', vectors, field) -- they are of the value that was there
+    state.indexed = state.indexed - redis.call('HDEL', vectors, field)
     if documents[i] then redis.call('UNLINK', documents[i]) end
   end
   if ttl ~= '0' then

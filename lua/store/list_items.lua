@@ -1,4 +1,4 @@
--- Lists a partition's items above a version, oldest first: what a mirror of it lacks.
+-- Lists a partition's items above a version, oldest first, to bring a mirror up to date.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -7,11 +7,11 @@
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] above       a version; '0' for all
--- ARGV[2] what        records, vectors (with their records), or versions (without them)
+-- ARGV[2] what        records, vectors (records and vectors), or versions (no records)
 --
--- Returns {token, count, checksum, is_last, then a field and a record (or version) of each item, and its vectors ('' for none) where they are asked for}: how
--- many items the partition has, and the sum of all versions modulo 2^50; 1 if nothing is left above. An empty list where there is no such partition. Or a
--- code
+-- Returns {token, count, checksum, is_last, field, record, ...}: the partition's token, the number of its items, the
+-- sum of all versions modulo 2^50, 1 if no more items follow; then the field and the record (or version) of each item,
+-- and its vectors if asked for ('' for none). Returns an empty list if there is no such partition; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -21,7 +21,7 @@
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE = 1
 local above, is_whole, is_indexed = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors'
-local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- a call answers so many items, and about so many bytes
+local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- maximum number of items, and of bytes, of a reply
 
 local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
 if not state then return reply end

@@ -5,7 +5,7 @@
 -- KEYS[3] tokens      hash        <prefix>:store:{%}:tokens
 -- ARGV[1] from        the lower bound, as ZRANGEBYLEX takes it
 -- ARGV[2] to          the upper bound
--- ARGV[3] limit       how many at the most
+-- ARGV[3] limit       maximum number of partitions
 --
 -- Returns a list: a partition, its token, a partition, its token, ...
 -- Errors: DIRECTORY.
@@ -18,8 +18,8 @@ local last, problem = open_directory(partitions, deadlines, tokens)
 if not last then return problem end
 local found = redis.call('ZRANGEBYLEX', partitions, ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])
 if not found[1] then return {} end
-local answer, given = {}, redis.call('HMGET', tokens, unpack(found))
+local answer, of_found = {}, redis.call('HMGET', tokens, unpack(found))
 for i = 1, #found do
-  answer[2 * i - 1], answer[2 * i] = found[i], given[i] or '0'
+  answer[2 * i - 1], answer[2 * i] = found[i], of_found[i] or '0'
 end
 return answer

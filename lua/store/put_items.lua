@@ -1,4 +1,4 @@
--- Stores and deletes items of one partition: all of them, or none.
+-- Stores and deletes items of one partition, all or none.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -6,25 +6,26 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
--- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, of the items in their order; none where they have none
--- ARGV[1] token       of an announcement of the partition in the directory, or ''
--- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
--- ARGV[3] field       of an item
--- ARGV[4] expected    the version it has to have; '0': there must be none; '': any
--- ARGV[5] ttl         its TTL in milliseconds; '0': none
+-- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
+-- ARGV[1] token       token of an announcement of the partition in the directory, or ''
+-- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
+-- ARGV[3] field       field of an item
+-- ARGV[4] expected    the version that it must have; '0' if it must not exist; '' for any
+-- ARGV[5] ttl         its TTL in milliseconds; '0' for none
 -- ARGV[6] put         16 hex digits that name this put
 -- ARGV[7] value       a frame of the serializer's type, then its bytes; '' to delete the item
--- ARGV[8] vectors     how many dimensions, a frame of the serializer's type, its bytes; '' for none
--- ARGV[9..]           the same six for each other item; each item once. Behind them, where documents are named: what each of these is under
+-- ARGV[8] vectors     the number of dimensions, a frame of the serializer's type, its bytes; '' for none
+-- ARGV[9..]           the same six for each other item, each item once; then the tags of each document, if any
 --
--- The version of what is stored is the server's clock in microseconds, or one more than the last one. An item that this very put has stored is left as it
--- is, so a request may be sent twice. If an item was expected to have a version, `@compared` remembers the request by its first put: sent again after others
--- put the item, it changes nothing. It is forgotten after 16 further such requests, and with the last item of the partition.
+-- The version of a stored item is the server's time in microseconds, or one more than the last version. An item that
+-- this put has stored already stays, so a request may be sent twice. If a request expects versions, `@compared`
+-- remembers it by its first put. Sent again after others put the item, it changes nothing. It is forgotten after 16
+-- more such requests, and with the last item of the partition.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
---   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
---   CONFLICT       3  (position, version) the item at that position has this version
---   EMPTIED        4  (token) done, and the partition has no item left: give that token back to the directory
+--   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
+--   CONFLICT       3  (position, version) the item at this position has this version
+--   EMPTIED        4  (token) done, and the partition has no items: give this token back to the directory
 --   DOCUMENTED     7  the items have documents: name their keys
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
@@ -35,7 +36,7 @@ local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, DOCUMENTED = 1, 2, 3, 4, 7
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH, MANY = 3, 6, (#ARGV - 2) / (documents[1] and 7 or 6)
 
--- Remembers the request, as some item was expected to have a version.
+-- Remembers a request that expects versions.
 local function remember()
   local puts = (redis.call('HGET', items, '@compared') or '') .. ARGV[6] .. ' '
   redis.call('HSET', items, '@compared', string.sub(puts, -16 * 17))
@@ -45,19 +46,24 @@ local fields = {}
 for i = 1, MANY do fields[i] = ARGV[FIRST + (i - 1) * EACH] end
 local found = redis.call('HMGET', items, '@state', unpack(fields))
 
--- The common case: one item without a TTL and vectors, in a partition that is there and where nothing has any. Whatever is not as expected goes on behind.
+-- The common case: one item without TTL and vectors, in an existing partition in which nothing has any. Any other case
+-- continues below.
 local last, count, checksum, rest = string.match(found[1] or '', '^1 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+ 0)$')
-if rest and #last <= 16 and #count <= 15 and #checksum <= 16 and #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' then
+local is_plain = #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == ''
+if is_plain and rest and #last <= 16 and #count <= 15 and #checksum <= 16 then
   local field, expected, put, old = ARGV[3], ARGV[4], ARGV[6], found[2]
   local created, version, made_by = string.match(old or '', '^(%d+) (%d+) 0 (%x+) ')
   local is_known = created and #created <= 16 and #version <= 16 or not old and string.find(field, '%z') == #field
-  if is_known and made_by ~= put and (expected == '' or expected == (version or '0')) and redis.call('ZCARD', order) == tonumber(count) then
+  local is_expected = expected == '' or expected == (version or '0')
+  if is_known and is_expected and made_by ~= put and redis.call('ZCARD', order) == tonumber(count) then
     local now = redis.call('TIME')
     local new = math.max(now[1] * 1000000 + now[2], last + 1)
     local text = string.format('%.0f', new)
+    local sum = (checksum - (version or 0) + new) % 2 ^ 50
+    local state = string.format('1 0 %.0f %.0f %.0f ', new, count + (old and 0 or 1), sum) .. rest
     redis.call('ZADD', order, text, field)
-    redis.call('HSET', items, field, (created or text) .. ' ' .. text .. ' 0 ' .. put .. ' ' .. ARGV[7], '@state',
-      string.format('1 0 %.0f %.0f %.0f ', new, count + (old and 0 or 1), (checksum - (version or 0) + new) % 2 ^ 50) .. rest)
+    local record = (created or text) .. ' ' .. text .. ' 0 ' .. put .. ' ' .. ARGV[7]
+    redis.call('HSET', items, field, record, '@state', state)
     if expected ~= '' then remember() end
     return 0
   end
@@ -85,7 +91,9 @@ for i = 1, #fields do
   local at = FIRST + (i - 1) * EACH
   local expected, ttl, put, value = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local _, version, _, made_by = head_of(found[i + 1] or '')
-  if found[i + 1] and not version then return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read') end
+  if found[i + 1] and not version then
+    return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
+  end
   if expected ~= '' and made_by ~= put and (version or '0') ~= expected then
     local is_known = string.find(redis.call('HGET', items, '@compared') or '', ARGV[6] .. ' ', 1, true)
     return is_known and 0 or { CONFLICT, i, version or '0' }
@@ -102,8 +110,7 @@ if not state then
   local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
   if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
   if token == '' or tonumber(token) <= tonumber(last_token) then return { NOT_ANNOUNCED, last_token, wanted } end
-  state = { first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced), ttls = 0, deadline = 0,
-    spaces = 0, deep = 0, indexed = 0 }
+  state = new_state(last_version, announced)
 end
 take_announcement(state, token, announced)
 if is_put and state.announced > 0 and now + longest + SKEW > state.announced then
@@ -112,7 +119,7 @@ end
 
 -- Build and commit.
 local changed, versions, deadlines, lasting, removed, embedded, plain, stored = {}, {}, {}, {}, {}, {}, {}, {}
-local has_documents = documents[1] and (mark or state.indexed == 0) -- items without any are left without, until all get theirs
+local has_documents = documents[1] and (mark or state.indexed == 0) -- else document_items has not begun yet
 for i, field in ipairs(fields) do
   local at = FIRST + (i - 1) * EACH
   local ttl, put, value, old = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], found[i + 1]
@@ -166,7 +173,8 @@ if has_documents then
   for i, document in ipairs(documents) do
     local at = FIRST + (i - 1) * EACH
     if stored[i] and ARGV[at + 5] ~= '' then
-      mark = marked(mark, write_document(document, ARGV[FIRST + MANY * EACH + i - 1], ARGV[at + 5], ARGV[at + 2], now + ARGV[at + 2]))
+      local tags, ttl = ARGV[FIRST + MANY * EACH + i - 1], ARGV[at + 2]
+      mark = marked(mark, write_document(document, tags, ARGV[at + 5], ttl, now + ttl))
     elseif stored[i] or ARGV[at + 4] == '' then
       redis.call('UNLINK', document)
     end

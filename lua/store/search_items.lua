@@ -1,4 +1,4 @@
--- Reads a page of a partition's items, newest first. Of a page that the caller knows it answers only what is new.
+-- Reads a page of a partition's items, newest first. If the caller knows the page, it answers only new records.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -6,24 +6,25 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
--- ARGV[1] token       of an announcement of the partition in the directory, or ''
--- ARGV[2] announced   until when the directory keeps it, in milliseconds; '0': for ever
--- ARGV[3] refresh     1: begin the TTLs of these items anew; 0: no
--- ARGV[4] prefix      with what fields have to begin: labels below the partition's
--- ARGV[5] below       a version, to go on below it; '' from the newest
--- ARGV[6] offset      how many items to pass over
--- ARGV[7] limit       how many to answer, a thousand at the most
--- ARGV[8] known       of the page as the caller knows it: the partition's token, '' if it knows none
--- ARGV[9] count       how many items that had; the next three are their newest and oldest version, and the sum of all
--- ARGV[10] newest     see there
--- ARGV[11] oldest     see there
--- ARGV[12] sum        see there
+-- ARGV[1] token       token of an announcement of the partition in the directory, or ''
+-- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
+-- ARGV[3] refresh     '1' to restart the TTLs of these items, else '0'
+-- ARGV[4] prefix      beginning of the fields: labels below the partition's
+-- ARGV[5] below       version below which to continue; '' from the newest
+-- ARGV[6] offset      number of items to skip
+-- ARGV[7] limit       maximum number of items to answer, up to 1,000
+-- ARGV[8] known       token of the page that the caller knows; '' for none
+-- ARGV[9] count       number of items of that page
+-- ARGV[10] newest     greatest version of these
+-- ARGV[11] oldest     smallest version of these
+-- ARGV[12] sum        sum of their versions modulo 2^50
 --
--- Returns {token, below, passed over, then a field, a version and a record of each item}: `below` is where to go on, '' where the page is whole; a record
--- is '' if its version is one that the caller knows. Or a code, alone or first in a list
+-- Returns {token, below, passed, field, version, record, ...}: the partition's token; the version below which to
+-- continue, '' if the page is complete; the number of skipped items; the field, the version and the record of each
+-- item. A record is '' if the caller knows its version. Or returns a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
---   NOT_ANNOUNCED  2  (token, ttl) announce the partition for that TTL, with a token above this one
---   SAME           5  the page is what the caller knows
+--   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
+--   SAME           5  the page is the one that the caller knows
 --   DOCUMENTED     7  the items have documents: read without a refresh, then refresh with get_items
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -35,22 +36,19 @@
 local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE, NOT_ANNOUNCED, SAME, DOCUMENTED = 1, 2, 5, 7
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
-local WALKED, BYTES = 5000, 1000000 -- a call looks at so many items, and answers about so many bytes
-local STEP = math.min(1000, limit + 50) -- it looks at so many at a time
+local WALKED, BYTES = 5000, 1000000 -- maximum number of items that a call looks at, and of bytes of a reply
+local STEP = math.min(1000, limit + 50) -- number of items of one ZREVRANGEBYSCORE
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if problem then return problem end
-if not state then return { '0', '', 0 } end
-local _, now = clock()
-local more = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
-if more then return MORE end
-if state.count == 0 then return { '0', '', 0 } end
+local nothing = { '0', '', 0 }
+local state, reply, _, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, nothing)
+if not state then return reply end
 local token = string.format('%.0f', state.token)
 
--- The page: fields, versions; and where to go on.
+-- The page: fields, versions, and the version below which to continue.
 local fields, versions, passed, next_below = {}, {}, 0, ''
 if prefix == '' and below == '' then
-  local page = limit > 0 and redis.call('ZREVRANGE', order, ARGV[6], string.format('%.0f', offset + limit - 1), 'WITHSCORES') or {}
+  local last = string.format('%.0f', offset + limit - 1)
+  local page = limit > 0 and redis.call('ZREVRANGE', order, ARGV[6], last, 'WITHSCORES') or {}
   for i = 1, #page, 2 do fields[#fields + 1], versions[#versions + 1] = page[i], page[i + 1] end
   passed = math.min(offset, state.count)
 elseif prefix == '' or state.spaces > 0 then
@@ -80,7 +78,8 @@ local records = {}
 if state.ttls > 0 and ARGV[3] == '1' and fields[1] then
   if documents_of(items, state) then return DOCUMENTED end
   records = redis.call('HMGET', items, unpack(fields))
-  local wanted = refresh(items, order, expiring, namespaces, vectors, retired, state, now, ARGV[1], ARGV[2], fields, records)
+  local wanted = refresh(
+    items, order, expiring, namespaces, vectors, retired, state, now, ARGV[1], ARGV[2], fields, records)
   if wanted then return { NOT_ANNOUNCED, token, wanted } end
 end
 

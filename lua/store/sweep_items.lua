@@ -1,4 +1,5 @@
--- Removes what has expired in a partition, or all of it. If nothing is left, a token of the directory is refused from then on.
+-- Removes the expired items of a partition, or all. If nothing is left, the partition refuses the directory's token
+-- from then on.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -6,12 +7,13 @@
 -- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
--- ARGV[1] token       what the directory has, '0' for none
--- ARGV[2] what        expired, or all: also a partition of which a part is gone
+-- ARGV[1] token       the directory's token of the partition; '0' for none
+-- ARGV[2] what        expired; or all, which also removes a damaged partition
 --
--- Returns {more, how many items went, how many are left, token}: more is 1 if more has expired than one call removes; if nothing is left, tokens up to
--- this one are refused, and may leave the directory. Where more is a code, nothing was done
---   DOCUMENTED  7  `all` have documents: delete the items by put_items, which removes those, too
+-- Returns {more, gone, left, token}: 1 if more has expired than one call removes; the number of removed items, and of
+-- those that are left; if nothing is left, the greatest token that is refused and may leave the directory. If `more` is
+-- a code, nothing was done
+--   DOCUMENTED  7  the items have documents: delete them by put_items, which also removes these
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads, confirmed.
 

@@ -1,12 +1,12 @@
--- Takes a partition that is empty out of the directory, unless somebody announced it again.
+-- Removes an empty partition from the directory, unless another process has announced it again.
 --
 -- KEYS[1] partitions  sorted set  <prefix>:store:{%}:partitions
 -- KEYS[2] deadlines   sorted set  <prefix>:store:{%}:deadlines
 -- KEYS[3] tokens      hash        <prefix>:store:{%}:tokens
 -- ARGV[1] partition   its labels
--- ARGV[2] token       the partition refuses those up to this one
+-- ARGV[2] token       the greatest token that the partition refuses
 --
--- Returns 1 if it went, else 0.
+-- Returns 1 if it was removed, else 0.
 -- Errors: DIRECTORY.
 -- Rules: reads.
 
