@@ -26,9 +26,8 @@ from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.items import VersionedItem, VersionedSearchItem
 from redis_saver._store.sync import RedisStore
-from redis_saver._tiered.aio import AsyncTieredSaver
+from redis_saver._tiered.savers import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered.stats import Stats
-from redis_saver._tiered.sync import TieredSaver
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver._tiered_store.aio import AsyncTieredStore
 from redis_saver._tiered_store.stats import TieredStoreStats

@@ -21,8 +21,7 @@ from redis_saver._store.aio import AsyncRedisStore
 from redis_saver._store.sync import RedisStore
 from redis_saver._telemetry.calls import Durations, SlowCalls, Spans, described, replace
 from redis_saver._telemetry.metrics import exported
-from redis_saver._tiered.aio import AsyncTieredSaver
-from redis_saver._tiered.sync import TieredSaver
+from redis_saver._tiered.savers import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered_store.aio import AsyncTieredStore
 from redis_saver._tiered_store.sync import TieredStore
 

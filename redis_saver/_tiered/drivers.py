@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
 import copy
 import inspect
 import threading
@@ -21,9 +22,7 @@ from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._engine.requests import Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
-from redis_saver._tiered import cold_connections
 from redis_saver._tiered import postgres as statements
-from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.requests import (
     Attempt,
     ColdCall,
@@ -32,6 +31,7 @@ from redis_saver._tiered.requests import (
     SingleFlight,
     Tiered,
     TieredRequest,
+    capturing,
 )
 from redis_saver.errors import LoopEnded
 
@@ -136,7 +136,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
     def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if self._is_forked and postgres.is_renewable(cold):
-            cold = cold_connections.renewed(cold)
+            cold = renewed(cold)
         if ours := statements.method_of(cold, request.method):
             return ours(*request.arguments, **request.options)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
@@ -241,7 +241,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
-            cold = await cold_connections.arenewed(cold)
+            cold = await arenewed(cold)
         if ours := statements.amethod_of(cold, request.method):
             return await ours(*request.arguments, **request.options)
         if request.method == "setup" and not hasattr(cold, "asetup"):
@@ -267,3 +267,73 @@ async def _setup(cold: Any) -> None:
         await cold.setup()
     else:
         await asyncio.to_thread(cold.setup)
+
+
+C = TypeVar("C")
+
+
+class _Renewed:
+    """The connections made in this process, each together with the connection that it replaces, by the id of the latter."""
+
+    def __init__(self) -> None:
+        self.of: dict[int, tuple[Any, Any]] = {}
+        self.ending: list[loops.Ending] = []
+        self.lock, self.alock = threading.Lock(), asyncio.Lock()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, do not touch the parent's connections."""
+        forks.keep((self.of, self.ending))
+        self.of, self.ending = {}, []
+        self.lock, self.alock = threading.Lock(), asyncio.Lock()
+
+    def close(self) -> None:
+        """Close the blocking connections at the end of the process. The background loop closes the others."""
+        for _, made in self.of.values():
+            if not asyncio.iscoroutinefunction(made.close):
+                made.close()
+
+
+_renewed = _Renewed()
+atexit.register(_renewed.close)
+
+
+def renewed(cold: C) -> C:
+    """A blocking saver with connections of this process."""
+    given: Any = cold.conn  # type: ignore[attr-defined]
+    with _renewed.lock:
+        if id(given) not in _renewed.of:
+            made = (
+                postgres.pool_like(given, opened=True)
+                if postgres.is_pool(given)
+                else type(given).connect(**postgres.settings_of(given))
+            )
+            _renewed.of[id(given)] = (given, made)
+        made = _renewed.of[id(given)][1]
+    return _on(cold, conn=made, pipe=None, lock=threading.Lock())
+
+
+async def arenewed(cold: C) -> C:
+    """An asynchronous saver with connections of the background loop. Call it on that loop."""
+    given: Any = cold.conn  # type: ignore[attr-defined]
+    async with _renewed.alock:
+        if id(given) not in _renewed.of:
+            if postgres.is_pool(given):
+                made = postgres.pool_like(given, opened=False)
+                await made.open()
+            else:
+                made = await type(given).connect(**postgres.settings_of(given))
+            _renewed.of[id(given)] = (given, made)
+            _renewed.ending.append(loops.Ending(made.close))
+        made = _renewed.of[id(given)][1]
+    return _on(cold, conn=made, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())
+
+
+def _on(cold: C, **connected: Any) -> C:
+    made = copy.copy(cold)
+    if postgres.is_known_store(cold):  # when it is collected, it would end what the store that was given still does
+        connected.update(_task=None, _ttl_sweeper_thread=None)
+    for name, value in connected.items():
+        if hasattr(made, name):
+            setattr(made, name, value)
+    return made

@@ -6,19 +6,16 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint import threads
+from redis_saver._checkpoint import listing, threads
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import IntentReply, RepairReply
-from redis_saver._engine.requests import Argument, Call, Operation, Sleep
+from redis_saver._engine.requests import Argument, Call, Operation, Sleep, T
 from redis_saver._storage.context import default_ttl
-from redis_saver._tiered import context
-from redis_saver._tiered.context import Fill, Tiers, best_effort
-from redis_saver._tiered.enrolling import bring_enrolled
-from redis_saver._tiered.flush import run as flushing
-from redis_saver._tiered.flush.run import DELETIONS_KEPT, busy, flush_now
-from redis_saver._tiered.leases import release
+from redis_saver._tiered import context, flushing
+from redis_saver._tiered.context import Fill, Tiers, best_effort, release
+from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
@@ -140,22 +137,22 @@ def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Oper
     yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
-def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> Tiered[None]:
-    """End an intent by an operation over hot, unless hot fails and is bypassed.
+def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
+    """End an intent by an operation over hot, and return its result; None if hot fails and is bypassed.
 
-    If the operation fails, hot gives the thread up, if hot can be told so at once: cold has what was written, and nobody else knows that this writer is done.
+    If the operation fails, hot gives the thread up, if hot answers at once. Cold has what was written, and only this
+    writer knows that it is done.
     """
-
-    def or_forget() -> Tiered[None]:
-        try:
-            yield from operation
-        except Exception as error:
-            if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
-                keys = tiers.hot.keyspace.tier_keys(thread)
-                yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
+    try:
+        return (yield from operation)
+    except Exception as error:
+        if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
+            keys = tiers.hot.keyspace.tier_keys(thread)
+            yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
+        if not isinstance(error, HotFailed):
             raise
-
-    yield from best_effort(tiers, or_forget())
+    tiers.counts.bypasses += 1
+    return None
 
 
 def change(tiers: Tiers, thread: str, cold: ColdCall | None) -> Tiered[Any]:
@@ -200,3 +197,22 @@ def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     yield Call(scripts.ERASE, (*keys.writing, keys.flush), (intent.token, DELETIONS_KEPT))
+
+
+def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
+    """Enroll a thread, if it is from before there were tiers; None: enroll all such threads."""
+
+    def bring() -> Tiered[None]:
+        found = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
+        for each in dict.fromkeys(found):
+            keys = tiers.hot.keyspace.tier_keys(each)
+            if (yield Call(scripts.ENROLL, (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush), ())):
+                yield from bring_enrolled(tiers, each)
+
+    yield from best_effort(tiers, bring())
+
+
+def bring_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Flush a thread, all of which was just noted."""
+    yield from flush_now(tiers, thread)
+    tiers.counts.enrolled += 1

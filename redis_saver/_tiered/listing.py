@@ -17,9 +17,8 @@ from redis_saver._tiered.context import (
     Tiers,
     for_cold,
 )
-from redis_saver._tiered.enrolling import enroll
-from redis_saver._tiered.flush.queue import scan
-from redis_saver._tiered.flush.run import flush_what_goes
+from redis_saver._tiered.flushing import flush_what_goes
+from redis_saver._tiered.intents import enroll
 from redis_saver._tiered.requests import (
     ColdCall,
     HotFailed,
@@ -188,7 +187,7 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 def dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
     """The thread, if it is dirty; for None all dirty threads."""
     if thread is None:
-        return (yield from scan(tiers)).threads
+        return (yield from tiers.backlog.scan()).threads
     return [thread] if (yield Command(("EXISTS", tiers.hot.keyspace.tier_keys(thread).dirty))) else []
 
 

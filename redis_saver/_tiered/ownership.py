@@ -13,7 +13,7 @@ from redis_saver._engine.replies import RollBackReply
 from redis_saver._engine.requests import Call, Command, Operation, Sleep
 from redis_saver._tiered import context, reading
 from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.flush.run import busy, flush_now, until_busy
+from redis_saver._tiered.flushing import busy, flush_now, until_busy
 from redis_saver._tiered.intents import ALL, REPAIRS, begin_intent, change_cold, end, given_up, repair
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.errors import ThreadDamaged, decoding, not_owner

@@ -19,19 +19,19 @@ from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._tiered import context
-from redis_saver._tiered.cold_calls import by_task, writes_of
 from redis_saver._tiered.context import (
     FILL_LEASE,
     HOT_CANNOT_HAVE,
-    MAX_NOTED,
     WHOLE,
     Fill,
     Tiers,
     best_effort,
+    by_task,
     for_cold,
     newest_of,
+    writes_of,
 )
-from redis_saver._tiered.flush.run import busy, flush_now, until_busy
+from redis_saver._tiered.flushing import busy, flush_now, until_busy
 from redis_saver._tiered.intents import change, repair
 from redis_saver._tiered.requests import (
     Attempt,
@@ -97,10 +97,7 @@ def _is_newest(tiers: Tiers, where: config.Address, found: CheckpointTuple | Non
     if place in tiers.verified:
         return True
     newest = yield ColdCall("get_tuple", (for_cold(config.to_config(*place, "")),))
-    if sum(map(len, place)) <= names.MAX_CACHED_NAME:
-        if len(tiers.verified) >= MAX_NOTED:
-            tiers.verified.clear()
-        tiers.verified.add(place)
+    tiers.verified.store(place, True, sum(map(len, place)))
     ours, its = found and found.checkpoint["id"], newest and newest.checkpoint["id"]
     if ours == its or (tiers.flush_queue and (its is None or (ours is not None and its < ours))):  # cold may lag behind
         return True

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -34,23 +36,21 @@ from redis_saver._common import forks, keywords, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import Log, log_text
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Operation, R, T
+from redis_saver._engine.requests import Operation, Sleep
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
 from redis_saver._tiered import checking, delta, listing, reading, thread_info, threads, writing
-from redis_saver._tiered.context import ColdHistory, Mode, OnHotError, Tiers, Verify
+from redis_saver._tiered.backlog import ColdHistory, FlushQueue, what_is_left
+from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import TieredDriver
-from redis_saver._tiered.flush.opaque_copy import opaque_pair
-from redis_saver._tiered.flush.queue import FlushQueue, what_is_left
-from redis_saver._tiered.leases import Leases
-from redis_saver._tiered.lifetime import Lifetime
+from redis_saver._tiered.flushing import opaque_pair
 from redis_saver._tiered.ownership import take
-from redis_saver._tiered.requests import HotFailed, Tiered, TieredRequest, TieredStream, setup
+from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
-from redis_saver.errors import BacklogWarning
+from redis_saver.errors import BacklogWarning, closed
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
@@ -147,7 +147,6 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self._tiers = Tiers(
             hot,
             opaque_hot,
-            leases=Leases(),
             verify=verify,
             cold_is_postgres=postgres.has_history(cold),
             lists_by_id=any(
@@ -159,10 +158,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self._flush_queue: FlushQueue | None = None
         if mode == "write-behind":
             self._tiers.flush_queue = self._flush_queue = FlushQueue(
-                self._tiers,
+                self._tiers.backlog,
+                self._tiers.counts,
                 history=cold_history,
                 flush_interval=flush_interval,
-                most=max_backlog,
+                max_backlog=max_backlog,
                 backlog_timeout=backlog_timeout,
                 flushes=flusher,
             )
@@ -317,14 +317,6 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return await self._arun(checking.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
 
 
-def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-    """The operation, but with hot's own error in place of a `HotFailed` that was not bypassed."""
-    try:
-        return (yield from operation)
-    except HotFailed as failed:
-        raise (failed.__cause__ or failed) from None
-
-
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
     """The context of a saver over two tiers, for other parts of the package that run operations. Not for users."""
     return saver._tiers  # noqa: SLF001
@@ -333,3 +325,61 @@ def tiers_of(saver: TwoTiers[Any]) -> Tiers:
 def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[TieredRequest]:
     """The driver that runs the saver's operations at this moment."""
     return saver._driver  # noqa: SLF001
+
+
+class Lifetime:
+    """The lifetime of a saver and its clones. A `with` over it is a call, which `close` waits for."""
+
+    def __init__(self) -> None:
+        """Begin open."""
+        self._is_closed = False
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, begin without blocks and calls: the parent's are the parent's."""
+        self._blocks, self._lock = 0, threading.RLock()  # a signal's handler may close what it interrupts
+        self.calls: int = 0
+        """Calls under way."""
+
+    def check_open(self) -> None:
+        """Check that it is open.
+
+        Raises:
+            Closed: It was closed.
+        """
+        if self._is_closed:
+            raise closed("the saver over two tiers")
+
+    def close(self) -> None:
+        """Refuse each further call. Those that were let through are counted."""
+        with self._lock:
+            self._is_closed = True
+
+    def __enter__(self) -> None:
+        """Begin a call."""
+        with self._lock:
+            self.check_open()
+            self.calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        """End a call."""
+        with self._lock:
+            self.calls = max(0, self.calls - 1)  # it may have begun before the fork
+
+    def until_idle(self, seconds: float) -> Tiered[None]:
+        """Wait while calls are under way, for at most this many seconds."""
+        deadline = time.monotonic() + seconds
+        while self.calls and time.monotonic() < deadline:
+            yield Sleep(0.01)
+
+    def enter_block(self) -> None:
+        """Begin a block, also after it was closed."""
+        with self._lock:
+            self._blocks, self._is_closed = self._blocks + 1, False
+
+    def leave_block(self) -> bool:
+        """End a block. Returns True if it was the last one, so that the saver has to be closed."""
+        with self._lock:
+            self._blocks = max(0, self._blocks - 1)
+            return not self._blocks

@@ -1,21 +1,25 @@
-"""Which threads exist in two tiers, and in which of them."""
+"""Threads in two tiers: which exist, and in which tier."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint import listing, threads
+from redis_saver._checkpoint.listing import mapped, scan_threads
 from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config, times
-from redis_saver._engine.requests import Batch, Call, Command, Page
+from redis_saver._engine.requests import Batch, Call, Command, Operation, Page, Stream
+from redis_saver._storage.context import Context
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
+from redis_saver.errors import KeyConflict, RedisSaverError, ThreadDamaged, UnsupportedFormat
 
 NAMES_PER_PAGE = 200
 
@@ -210,3 +214,69 @@ def _of_checkpoints(thread: str, found: Sequence[CheckpointTuple]) -> ThreadInfo
         interrupted=INTERRUPT in pending,
         failed=ERROR in pending,
     )
+
+
+CANNOT_BE_READ = (ThreadDamaged, KeyConflict, UnsupportedFormat)
+"""The errors that are about one thread, and not about the server."""
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """A thread that cannot be read."""
+
+    thread_id: str
+    error: RedisSaverError
+
+
+def threads_of(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo | Damaged]:
+    """The threads of one server that are looked for, each once, and all that are damaged; with SCAN, a page at a time. No values are read."""
+
+    def describe(names: Sequence[str]) -> Operation[list[ThreadInfo]]:
+        answers = yield Batch([threads.described(context, name, asked) for name in names])
+        pairs = zip(names, answers, strict=True)
+        found = [threads.info(name, answer) for name, answer in pairs if answer is not None]
+        return [one for one in found if asked.is_updated(one.updated_at)]
+
+    return _each_once(scan_threads(context), asked, describe)
+
+
+def tiered_threads(tiers: Tiers, asked: ThreadQuery) -> TieredStream[TieredThreadInfo | Damaged]:
+    """Those of two tiers."""
+    in_cold = yield from gathered(tiers)
+
+    def describe(names: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
+        return described(tiers, names, asked, in_cold)
+
+    yield from _each_once(stream_names(tiers, in_cold), asked, describe)
+
+
+def _each_once(
+    names: Generator[Any, Any, None],
+    asked: ThreadQuery,
+    describe: Callable[[Sequence[str]], Generator[Any, Any, list[Any]]],
+) -> Generator[Any, Any, None]:
+    """Describe threads, a page at once; one by one where some of the page cannot be read."""
+    seen = set[str]()
+
+    def each(page: Sequence[str]) -> Generator[Any, Any, list[Any]]:
+        new = [name for name in page if name not in seen and name.startswith(asked.prefix)]
+        seen.update(new)
+        try:
+            return (yield from describe(new)) if new else []
+        except CANNOT_BE_READ:
+            pass
+        found = list[Any]()
+        for name in new:
+            found += yield from _alone(name, describe)
+        return found
+
+    return mapped(names, each)
+
+
+def _alone(
+    name: str, describe: Callable[[Sequence[str]], Generator[Any, Any, list[Any]]]
+) -> Generator[Any, Any, list[Any]]:
+    try:
+        return (yield from describe([name]))
+    except CANNOT_BE_READ as error:
+        return [Damaged(name, error)]

@@ -16,9 +16,8 @@ from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Operation
 from redis_saver._tiered import postgres as statements
-from redis_saver._tiered import write_behind
-from redis_saver._tiered.cold_calls import calls_for, paths_in_hot
-from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
+from redis_saver._tiered.flushing import put_tombstone
 from redis_saver._tiered.intents import (
     ALL,
     Intent,
@@ -41,8 +40,16 @@ _ATTEMPTS = 5
 
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
-    if tiers.flush_queue and (yield from write_behind.delete_thread(tiers, tiers.flush_queue, thread)):
-        return
+    if (queue := tiers.flush_queue) is not None:
+        try:
+            is_deleted = yield from put_tombstone(tiers, thread)
+        except BaseException:
+            queue.note(thread)  # hot may have done it in spite of the error
+            raise
+        if is_deleted:
+            tiers.backlog.wrote(1)
+            queue.note(thread)
+            return
     intent = yield from begin_intent(tiers, thread, ALL, need="nothing")
     yield from change_cold(tiers, {thread: intent}, ColdCall("delete_thread", (thread,)))
     yield from end(tiers, thread, intent, erased(tiers, thread, intent))
@@ -56,7 +63,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     found: list[CheckpointTuple] = yield from listing.collect(stream)
     if not found:
         return
-    paths = yield from paths_in_hot(tiers.hot, source, found)
+    paths = yield from task_paths_in_hot(tiers.hot, source, found)
     if tiers.cold_is_postgres:
         paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
     intent = yield from begin_intent(tiers, target, ALL, need="nothing")

@@ -18,8 +18,7 @@ from redis_saver._store.store import context_of
 from redis_saver._store.sync import RedisStore
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import TieredDriver
-from redis_saver._tiered.requests import Tiered, TieredRequest, setup
-from redis_saver._tiered.saver import with_own_errors
+from redis_saver._tiered.requests import Tiered, TieredRequest, setup, with_own_errors
 from redis_saver._tiered_store import operations, searching
 from redis_saver._tiered_store.context import StoreTiers
 from redis_saver._tiered_store.stats import TieredStoreStats

@@ -27,8 +27,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._engine.runner import Driver
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import queue as flush_queue
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered import flushers, flushing
 from redis_saver._tiered.requests import Attempt, Outcome
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -326,7 +326,7 @@ async def test_an_ack_that_was_lost_is_repeated(tiers: Tiers) -> None:
 
 
 async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
-    return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver._context), **how)
+    return await done(tiers, uniform, flushers.scan_in_turn(uniform.saver._context), **how)
 
 
 @pytest.mark.parametrize(
@@ -347,13 +347,13 @@ async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
     """And another does when it has not gone on for a while."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation = flush_queue.scan_in_turn(uniform.saver._context)
+    operation = flushers.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
     operation.close()
     assert await looked(tiers, other) == []
     assert await looked(tiers, uniform) == ["thread"]
     tiers.later(flush_queue.SCAN_LEASE)
-    operation = flush_queue.scan_in_turn(uniform.saver._context)
+    operation = flushers.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
     tiers.later(flush_queue.SCAN_LEASE)
     assert await looked(tiers, other) == ["thread"]
@@ -363,7 +363,7 @@ async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch
     monkeypatch.setattr(flush_queue, "SCAN_LEASE", -1)
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation, sent = flush_queue.scan(uniform.saver._context, is_in_turn=True), list[Any]()
+    operation, sent = uniform.saver._context.backlog.scan(renews_lease=True), list[Any]()
     request = operation.send(await asked(uniform, next(operation)))  # the count so far was asked first
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)

@@ -56,8 +56,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.framing import pack
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import queue as flush_queue
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import Attempt
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", valkey="async")

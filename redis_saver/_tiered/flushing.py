@@ -8,15 +8,19 @@ What it may have done to cold is then done again (`lua/tiered/ack.lua`).
 
 from __future__ import annotations
 
+import copy
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from operator import index
 from typing import Any, NamedTuple
 
-from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver._checkpoint import listing, reading
+from redis_saver._checkpoint import delta, listing, reading
 from redis_saver._common import config, names
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
@@ -24,18 +28,16 @@ from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import AckReply, ClaimReply
 from redis_saver._engine.requests import Argument, Call, Command, Sleep
+from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver._storage import codec
+from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Write
+from redis_saver._storage.context import Context
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context
-from redis_saver._tiered.cold_calls import calls_for, paths_in_hot, to_put, versions_of_values
-from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.flush import coalescing
-from redis_saver._tiered.flush.opaque_copy import opened
-from redis_saver._tiered.leases import release
-from redis_saver._tiered.records import Record
+from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
-from redis_saver.errors import RedisSaverError, ThreadBusy, decoding
+from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decoding
 
 _LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
@@ -263,9 +265,9 @@ class _Claim:
 
         It coalesces only if the claim before was acked. If not, cold may have some of those records already.
         """
-        plan = coalescing.Plan({}, set())
+        plan = Plan({}, set())
         if coalesces:
-            plan = yield from coalescing.plan(self.tiers, self.thread, self.records)
+            plan = yield from plan_coalescing(self.tiers, self.thread, self.records)
         for record in self.records:
             if time.monotonic() > until or time.time() > until_by_clock:
                 return
@@ -341,7 +343,7 @@ class _Claim:
             return None
         asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
         checkpoints = yield from listing.collect(listing.list_checkpoints(hot, asked))
-        paths = yield from paths_in_hot(hot, self.thread, checkpoints)
+        paths = yield from task_paths_in_hot(hot, self.thread, checkpoints)
         for found in reversed(checkpoints):
             for call in calls_for(self._opened(found), self.thread, paths):
                 if (error := (yield from self._ask_cold(call))) is not None:
@@ -423,3 +425,126 @@ class _Claim:
             return list(given)
         by_index = {write.idx: one for write, one in zip(writes, given, strict=True)}
         return [by_index.get(index) or special[index % len(special)] for index in range(writes[-1].idx + 1)]
+
+
+class Record(NamedTuple):
+    """A note of one thing that cold does not have."""
+
+    member: bytes
+    """Its member of the index, with an `r` in place of the `c` for a checkpoint that was rolled back; `d`: the thread was deleted."""
+    score: bytes
+    """When it was written."""
+    tries: int
+    """How often cold refused it."""
+    writes: bytes | None
+    """The pending writes, if it is about writes and they still exist."""
+    chunks: Sequence[bytes] = ()
+    """What these are made of: a flat list of fields and bytes."""
+
+    def problem(self) -> DecodeError | None:
+        """What is wrong with the note, which another program may have written; None if nothing is."""
+        try:
+            with decoding("the note {!r} of what cold does not have", self.member):
+                if self.kind not in (b"c", b"w", b"r", b"d"):
+                    raise ValueError("it names neither a checkpoint, nor pending writes, nor a removal, nor a deletion")
+                if self.kind != b"d":
+                    names.component(self.place[1])
+        except DecodeError as error:
+            return error
+        return None
+
+    @property
+    def kind(self) -> bytes:
+        """`c` a checkpoint, `w` pending writes, `r` a checkpoint to remove, `d` a deletion of the thread."""
+        return self.member[:1]
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The namespace and the id of the checkpoint.
+
+        Raises:
+            DecodeError: It names none.
+        """
+        with decoding("the name {!r} of what cold does not have", self.member):
+            ns, checkpoint_id = names.components(self.member[1:])[:2]
+            return ns, checkpoint_id
+
+
+class Plan(NamedTuple):
+    """What to do with a burst."""
+
+    newest: dict[bytes, bytes]
+    """The records that cold does not need (checkpoints that are not the newest of their namespace, and their writes). Each is mapped to the
+    newest checkpoint, which cold has to get instead."""
+    whole: set[str]
+    """Namespaces in which nothing is coalesced, because the newest checkpoint needs its ancestors: a `DeltaChannel` is rebuilt from the writes to them."""
+
+
+def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:
+    """Plan which of the gathered records to coalesce."""
+    of_ns: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        if record.kind == b"c":
+            ns, checkpoint_id = record.place
+            of_ns[ns].add(checkpoint_id)
+    whole = set()
+    for ns, ids in of_ns.items():
+        if (yield from _needs_ancestors(tiers, thread, ns, max(ids))):
+            whole.add(ns)
+    newest = dict[bytes, bytes]()
+    for record in records:
+        ns, checkpoint_id = record.place if record.kind != b"d" else ("", "")
+        ids = of_ns[ns] if ns in of_ns and ns not in whole else set()
+        if checkpoint_id in ids and checkpoint_id != max(ids):
+            newest[record.member] = names.checkpoint(ns, max(ids))
+    return Plan(newest, whole)
+
+
+def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
+    try:
+        found = yield from reading.get_tuple(tiers.opaque_hot, config.to_config(thread, ns, newest))
+    except HotFailed:
+        raise
+    except RedisSaverError:  # the flusher reports it when it reads the record
+        return True
+    return found is None or delta.COUNTERS in found.metadata
+
+
+CACHE_BYTES = 16_000_000
+"""Bytes of the flusher's own chunk cache."""
+_PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
+_KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
+"""The types that LangGraph's serializer writes, or wrote once."""
+
+
+class _CarryingSerializer(OpaqueSerializer):
+    """An `OpaqueSerializer` that takes no type that cold's serializer does not know: cold would keep what it cannot read."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        kind, _ = data
+        if "+" not in kind and kind not in _KINDS:
+            raise ValueError(f"it has the type {shown(kind)}, which LangGraph's serializer does not know")
+        return super().loads_typed(data)
+
+
+def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
+    """Both savers with serializers that leave objects packed, if that is possible. Hot gets a chunk cache of its own."""
+    hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
+    own = type(cold).__module__.startswith("langgraph.checkpoint.")
+    if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
+        cold = copy.copy(cold)
+        cold.serde = OpaqueSerializer()
+        hot = hot._replace(serde=_CarryingSerializer())
+    return hot, cold
+
+
+def opened(found: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
+    """A checkpoint that was read with packed objects. All but its values are decoded here, because cold may store that as JSON."""
+    closed = OpaqueSerializer()
+
+    def open_up(value: Any) -> Any:
+        return serde.loads_typed(closed.dumps_typed(value))
+
+    checkpoint = open_up({**found.checkpoint, "channel_values": {}})
+    checkpoint["channel_values"] = found.checkpoint["channel_values"]
+    return found._replace(checkpoint=checkpoint, metadata=open_up(found.metadata))

@@ -1,4 +1,4 @@
-"""`TieredSaver`: over two blocking savers."""
+"""`TieredSaver` over two blocking savers, `AsyncTieredSaver` over two for asyncio."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import AsyncIterator, Iterator
 
 from typing_extensions import Self
 
+from redis_saver._checkpoint.aio import AsyncRedisSaver
 from redis_saver._checkpoint.sync import RedisSaver
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import name_of
-from redis_saver._tiered.capturing import capturing
-from redis_saver._tiered.drivers import SyncTieredDriver
-from redis_saver._tiered.flush.workers import BETWEEN_FLUSHES, Flusher
-from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup
-from redis_saver._tiered.saver import CLOSE_TIMEOUT, TwoTiers, with_own_errors
+from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver
+from redis_saver._tiered.flushers import BETWEEN_FLUSHES, AsyncFlusher, Flusher
+from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, capturing, setup, with_own_errors
+from redis_saver._tiered.saver import CLOSE_TIMEOUT, TwoTiers
 
 
 class TieredSaver(TwoTiers[RedisSaver]):
@@ -127,3 +127,98 @@ class TieredSaver(TwoTiers[RedisSaver]):
         self._lifetime.check_open()
         self._begin()
         return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
+
+
+class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
+    """An `AsyncRedisSaver` in front of any saver with `a...` methods.
+
+    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An `AsyncPostgresSaver`
+    is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads and children run on a loop in the
+    background, with connections of their own to Postgres. Another cold saver that is bound to a loop answers them there; where that loop
+    does not run, they raise `LoopEnded`.
+
+    With write-behind, flushers are tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in an `async with`.
+    Flushers start in a forked child with its first call on the saver.
+    """
+
+    _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
+    _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+
+    def _make_flusher(self, workers: int) -> None:
+        self._flusher = AsyncFlusher(self, self._flush_queue, workers)
+
+    async def setup(self) -> None:
+        """The same as `asetup`, so await it."""
+        await self.asetup()
+
+    async def aflush(self, timeout: float | None = None) -> int:
+        """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
+        with self._lifetime:
+            return await self._drain(timeout)
+
+    async def _drain(self, timeout: float | None) -> int:
+        return await self._driver.on_loop_of_cold(lambda: self._flusher.drain(self, timeout))
+
+    async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
+        """Close the saver in this process, as `TieredSaver.close`. An `async with` opens it again."""
+        deadline = time.monotonic() + timeout
+        self._lifetime.close()
+        await self._flusher.stop(timeout)
+        return self._closed(await self._flush_last(deadline) if self._flushes else 0)
+
+    async def _flush_last(self, deadline: float) -> int:
+        """Flush until no call is under way, which may write more, or the time is up."""
+        while True:
+            is_busy = self._lifetime.calls > 0
+            left = await self._drain(max(0.0, deadline - time.monotonic()))
+            if not is_busy or time.monotonic() >= deadline:
+                return left
+            await self._driver.arun(self._lifetime.until_idle(BETWEEN_FLUSHES))
+
+    async def __aenter__(self) -> Self:
+        """Return the saver itself. Its flusher is at work from now on, also after `aclose`."""
+        self._lifetime.enter_block()
+        if self._flushes:
+            self._flusher.again()
+            await self._driver.on_loop_of_cold(self._flusher.run)
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
+        left, is_last = 0, self._lifetime.leave_block()
+        with capturing() as captured:
+            left = await (self.aclose() if is_last else self._drain(CLOSE_TIMEOUT))
+        self._leave(left, captured.error, error)
+
+    def _begin(self) -> None:
+        """Check that hot is open, and see to it that the flusher is at work."""
+        self._driver.check_open()
+        if self._flushes and not self._flusher.is_at_work:
+            self._driver.call(self._flusher.run)
+
+    async def _abegin(self) -> None:
+        """`_begin` for asyncio."""
+        self._driver.check_open()
+        if self._flushes and not self._flusher.is_at_work:
+            await self._driver.on_loop_of_cold(self._flusher.run)
+
+    def _run(self, operation: Tiered[T], name: str = "") -> T:
+        with self._lifetime:
+            self._begin()
+            return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+
+    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
+        with self._lifetime:
+            await self._abegin()
+            return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+
+    def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
+        self._lifetime.check_open()
+        self._begin()
+        return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
+
+    async def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
+        self._lifetime.check_open()
+        await self._abegin()
+        async for item in self._driver.astream(self._counting.stream(with_own_errors(operation), name)):
+            yield item
