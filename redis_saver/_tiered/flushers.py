@@ -95,11 +95,11 @@ def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
             tiers.counts.last_error = log_text(captured.error)
     if (thread := queue.due()) is None:
         return False
-    yield from _flush_some(tiers, queue, thread)
+    yield from flush_some(tiers, queue, thread)
     return True
 
 
-def _flush_some(
+def flush_some(
     tiers: Tiers, queue: FlushQueue | None, thread: str, *, at_once: bool = False, seconds: float = math.inf
 ) -> Tiered[int]:
     """Flush some of a thread. Returns the number of records that are done: flushed or coalesced.
@@ -234,7 +234,7 @@ class Flusher:
         def work() -> None:
             with contextlib.suppress(Empty):
                 while left():
-                    operation = _flush_some(tiers, self._queue, waiting.get_nowait(), at_once=True, seconds=left())
+                    operation = flush_some(tiers, self._queue, waiting.get_nowait(), at_once=True, seconds=left())
                     done.append(driver.run(operation))
 
         helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(self._workers, len(threads)))]
@@ -348,7 +348,7 @@ class AsyncFlusher:
 
         async def work() -> None:
             for thread in waiting:
-                operation = _flush_some(tiers, self._queue, thread, at_once=True, seconds=left())
+                operation = flush_some(tiers, self._queue, thread, at_once=True, seconds=left())
                 done.append(await driver.arun(operation))
 
         workers = [asyncio.ensure_future(work()) for _ in range(min(self._workers, len(threads)))]
