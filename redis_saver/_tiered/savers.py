@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 
 from typing_extensions import Self
 
@@ -24,8 +24,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
 
     With write-behind, call `close()` at the end, or use it in a `with`.
 
-    It works before and after a fork, if `cold` does. A `PostgresSaver` does: the child makes connections of its own, with the same
-    settings. Flushers start in the child with its first call on the saver.
+    It works before and after a fork, if `cold` does. A `PostgresSaver` does: the child makes connections of its own, with
+    the same settings. Flushers start in the child with its first call on the saver.
     """
 
     _hot_class, _driver_class = RedisSaver, SyncTieredDriver
@@ -45,10 +45,10 @@ class TieredSaver(TwoTiers[RedisSaver]):
         """Flush: bring to cold all that only hot has, of all processes.
 
         Args:
-            timeout: Seconds; None: as long as it takes, also while cold is down.
+            timeout: Seconds. None: no limit, even while cold is down.
 
         Returns:
-            How many records are left: 0, unless the time was up.
+            The number of records that are left: 0, unless the time was up.
         """
         with self._lifetime:
             return self._flusher.drain(self, timeout)
@@ -68,7 +68,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
             timeout: Seconds.
 
         Returns:
-            How many records are left. 0 with `flusher=False`, and with write-through: then it flushes nothing.
+            The number of records that are left. 0 with `flusher=False`, and with write-through: then it flushes nothing.
         """
         deadline = time.monotonic() + timeout
         self._lifetime.close()
@@ -99,29 +99,19 @@ class TieredSaver(TwoTiers[RedisSaver]):
         self._leave(left, captured.error, error)
 
     def _begin(self) -> None:
-        """Check that hot is open, and see to it that the flusher is at work."""
+        """Check that hot is open, and start the flusher if it is not at work."""
         self._driver.check_open()
         if self._flushes:
             self._flusher.start()
 
-    def _run(self, operation: Tiered[T], name: str = "") -> T:
-        with self._lifetime:
-            self._begin()
-            return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
-
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
-        if self._flush_queue and name in ("put", "put_writes"):  # here a wait keeps no worker thread, and no close()
+        if self._flush_queue and name in ("put", "put_writes"):  # a wait here holds up no worker thread, and no close()
             self._lifetime.check_open()
             self._begin()
             await self._driver.arun_sleeping(self._flush_queue.wait_for_capacity(is_writing=False))
         with self._lifetime:
             self._begin()
             return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
-
-    def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
-        self._lifetime.check_open()
-        self._begin()
-        return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
     def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
         self._lifetime.check_open()
@@ -132,13 +122,13 @@ class TieredSaver(TwoTiers[RedisSaver]):
 class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """An `AsyncRedisSaver` in front of any saver with `a...` methods.
 
-    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An `AsyncPostgresSaver`
-    is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads and children run on a loop in the
-    background, with connections of their own to Postgres. Another cold saver that is bound to a loop answers them there; where that loop
-    does not run, they raise `LoopEnded`.
+    Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared so. An
+    `AsyncPostgresSaver` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads and
+    children run on a background loop, with connections of their own to Postgres. Another cold saver that is bound to a
+    loop answers them on its loop. If that loop does not run, they raise `LoopEnded`.
 
-    With write-behind, flushers are tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in an `async with`.
-    Flushers start in a forked child with its first call on the saver.
+    With write-behind, flushers are tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in
+    an `async with`. Flushers start in a forked child with its first call on the saver.
     """
 
     _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
@@ -191,7 +181,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         self._leave(left, captured.error, error)
 
     def _begin(self) -> None:
-        """Check that hot is open, and see to it that the flusher is at work."""
+        """Check that hot is open, and start the flusher if it is not at work."""
         self._driver.check_open()
         if self._flushes and not self._flusher.is_at_work:
             self._driver.call(self._flusher.run)
@@ -202,20 +192,10 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         if self._flushes and not self._flusher.is_at_work:
             await self._driver.on_loop_of_cold(self._flusher.run)
 
-    def _run(self, operation: Tiered[T], name: str = "") -> T:
-        with self._lifetime:
-            self._begin()
-            return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
-
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
         with self._lifetime:
             await self._abegin()
             return await self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
-
-    def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
-        self._lifetime.check_open()
-        self._begin()
-        return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
     async def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
         self._lifetime.check_open()
