@@ -62,9 +62,9 @@ _LOG = Log("redis_saver.tiered")
 class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     """Base class of both savers.
 
-    Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"` it
-    goes to `hot`, and a flusher brings it to `cold`. `docs/tiered.md` explains both. All writers of a thread must use
-    tiers over the same two stores; else set `verify`.
+    Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"`
+    it goes to `hot`, and a flusher brings it to `cold`. `docs/tiered.md` explains both. All writers of a thread must
+    use tiers over the same two stores; else set `verify`.
     """
 
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
@@ -92,25 +92,26 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         Args:
             hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`,
                 writes that are acknowledged before cold has them wait for replicas.
-            cold: Any other checkpoint saver, such as a `PostgresSaver` on which `setup()` was called. It decides what can
-                be stored, and how metadata come back. Its `serde` is replaced by a copy for which other OS threads may
-                change values meanwhile.
-            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it, and
-                the thread does not expire until cold has it, too.
-            on_hot_error: For write-through, if hot cannot be reached: `"raise"` its error, or `"bypass"` hot. Then reads
-                and writes under way go to cold alone. A new write raises in any case, and cold does not get it: other
-                processes may still see hot, and would believe it.
+            cold: Any other checkpoint saver, such as a `PostgresSaver` on which `setup()` was called. It decides what
+                can be stored, and how metadata come back. Its `serde` is replaced by a copy for which other OS threads
+                may change values meanwhile.
+            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
+                and the thread does not expire until cold has it, too.
+            on_hot_error: For write-through, if hot cannot be reached: `"raise"` its error, or `"bypass"` hot. Then
+                reads and writes under way go to cold alone. A new write raises in any case, and cold does not get it:
+                other processes may still see hot, and would believe it.
             verify: For writers that go straight to cold. `"on_open"`: compare the newest checkpoint in hot with cold's,
                 once per thread and namespace in this process. `"never"`: trust hot.
             flusher: For write-behind, as all that follow. True: this process flushes its own records, and those that
                 others left. False: others flush (`redis-saver flush`).
             flush_interval: Seconds for which records of a thread are gathered before they are flushed.
             flush_workers: Number of threads (conversations) that are flushed at once.
-            cold_history: Flush `"all"` checkpoints, or the `"latest"`: the newest gathered one of each namespace, with its
-                pending writes. (All of them, if a `DeltaChannel` needs them.)
+            cold_history: Flush `"all"` checkpoints, or the `"latest"`: the newest gathered one of each namespace, with
+                its pending writes. (All of them, if a `DeltaChannel` needs them.)
             max_backlog: Maximum number of records (checkpoints, pending writes of a task, deletions) that wait for
                 cold, over all processes. Each process may exceed it by a thousandth of it.
-            backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was written.
+            backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was
+                written.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.

@@ -24,8 +24,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
 
     With write-behind, call `close()` at the end, or use it in a `with`.
 
-    It works before and after a fork, if `cold` does. A `PostgresSaver` does: the child makes connections of its own, with
-    the same settings. Flushers start in the child with its first call on the saver.
+    It works before and after a fork, if `cold` does. A `PostgresSaver` does: the child makes connections of its own,
+    with the same settings. Flushers start in the child with its first call on the saver.
     """
 
     _hot_class, _driver_class = RedisSaver, SyncTieredDriver
@@ -68,7 +68,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
             timeout: Seconds.
 
         Returns:
-            The number of records that are left. 0 with `flusher=False`, and with write-through: then it flushes nothing.
+            The number of records that are left. 0 with `flusher=False`, and with write-through: then it flushes
+            nothing.
         """
         deadline = time.monotonic() + timeout
         self._lifetime.close()
@@ -123,9 +124,9 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """An `AsyncRedisSaver` in front of any saver with `a...` methods.
 
     Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared so. An
-    `AsyncPostgresSaver` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads and
-    children run on a background loop, with connections of their own to Postgres. Another cold saver that is bound to a
-    loop answers them on its loop. If that loop does not run, they raise `LoopEnded`.
+    `AsyncPostgresSaver` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads
+    and children run on a background loop, with connections of their own to Postgres. Another cold saver that is bound
+    to a loop answers them on its loop. If that loop does not run, they raise `LoopEnded`.
 
     With write-behind, flushers are tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in
     an `async with`. Flushers start in a forked child with its first call on the saver.
