@@ -1,9 +1,16 @@
 """Flushing one thread: bring its records to cold, in the order in which they were written.
 
-A record (a checkpoint, pending writes of a task, a checkpoint to remove, a deletion) is noted by its name and the time it was written. The flusher reads it, gives it to
-cold, and strikes it off if it was not written again meanwhile. So each record gets to cold at least once, and what cold gets last is what was
-written last. One flusher at a time works on a thread. A flusher that takes longer than its claim (it was stopped, or its machine slept) finds that out at the ack.
-What it may have done to cold is then done again (`lua/tiered/ack.lua`).
+A record notes a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread, and when it
+was written. The flusher reads it, gives it to cold, and strikes it off if it was not written again meanwhile. So each
+record gets to cold at least once, and cold gets last what was written last.
+
+One flusher at a time works on a thread. One that outlives its claim (it was stopped, or its machine slept) learns that
+at the ack. What it may have done to cold is then done again (`lua/tiered/ack.lua`).
+
+The flusher carries values as bytes, and does not build the objects in them. That would take most of its time, their
+classes may not be installed (`redis-saver flush`), and a strict serializer would not build them. It works if both sides
+write LangGraph's own format, and cold is one of LangGraph's own savers. These look into values only to find scalars and
+snapshots of a `DeltaChannel`.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ import copy
 import math
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from operator import index
 from typing import Any, NamedTuple
 
@@ -42,20 +49,20 @@ from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decodin
 _LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
-"""Milliseconds after which another flusher may take over a claim. A flusher begins no record after a third of them."""
+"""Length of a claim, in milliseconds. After that another flusher may take it over. Records begin in its first third."""
 DELETIONS_KEPT = 3_600_000
-"""Milliseconds for which a deletion is remembered, for flushers that may turn out to be fenced."""
+"""Milliseconds for which hot remembers a deletion, for flushers that turn out to be fenced."""
 MAX_PAUSE = 10
-"""The longest pause, in seconds, until a record that cold refused is tried again."""
+"""Longest pause before a refused record is tried again, in seconds."""
 _PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
-"""Tells whether cold answers. No checkpoint has this id."""
+"""Shows if cold answers. No checkpoint has this id."""
 
 
 class Flushed(NamedTuple):
     """The result of a claim."""
 
     left: int
-    """Records that cold still does not have; 1 if another flusher took over, because then it is not known."""
+    """Records that cold lacks. 1 if another flusher took over, because then the number is not known."""
     brought: int
     coalesced: int
     """Records that cold does not need."""
@@ -66,7 +73,7 @@ class Flushed(NamedTuple):
 
 
 def put_tombstone(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Delete a thread in hot, and note a tombstone for cold. Returns False if somebody is writing the thread to cold."""
+    """Delete a thread in hot, and note a tombstone for cold. Returns False if a writer has an intent."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     return bool((yield Call(scripts.PUT_TOMBSTONE, keys.writing, ())))
@@ -79,64 +86,64 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
         Exception: What cold raised.
         ThreadBusy: Others flushed or wrote the thread all the time.
     """
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed)
+    if flushed is None:
+        raise busy(thread)
+    if flushed.failed:
+        raise flushed.failed[0]
+
+
+def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
+    """Flush what cold takes of a thread. Returns True if cold has all now.
+
+    Records that cold refuses stay in hot, and so does a thread that others flush or write all the time.
+    """
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0)
+    return flushed is not None and not flushed.left
+
+
+def _flush_while(tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool]) -> Tiered[Flushed | None]:
+    """Flush a thread until nothing is left, or a claim's result ends it. None: others kept it busy."""
     deadline, fewest = until_busy(), math.inf
     while True:
-        done = yield from flush(tiers, thread, at_once=True)
-        if done and done.failed:
-            raise done.failed[0]
-        if done and done.left == 0:
-            return
-        if done and done.left < fewest:
-            deadline, fewest = until_busy(), done.left
+        flushed = yield from flush(tiers, thread, at_once=True)
+        if flushed and (not flushed.left or not goes_on(flushed)):
+            return flushed
+        if flushed and flushed.left < fewest:
+            deadline, fewest = until_busy(), flushed.left
         elif time.monotonic() >= deadline:
-            raise busy(thread)
-        if done is None:
+            return None
+        if flushed is None:
             yield Sleep(0.02)
 
 
 def until_busy() -> float:
-    """When who begins to wait for others to leave a thread alone raises `busy`: in as long as two claims last."""
+    """Return the deadline after which a waiter raises `busy`: after the length of two claims."""
     return time.monotonic() + 2 * FLUSH_LEASE / 1000
 
 
 def busy(thread: str) -> ThreadBusy:
-    """The error when others have flushed or written a thread for as long as two claims last."""
+    """Return the error for a thread that others have flushed or written for the length of two claims."""
     return ThreadBusy(
-        f"other processes have been flushing thread {shown(thread)} to cold, or writing it there, for {2 * FLUSH_LEASE / 1000:g} seconds; try again"
+        f"other processes have been flushing thread {shown(thread)} to cold, or writing it there, for "
+        f"{2 * FLUSH_LEASE / 1000:g} seconds; try again"
     )
 
 
-def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Flush what cold takes of a thread. Returns whether cold has all now.
-
-    Records that cold refuses stay in hot, and so does a thread that others flush or write all the time.
-    """
-    deadline, fewest = until_busy(), math.inf
-    while True:
-        done = yield from flush(tiers, thread, at_once=True)
-        if done and not done.left:
-            return True
-        if done and not done.brought + done.coalesced:
-            return False
-        if done and done.left < fewest:
-            deadline, fewest = until_busy(), done.left
-        elif time.monotonic() >= deadline:
-            return False
-        if done is None:
-            yield Sleep(0.02)
-
-
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
-    """Claim a thread and bring some of its records to cold. None: another flusher has claimed it, or a writer has an intent.
+    """Claim a thread and bring some of its records to cold.
 
-    If hot fails, the claim is released; if even that fails, the next attempt of this process goes on with it. If the operation is cancelled during a call
-    of cold, nobody knows when that call is over. Then the claim has to run out.
+    If hot fails, the claim is released; if even that fails, the next attempt of this process goes on with it. If the
+    operation is cancelled during a call of cold, nobody knows when that call is over. Then the claim has to run out.
 
     Args:
         tiers: The saver.
         thread: The thread.
-        at_once: Whether to try records that are set aside, too.
+        at_once: Also try records that are set aside.
         seconds: No record is begun after this many seconds.
+
+    Returns:
+        None if another flusher has claimed the thread, or a writer has an intent.
     """
     keys, claim = tiers.hot.keyspace.tier_keys(thread), _Claim(tiers, thread)
     token = tiers.leases.token(keys.flush)
@@ -159,9 +166,9 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     with decoding("what cold does not have of thread {!r}", claim.thread):
         bases, there, unacked, *raw = claimed
         there = index(there)
-        if any(tuple(map(type, one[:3])) != (bytes, bytes, int) for one in raw):
+        if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
             raise TypeError("a record without a name, a time and a number of tries")
-        claim.add([Record(*one) for one in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+        claim.add([Record(*fields) for fields in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not raw:
         return Flushed(there, 0, 0, ())
     if unacked:
@@ -176,7 +183,7 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
     ack = claim.ack(token)
     try:
         left = yield ack
-    except Exception:  # noqa: BLE001 - who was fenced must not miss that. Where it was acked, and that is not known, all of this claim is done again
+    except Exception:  # noqa: BLE001 - a fenced flusher must learn it; a lost reply repeats the claim
         left = yield ack
     with decoding("how much cold lacks of thread {!r}", claim.thread):
         left = index(left)
@@ -200,15 +207,15 @@ class _Claim:
         self.tiers, self.thread = tiers, thread
         self.records: Sequence[Record] = ()
         self.failed: list[tuple[Record, Exception]] = []
-        """Records that are set aside, each with its error."""
+        """Records that cold refused or hot could not read, each with its error."""
         self.unreachable: Exception | None = None
-        """The error of cold that ended the claim, because cold did not answer the probe after it."""
+        """The error of cold that ended the claim: the probe after it failed, too."""
         self._bases: Mapping[bytes, bytes] = {}
         self._filled_up: set[str] = set()
         self._removed: dict[str, Exception | None] = {}
-        """The namespaces in which checkpoints were removed, with cold's error."""
+        """Namespaces in which checkpoints were removed, each with cold's error."""
         self.is_asking_cold = False
-        """Whether a call of cold is under way. It stays true if the operation was cancelled during the call."""
+        """True during a call of cold, and for good if the operation was cancelled during one."""
         self.done: list[Record] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
         """The id (escaped) and the versions of the checkpoint that cold got last, by escaped namespace."""
@@ -216,7 +223,7 @@ class _Claim:
         self.gaps = b"0"
 
     def request(self, token: str, *, at_once: bool) -> Call:
-        """The call that claims the thread."""
+        """Return the call that claims the thread."""
         keys = self.tiers.hot.keyspace.tier_keys(self.thread)
         return Call(
             scripts.CLAIM,
@@ -225,7 +232,7 @@ class _Claim:
         )
 
     def ack(self, token: str) -> Call:
-        """The call that says in hot what cold has got, and what it refused."""
+        """Return the call that tells hot what cold got, and what it refused."""
         keys = self.tiers.hot.keyspace.tier_keys(self.thread)
         brought = [argument for record in self.done for argument in (record.member, record.score)]
         failed: list[Argument] = []
@@ -240,7 +247,7 @@ class _Claim:
         )
 
     def counted(self, left: int, seconds: float) -> Flushed:
-        """The result of the claim; it is also counted in the saver's stats."""
+        """Count the claim in the saver's stats, and return its result."""
         counts, brought = self.tiers.counts, len(self.done) - self.coalesced
         counts.flushes += 1
         counts.flushed += brought
@@ -254,16 +261,16 @@ class _Claim:
         return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
 
     def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
-        """Take over the claimed records, and what cold got last in each namespace. A record that makes no sense counts as failed at once."""
+        """Take over the claimed records, and what cold got last in each namespace. A malformed record fails at once."""
         problems = [(record, record.problem()) for record in records]
         self.records = [record for record, problem in problems if problem is None]
         self.failed = [(record, problem) for record, problem in problems if problem is not None]
         self._bases = bases
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
-        """Give the records to cold, one after the other. It ends if cold does not answer, or refuses the first two.
+        """Give the records to cold, one after the other. Ends if cold does not answer, or refuses the first two.
 
-        It coalesces only if the claim before was acked. If not, cold may have some of those records already.
+        It coalesces only if the previous claim was acked. If not, cold may have some of those records already.
         """
         plan = Plan({}, set())
         if coalesces:
@@ -285,9 +292,9 @@ class _Claim:
             self.failed.append((record, error))
             if record.kind == b"d" or (len(self.failed) > 1 and not self.done):
                 return
-        given = {record.member for record in self.done}
+        brought = {record.member for record in self.done}
         for record in self.records:
-            if plan.newest.get(record.member) in given:
+            if plan.newest.get(record.member) in brought:
                 self.done.append(record)
                 self.coalesced += 1
                 if record.kind == b"c":
@@ -296,12 +303,16 @@ class _Claim:
     def _give(self, record: Record, whole: set[str]) -> Tiered[Exception | None]:
         """Give a record to cold. Returns the error, if there is one."""
         try:
-            if record.kind == b"c" and record.place[0] in whole and (error := (yield from self._fill(record.place[0]))):
+            if (
+                record.kind == b"c"
+                and record.address[0] in whole
+                and (error := (yield from self._fill(record.address[0])))
+            ):
                 return error
             if record.kind == b"d":
                 return (yield from self._delete())
             if record.kind == b"r":
-                return (yield from self._remove(record.place[0]))
+                return (yield from self._remove(record.address[0]))
             if record.kind == b"c":
                 return (yield from self._give_checkpoint(record))
             return (yield from self._give_writes(record))
@@ -324,7 +335,7 @@ class _Claim:
         if ns not in self._removed:
             self._bases = {escaped: base for escaped, base in self._bases.items() if escaped != names.component(ns)}
             self.latest.pop(names.component(ns), None)
-            gone = [record.place[1] for record in self.records if record.kind == b"r" and record.place[0] == ns]
+            gone = [record.address[1] for record in self.records if record.kind == b"r" and record.address[0] == ns]
             call = ColdCall("delete_checkpoints", (self.thread, ns, gone))
             self._removed[ns] = yield from self._ask_cold(call)
         return self._removed[ns]
@@ -344,37 +355,37 @@ class _Claim:
         asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
         checkpoints = yield from listing.collect(listing.list_checkpoints(hot, asked))
         paths = yield from task_paths_in_hot(hot, self.thread, checkpoints)
-        for found in reversed(checkpoints):
-            for call in calls_for(self._opened(found), self.thread, paths):
+        for saved in reversed(checkpoints):
+            for call in calls_for(self._opened(saved), self.thread, paths):
                 if (error := (yield from self._ask_cold(call))) is not None:
                     return error
         self._filled_up.add(ns)
         return None
 
-    def _opened(self, found: CheckpointTuple) -> CheckpointTuple:
+    def _opened(self, saved: CheckpointTuple) -> CheckpointTuple:
         if not isinstance(self.tiers.opaque_hot.serde, OpaqueSerializer):
-            return found
-        with decoding("{}", config.address(found.config)):
-            return opened(found, self.tiers.hot.serde)
+            return saved
+        with decoding("{}", config.address(saved.config)):
+            return opened(saved, self.tiers.hot.serde)
 
     def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
-        ns, checkpoint_id = record.place
+        ns, checkpoint_id = record.address
         hot = self.tiers.opaque_hot
-        found = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
-        if found is None:  # it was pruned or deleted meanwhile
+        saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
+        if saved is None:  # it was pruned or deleted meanwhile
             return None
-        found = self._opened(found)
+        saved = self._opened(saved)
         escaped = names.component(ns)
         before = yield from self._versions_in_cold(ns, escaped)
-        versions = versions_of_values(found.checkpoint)
+        versions = versions_of_values(saved.checkpoint)
         new = {channel: version for channel, version in versions.items() if before.get(channel) != version}
-        error = yield from self._ask_cold(to_put(found, self.thread, new))
+        error = yield from self._ask_cold(to_put(saved, self.thread, new))
         if error is None:
             self.latest[escaped] = (names.component(checkpoint_id), versions)
         return error
 
     def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
-        """The channel versions of the checkpoint that cold got last in a namespace. Cold has their values."""
+        """Return the channel versions of the checkpoint that cold got last in a namespace. Cold has their values."""
         if escaped in self.latest:
             return self.latest[escaped][1]
         if (base := self._bases.get(escaped)) is None:
@@ -383,72 +394,72 @@ class _Claim:
             base_id = names.name_of(base)
         known = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
         if known is None:
-            found = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, base_id))
-            known = versions_of_values(found.checkpoint) if found else {}
+            saved = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, base_id))
+            known = versions_of_values(saved.checkpoint) if saved else {}
         return known
 
     def _give_writes(self, record: Record) -> Tiered[Exception | None]:
         if record.writes is None:  # pruned or deleted meanwhile
             return None
-        hot, place = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
-        with decoding("pending writes of {}", place):
+        hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
+        with decoding("pending writes of {}", location):
             ns, checkpoint_id, task = names.components(record.member[1:])
-            where = config.to_config(self.thread, ns, checkpoint_id)
-            writes = codec.decode_writes((names.component(task), record.writes), place)
-            allowance = Allowance(hot.limits, place)
+            target = config.to_config(self.thread, ns, checkpoint_id)
+            writes = codec.decode_writes((names.component(task), record.writes), location)
+            allowance = Allowance(hot.limits, location)
             chunks = codec.as_chunks(hot, record.chunks, self.thread)
-            given = [codec.load_write(hot, write, place, allowance, chunks)[1:] for write in writes]
+            pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
             allowance.unfold("writes", writes[-1].idx)
         if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
-            given = yield from self._filled(record.member, writes, given)
-        return (yield from self._ask_cold(ColdCall("put_writes", (where, given, task, writes[0].task_path))))
+            pairs = yield from self._filled(record.member, writes, pairs)
+        return (yield from self._ask_cold(ColdCall("put_writes", (target, pairs, task, writes[0].task_path))))
 
     def _filled(
-        self, member: bytes, writes: Sequence[Write], given: Sequence[tuple[str, Any]]
+        self, member: bytes, writes: Sequence[Write], pairs: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
-        """A task's regular writes at their indexes, with its special ones in the gaps, as they were given to put_writes."""
-        keys, hot, place = (
+        """Return a task's regular writes at their indexes, with its special ones in the gaps."""
+        keys, hot, location = (
             self.tiers.hot.keyspace.keys(self.thread),
             self.tiers.opaque_hot,
             f"thread {shown(self.thread)}",
         )
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
-        records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, place)
-        with decoding("pending writes of {}", place):
+        records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, location)
+        with decoding("pending writes of {}", location):
             special = [
-                codec.load_write(hot, write, place, allowance)[1:]
+                codec.load_write(hot, write, location, allowance)[1:]
                 for record in records
                 if record
-                for write in codec.decode_writes((names.component(""), record), place)
+                for write in codec.decode_writes((names.component(""), record), location)
             ]
         if not special:
-            return list(given)
-        by_index = {write.idx: one for write, one in zip(writes, given, strict=True)}
+            return list(pairs)
+        by_index = {write.idx: pair for write, pair in zip(writes, pairs, strict=True)}
         return [by_index.get(index) or special[index % len(special)] for index in range(writes[-1].idx + 1)]
 
 
 class Record(NamedTuple):
-    """A note of one thing that cold does not have."""
+    """A note in hot of one thing that cold lacks."""
 
     member: bytes
-    """Its member of the index, with an `r` in place of the `c` for a checkpoint that was rolled back; `d`: the thread was deleted."""
+    """Its member of the index, with `r` in place of `c` for a rolled-back checkpoint; or `d`, a deleted thread."""
     score: bytes
-    """When it was written."""
+    """The time it was written."""
     tries: int
-    """How often cold refused it."""
+    """Number of times that cold refused it."""
     writes: bytes | None
-    """The pending writes, if it is about writes and they still exist."""
+    """The pending writes that it notes, if they still exist."""
     chunks: Sequence[bytes] = ()
-    """What these are made of: a flat list of fields and bytes."""
+    """The chunks of these writes: a flat list of fields and bytes."""
 
     def problem(self) -> DecodeError | None:
-        """What is wrong with the note, which another program may have written; None if nothing is."""
+        """Return the error of a malformed note, which another program may have written; None if it is well-formed."""
         try:
             with decoding("the note {!r} of what cold does not have", self.member):
                 if self.kind not in (b"c", b"w", b"r", b"d"):
                     raise ValueError("it names neither a checkpoint, nor pending writes, nor a removal, nor a deletion")
                 if self.kind != b"d":
-                    names.component(self.place[1])
+                    names.component(self.address[1])
         except DecodeError as error:
             return error
         return None
@@ -459,11 +470,11 @@ class Record(NamedTuple):
         return self.member[:1]
 
     @property
-    def place(self) -> tuple[str, str]:
+    def address(self) -> tuple[str, str]:
         """The namespace and the id of the checkpoint.
 
         Raises:
-            DecodeError: It names none.
+            DecodeError: The member names none.
         """
         with decoding("the name {!r} of what cold does not have", self.member):
             ns, checkpoint_id = names.components(self.member[1:])[:2]
@@ -471,21 +482,21 @@ class Record(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do with a burst."""
+    """The plan for gathered records with `cold_history="latest"`."""
 
     newest: dict[bytes, bytes]
-    """The records that cold does not need (checkpoints that are not the newest of their namespace, and their writes). Each is mapped to the
-    newest checkpoint, which cold has to get instead."""
+    """Records that cold does not need: older checkpoints of a namespace, and their writes. Each maps to the newest
+    checkpoint, which cold has to get instead."""
     whole: set[str]
-    """Namespaces in which nothing is coalesced, because the newest checkpoint needs its ancestors: a `DeltaChannel` is rebuilt from the writes to them."""
+    """Namespaces in which nothing is coalesced: a `DeltaChannel` is rebuilt from writes to the ancestors."""
 
 
 def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:
-    """Plan which of the gathered records to coalesce."""
+    """Choose the gathered records to coalesce."""
     of_ns: dict[str, set[str]] = defaultdict(set)
     for record in records:
         if record.kind == b"c":
-            ns, checkpoint_id = record.place
+            ns, checkpoint_id = record.address
             of_ns[ns].add(checkpoint_id)
     whole = set()
     for ns, ids in of_ns.items():
@@ -493,7 +504,7 @@ def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tie
             whole.add(ns)
     newest = dict[bytes, bytes]()
     for record in records:
-        ns, checkpoint_id = record.place if record.kind != b"d" else ("", "")
+        ns, checkpoint_id = record.address if record.kind != b"d" else ("", "")
         ids = of_ns[ns] if ns in of_ns and ns not in whole else set()
         if checkpoint_id in ids and checkpoint_id != max(ids):
             newest[record.member] = names.checkpoint(ns, max(ids))
@@ -502,23 +513,23 @@ def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tie
 
 def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
     try:
-        found = yield from reading.get_tuple(tiers.opaque_hot, config.to_config(thread, ns, newest))
+        saved = yield from reading.get_tuple(tiers.opaque_hot, config.to_config(thread, ns, newest))
     except HotFailed:
         raise
     except RedisSaverError:  # the flusher reports it when it reads the record
         return True
-    return found is None or delta.COUNTERS in found.metadata
+    return saved is None or delta.COUNTERS in saved.metadata
 
 
 CACHE_BYTES = 16_000_000
-"""Bytes of the flusher's own chunk cache."""
+"""Size of the flusher's own chunk cache, in bytes."""
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 _KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
-"""The types that LangGraph's serializer writes, or wrote once."""
+"""Types that LangGraph's serializer writes, or wrote in earlier versions."""
 
 
 class _CarryingSerializer(OpaqueSerializer):
-    """An `OpaqueSerializer` that takes no type that cold's serializer does not know: cold would keep what it cannot read."""
+    """An `OpaqueSerializer` that refuses types unknown to cold's serializer: cold would keep what it cannot read."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         kind, _ = data
@@ -528,7 +539,7 @@ class _CarryingSerializer(OpaqueSerializer):
 
 
 def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
-    """Both savers with serializers that leave objects packed, if that is possible. Hot gets a chunk cache of its own."""
+    """Return both savers for flushers: objects stay packed if possible, and hot has a chunk cache of its own."""
     hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
     own = type(cold).__module__.startswith("langgraph.checkpoint.")
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
@@ -538,13 +549,13 @@ def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, 
     return hot, cold
 
 
-def opened(found: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
-    """A checkpoint that was read with packed objects. All but its values are decoded here, because cold may store that as JSON."""
+def opened(saved: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
+    """Decode all but the values of a checkpoint that was read packed, because cold may store that as JSON."""
     closed = OpaqueSerializer()
 
     def open_up(value: Any) -> Any:
         return serde.loads_typed(closed.dumps_typed(value))
 
-    checkpoint = open_up({**found.checkpoint, "channel_values": {}})
-    checkpoint["channel_values"] = found.checkpoint["channel_values"]
-    return found._replace(checkpoint=checkpoint, metadata=open_up(found.metadata))
+    checkpoint = open_up({**saved.checkpoint, "channel_values": {}})
+    checkpoint["channel_values"] = saved.checkpoint["channel_values"]
+    return saved._replace(checkpoint=checkpoint, metadata=open_up(saved.metadata))
