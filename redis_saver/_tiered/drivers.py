@@ -40,6 +40,7 @@ from redis_saver._tiered.requests import (
 )
 from redis_saver.errors import LoopEnded
 
+C = TypeVar("C")
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
 
@@ -267,9 +268,6 @@ async def _setup(cold: Any) -> None:
         await cold.setup()
     else:
         await asyncio.to_thread(cold.setup)
-
-
-C = TypeVar("C")
 
 
 class _Connections:
