@@ -35,7 +35,7 @@ SCAN_LEASE = 20_000
 MAX_BACKOFF = 10.0
 """Longest pause between two tries while cold takes nothing, in seconds."""
 CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
-"""Seconds, plus three times `flush_interval`, after which cold has everything, once both servers answer and flushers run.
+"""Seconds, plus three `flush_interval`s, after which cold has everything once both servers answer and flushers run.
 
 The calls themselves take more: those that hang until their client gives up, those of a long backlog, and scans of very
 many keys."""
@@ -202,7 +202,7 @@ class FlushQueue:
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str) -> None:
-        """Note that a thread may have records that cold lacks. It is due `flush_interval` seconds after the first note."""
+        """Note that cold may lack records of a thread. It is due `flush_interval` seconds after the first note."""
         if self._flushes:
             with self._lock:
                 self._wait(thread, time.monotonic() + self.flush_interval)

@@ -1,4 +1,4 @@
-"""What every operation over two tiers needs: the saver's state, and the calls that store checkpoints in cold."""
+"""Shared by the operations over two tiers: the saver's state, and the calls that store checkpoints in cold."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Fill(NamedTuple):
     since: str
     """The time in a uuid6 that was made when this process knew of the fill."""
     field: bytes = b""
-    """If hot did not have the thread: the field that a first write sets (`@complete`, or `@has_latest` and the ns)."""
+    """The field that a first write sets if hot lacked the thread: `@complete`, or `@has_latest` and the namespace."""
 
     def is_before(self, checkpoint_id: str) -> bool:
         """True if a checkpoint id was surely made after this process knew of the fill.
@@ -96,7 +96,7 @@ class Fills:
             self.learn(thread, ns, Fill(token, self.now()))
 
     def of(self, thread: str, ns: str) -> Fill | None:
-        """The last known fill of a namespace, else that of the root: of a whole thread it is the same."""
+        """Return the last known fill of a namespace, else that of the root: of a whole thread it is the same."""
         by_ns = self._threads.get(thread, {})
         return by_ns.get(ns) or by_ns.get("")
 
@@ -172,18 +172,18 @@ class Tiers:
 
 
 def known_fill(tiers: Tiers, address: Address, checkpoint_id: str | None = None) -> Fill | None:
-    """The last fill of a namespace that a write may rely on; a put only if its checkpoint's id was made later."""
+    """Return the last fill of a namespace that a write may rely on; a put only if its checkpoint's id is newer."""
     fill = tiers.fills.of(address.thread_id, address.checkpoint_ns)
     return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
 
 
 def newest_of(ns: str) -> bytes:
-    """The field that says that hot has the newest checkpoint of a namespace."""
+    """Return the field that says that hot has the newest checkpoint of a namespace."""
     return b"@has_latest" + names.component(ns)
 
 
 def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
-    """Run an operation over hot. If hot fails and may be bypassed, give the operation up, because cold has what matters."""
+    """Run an operation over hot. If hot fails and may be bypassed, give it up, because cold has what matters."""
     try:
         yield from operation
     except HotFailed:

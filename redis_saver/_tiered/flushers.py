@@ -38,7 +38,7 @@ from redis_saver._tiered.stats import Counts
 from redis_saver.errors import LoopEnded
 
 _STEPS = 4
-"""How often in each `flush_interval` a worker looks whether a thread is due."""
+"""Number of times per `flush_interval` that a worker looks for a thread that is due."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
 """Shortest and longest pause between two tries of a drain, in seconds. It doubles with each try."""
 TO_END = 1.0

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 
 
 class SingleFlight(NamedTuple):
-    """Work that concurrent callers with the same key wait for. Reply: its result for the first one, None for the others."""
+    """Work that concurrent callers with one key wait for. Reply: its result for the first caller, else None."""
 
     key: tuple[str, ...]
     make: Callable[[], Tiered[Any]]

@@ -1,4 +1,4 @@
-"""What `TieredSaver` and `AsyncTieredSaver` share: a saver of ours that answers, in front of one that remembers."""
+"""Base of `TieredSaver` and `AsyncTieredSaver`: a saver of ours that answers, in front of one that remembers."""
 
 from __future__ import annotations
 
