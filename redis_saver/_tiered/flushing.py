@@ -168,7 +168,7 @@ def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> T
         there = index(there)
         if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
             raise TypeError("a record without a name, a time and a number of tries")
-        claim.add([Record(*fields) for fields in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+        claim.add([BacklogRecord(*fields) for fields in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
     if not raw:
         return Flushed(there, 0, 0, ())
     if unacked:
@@ -205,8 +205,8 @@ class _Claim:
 
     def __init__(self, tiers: Tiers, thread: str) -> None:
         self.tiers, self.thread = tiers, thread
-        self.records: Sequence[Record] = ()
-        self.failed: list[tuple[Record, Exception]] = []
+        self.records: Sequence[BacklogRecord] = ()
+        self.failed: list[tuple[BacklogRecord, Exception]] = []
         """Records that cold refused or hot could not read, each with its error."""
         self.unreachable: Exception | None = None
         """The error of cold that ended the claim: the probe after it failed, too."""
@@ -216,7 +216,7 @@ class _Claim:
         """Namespaces in which checkpoints were removed, each with cold's error."""
         self.is_asking_cold = False
         """True during a call of cold, and for good if the operation was cancelled during one."""
-        self.done: list[Record] = []
+        self.done: list[BacklogRecord] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
         """The id (escaped) and the versions of the checkpoint that cold got last, by escaped namespace."""
         self.coalesced = 0
@@ -260,7 +260,7 @@ class _Claim:
             errors.append(self.unreachable)
         return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
 
-    def add(self, records: Sequence[Record], bases: Mapping[bytes, bytes]) -> None:
+    def add(self, records: Sequence[BacklogRecord], bases: Mapping[bytes, bytes]) -> None:
         """Take over the claimed records, and what cold got last in each namespace. A malformed record fails at once."""
         problems = [(record, record.problem()) for record in records]
         self.records = [record for record, problem in problems if problem is None]
@@ -300,7 +300,7 @@ class _Claim:
                 if record.kind == b"c":
                     self.gaps = b"1"
 
-    def _give(self, record: Record, whole: set[str]) -> Tiered[Exception | None]:
+    def _give(self, record: BacklogRecord, whole: set[str]) -> Tiered[Exception | None]:
         """Give a record to cold. Returns the error, if there is one."""
         try:
             if (
@@ -368,7 +368,7 @@ class _Claim:
         with decoding("{}", config.address(saved.config)):
             return opened(saved, self.tiers.hot.serde)
 
-    def _give_checkpoint(self, record: Record) -> Tiered[Exception | None]:
+    def _give_checkpoint(self, record: BacklogRecord) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.address
         hot = self.tiers.opaque_hot
         saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
@@ -398,7 +398,7 @@ class _Claim:
             known = versions_of_values(saved.checkpoint) if saved else {}
         return known
 
-    def _give_writes(self, record: Record) -> Tiered[Exception | None]:
+    def _give_writes(self, record: BacklogRecord) -> Tiered[Exception | None]:
         if record.writes is None:  # pruned or deleted meanwhile
             return None
         hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
@@ -438,7 +438,7 @@ class _Claim:
         return [by_index.get(index) or special[index % len(special)] for index in range(writes[-1].idx + 1)]
 
 
-class Record(NamedTuple):
+class BacklogRecord(NamedTuple):
     """A note in hot of one thing that cold lacks."""
 
     member: bytes
@@ -491,7 +491,7 @@ class Plan(NamedTuple):
     """Namespaces in which nothing is coalesced: a `DeltaChannel` is rebuilt from writes to the ancestors."""
 
 
-def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[Record]) -> Tiered[Plan]:
+def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[BacklogRecord]) -> Tiered[Plan]:
     """Choose the gathered records to coalesce."""
     of_ns: dict[str, set[str]] = defaultdict(set)
     for record in records:

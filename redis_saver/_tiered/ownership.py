@@ -98,7 +98,7 @@ def _roll_back(tiers: Tiers, thread: str, run_id: str) -> Tiered[None]:
             removal.revision if removal else b"",
             b"1" if asked else b"",
             len(in_cold),
-            *(names.checkpoint(*place) for place in in_cold),
+            *(names.checkpoint(ns, checkpoint_id) for ns, checkpoint_id in in_cold),
             *first,
         )
         answer = yield Call(scripts.ROLL_BACK, (*keys.writing, keys.flush), arguments)

@@ -378,7 +378,8 @@ class Lifetime:
     def __enter__(self) -> None:
         """Begin a call."""
         with self._lock:
-            self.check_open()
+            if self._is_closed:
+                self.check_open()
             self.calls += 1
 
     def __exit__(self, *_: object) -> None:
