@@ -3,11 +3,11 @@
 local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kept longer than its thread would be
 
 -- Ends an intent.
--- It is given up where the intent was conflicted, or is gone: then others may have believed what was here. The others who are writing it
--- are to give it up, too: what they know of it is no more. What cold does not have is not given up: then an intent stays as if its writer
--- were gone, and who reads next brings it to cold before (fill_lease.lua).
--- newest: the field to set if this server is known to have what it says, or ''; fill: its value; the rest as
--- end_intent.lua takes it.
+-- If the intent was conflicted, or is gone, others may have believed what was here, so the thread is given up. Its
+-- other writers have to give it up, too: what they know of it is gone. A dirty thread is not given up. Then an intent
+-- stays, as if its writer were gone, and the next reader brings the thread to cold first (fill_lease.lua).
+-- newest: the field to set if this server is known to have what it says, or ''; fill: its value. The others are those
+-- of end_intent.lua.
 -- Returns 1 if the thread is believed again, unless there are other intents, else 0.
 local function end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
   local own

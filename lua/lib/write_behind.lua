@@ -2,8 +2,8 @@
 
 --- @include lib/tiers
 
--- Checks that this server may acknowledge a write: nobody writes the thread to cold at this moment, cold has all else
--- of it, and this server lacks nothing that belongs to the write.
+-- Checks that this server may acknowledge a write: nobody writes the thread to cold now, cold has the rest of it, and
+-- this server lacks nothing that belongs to the write.
 -- fill: the token of a fill that the caller knows, or ''; gain: the field that the write sets if nothing happened since
 -- that fill lease was given. ns: an escaped namespace.
 -- needed: a field of the data, or '': without it the write is not complete, unless the thread is whole.
@@ -13,7 +13,8 @@
 -- Returns the field to set and its value, or nil if the write has to go to cold first.
 local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint)
   if redis.call('EXISTS', intents) == 1 then return nil end
-  local found = redis.call('HMGET', data, '@state', '@cold_backed', '@deferred_ttl', '@complete', '@has_latest' .. ns, needed)
+  local latest = '@has_latest' .. ns
+  local found = redis.call('HMGET', data, '@state', '@cold_backed', '@deferred_ttl', '@complete', latest, needed)
   local there, home, is_dirty, whole, newest, has_needed = unpack(found, 1, 6)
   if there and (not home or is_dirty and redis.call('EXISTS', dirty) == 0) then return nil end
   local granted = redis.call('HMGET', lease, 'token', 'barrier')
@@ -25,7 +26,7 @@ local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_
   return '@cold_backed', '1'
 end
 
--- Notes members of the index that cold does not have yet, in this order and behind all others: by microseconds of the clock.
+-- Notes members of the index that cold lacks, in this order and after all others: by microseconds of the clock.
 local function note(dirty, members)
   local now, last = redis.call('TIME'), redis.call('ZRANGE', dirty, -1, -1, 'WITHSCORES')
   local stamp = math.max(now[1] * 1000000 + now[2], (tonumber(last[2]) or 0) + 1)

@@ -1,4 +1,5 @@
--- Notes what cold has got of a thread, and what it would not take. Where nothing is left the thread gets its deadline back.
+-- Strikes off the records of a thread that cold has got, and sets aside those that it refused. If none is left, the
+-- thread gets its deadline back.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -6,18 +7,20 @@
 -- KEYS[4] flush      hash        <prefix>:{<thread>}:flush
 -- KEYS[5] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the flusher's own
--- ARGV[2] n          how many records cold has got
--- ARGV[3] m          how many it would not take
+-- ARGV[2] n          number of records that cold has got
+-- ARGV[3] m          number of records that it refused
 -- ARGV[4] kept       milliseconds for which a deletion, or a roll-back, is remembered
--- ARGV[5] gaps       '1' where checkpoints are among the n that were coalesced
--- ARGV[6..]          n pairs: a member, its score when it was taken; m triples: a member, the milliseconds until it is tried again,
---                    the error; then pairs: a namespace, escaped, the escaped id of the checkpoint that cold got last there
+-- ARGV[5] gaps       '1' if coalesced checkpoints are among the n
+-- ARGV[6..]          n pairs: a member, its score when it was taken; m triples: a member, the milliseconds until it is
+--                    tried again, the error; then pairs: a namespace, the id of the checkpoint that cold got last
+--                    there, both escaped
 --
--- A record that was written again meanwhile stays. Where another flusher has taken over, what this one may have written over in cold
--- is to be brought there again; where it deleted the thread there, all that is here; and a thread that is to be deleted, or was before it began
--- anew, is to be deleted again. The latter not while somebody has a write intent: cold may have what is not here. What was rolled back,
--- and this flusher may have brought there later, is to be removed again.
--- Returns how many records are left, or
+-- A record that was written again meanwhile stays. If another flusher has taken over, these are noted again:
+-- - what this flusher may have overwritten in cold; if it deleted the thread there, all that is here;
+-- - the deletion of the thread, if it is due, or was due before the thread began anew. Not while somebody has a write
+--   intent: cold may have what is not here;
+-- - removals of rolled-back checkpoints, which this flusher may have brought to cold late.
+-- Returns the number of records that are left, or
 --   FENCED  -1  another flusher had taken over
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -42,7 +45,7 @@ if not own then
   for i = 1, #tried do has_deleted = has_deleted or tried[i] == 'd' end
   local deleted, again = redis.call('EXISTS', intents) == 0 and redis.call('HGET', flush, 'deleted'), {}
   local is_whole = meta and redis.call('HEXISTS', data, '@complete') == 1
-  local has_tombstone = redis.call('ZSCORE', dirty, 'd') -- another may just have deleted it in cold, and not said so yet
+  local has_tombstone = redis.call('ZSCORE', dirty, 'd') -- another flusher may have deleted it in cold, unacked
   if has_tombstone or deleted and (not meta and deleted == '1' or is_whole) then again[1] = 'd' end
   if again[1] or has_deleted then
     if meta then add_all(index, data, again) end
@@ -54,7 +57,7 @@ if not own then
       if known then again[#again + 1] = tried[i] end
     end
   end
-  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- who is writing it through is to note that
+  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- its writer notes what it writes
     redis.call('HSET', flush, 'fenced', '1')
     if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
   end
@@ -74,8 +77,12 @@ for i = 6, ASIDE, 2 do
   if tonumber(redis.call('ZSCORE', dirty, member) or 0) == tonumber(ARGV[i + 1]) then
     redis.call('ZREM', dirty, member)
     if member == 'd' then redis.call('HSET', flush, 'deleted', '1')
-    elseif redis.call('HEXISTS', flush, 'deleted') == 1 then redis.call('HSET', flush, 'deleted', '2') end -- and begun again
-    if string.byte(member) == 114 then redis.call('HDEL', data, '@flushed_head' .. string.sub(member, 2, (string.find(member, '%z')))) end -- r
+    elseif redis.call('HEXISTS', flush, 'deleted') == 1 then -- and begun again
+      redis.call('HSET', flush, 'deleted', '2')
+    end
+    if string.byte(member) == 114 then -- r
+      redis.call('HDEL', data, '@flushed_head' .. string.sub(member, 2, (string.find(member, '%z'))))
+    end
   end
   aside = aside - redis.call('HDEL', flush, 'x' .. member)
 end
@@ -93,8 +100,8 @@ if aside ~= 0 then
 end
 redis.call('HDEL', flush, 'token', 'until')
 local left = redis.call('ZCARD', dirty)
-if meta and not redis.call('ZSCORE', dirty, 'd') then -- else it is still to be deleted in cold, with what this claim brought there
-  if left == 0 or redis.call('HEXISTS', flush, 'fenced') == 0 then -- else it may have been deleted there, and is to be brought again
+if meta and not redis.call('ZSCORE', dirty, 'd') then -- else cold still has to delete it, with what this claim brought
+  if left == 0 or redis.call('HEXISTS', flush, 'fenced') == 0 then -- else cold may have deleted it, and gets it again
     for i = BASES + 1, #ARGV, 2 do redis.call('HSET', data, '@flushed_head' .. ARGV[i], ARGV[i + 1]) end
   end
   if gaps == '1' then redis.call('HSET', data, '@cold_gaps', '1') end
@@ -104,7 +111,9 @@ if left == 0 then
   redis.call('UNLINK', flush)
   if remembered[1] then redis.call('HSET', flush, 'deleted', remembered[1]) end
   if remembered[2] and redis.call('EXISTS', intents) == 1 then redis.call('HSET', flush, 'fenced', '1') end
-  if remembered[3] and now - string.sub(remembered[3], 1, 15) < tonumber(kept) then redis.call('HSET', flush, 'removed', remembered[3]) end
+  if remembered[3] and now - string.sub(remembered[3], 1, 15) < tonumber(kept) then
+    redis.call('HSET', flush, 'removed', remembered[3])
+  end
   redis.call('PEXPIRE', flush, kept)
   if meta and redis.call('ZCARD', index) == 1 then -- a roll-back left nothing of it
     redis.call('UNLINK', index, data)

@@ -1,4 +1,4 @@
--- Says that a thread is being written where this server does not see it: until it is done, what is here is not to be believed.
+-- Notes that a writer writes a thread to cold. Until it is done, readers do not believe what is here.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -8,21 +8,24 @@
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1] token      the writer's own
 -- ARGV[2] default    the saver's TTL in milliseconds, or ''
--- ARGV[3] writes     the beginning of the members of a checkpoint's pending writes, or ''
+-- ARGV[3] writes     prefix of the members of a checkpoint's pending writes, or ''
 -- ARGV[4] fill_token of the fill lease that the caller was given when there was nothing, or ''
 -- ARGV[5] record     16 bytes that name what is written; sixteen * for all of the thread
--- ARGV[6] need       'all' where cold must have all that was coalesced; 'nothing' where the thread is deleted next; else ''
+-- ARGV[6] need       'all' if cold must have all that was coalesced; 'nothing' if the thread is deleted next; else ''
 -- ARGV[7] gone       milliseconds after which a writer is gone
 --
--- An intent is 15 digits of milliseconds, '-', or '!' where it is conflicted, the record, the token. Two intents about one record spoil
--- each other, as their writes may reach cold and this server in different orders.
--- Returns {code, 1 if those writes were brought back else 0, 1 if nothing happened since that fill lease else 0}, with what cold has of the thread:
---   ABSENT     0  who knows: the thread is not here
+-- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted), the record, and the token. Two intents about
+-- one record conflict, as their writes may reach cold and this server in different orders.
+-- Returns {code, 1 if those writes were brought back else 0, 1 if nothing happened since that fill lease else 0}. The
+-- code says what cold has of the thread:
+--   ABSENT     0  unknown: the thread is not here
 --   COMPLETE   1  all values that are here
---   PARTIAL    2  not what was coalesced; or another changes all of the thread there, or may have
---   BEHIND     3  not what was written last: it has to get that first; nothing was done, but that the thread is not written behind for some seconds
---   UNNOTED    4  nothing, as the thread is from before there were tiers (or what was noted for it is gone): all is noted now; else as BEHIND
---   WAIT       5  not what was coalesced, and cannot get that while others write the thread: nothing was done
+--   PARTIAL    2  not what was coalesced; or another writer changes all of the thread there, or may have
+--   BEHIND     3  not what was written last, and it has to get that first. There is no intent, but for some seconds the
+--                 thread is not written behind
+--   UNNOTED    4  nothing: the thread is from before there were tiers, or its notes are gone. All is noted now; else as
+--                 BEHIND
+--   WAIT       5  not what was coalesced, and it cannot get that while others write the thread: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: owned.
 
@@ -46,8 +49,8 @@ local function first(code)
   return { code, 0, 0 }
 end
 
--- Drops an earlier intent of this token, and conflicts with those of others about the same record. Returns the state of the new one: '-'; '!' where it is
--- conflicted, too; ALL_CHANGES where that is by one who changes all of the thread.
+-- Drops an earlier intent of this token, and conflicts with those of others about the same record. Returns the state of
+-- the new one: '-'; '!' if it is conflicted, too; ALL_CHANGES if it conflicts with a change of all of the thread.
 local function conflict_others(others)
   local all, state = string.rep('*', 16), '-'
   for _, other in ipairs(others) do
@@ -104,7 +107,7 @@ if state == ALL_CHANGES then state, has = '!', PARTIAL end
 local still = fill_token ~= '' and redis.call('HGET', lease, 'token') == fill_token
 redis.call('UNLINK', lease)
 if redis.call('HEXISTS', flush, 'deleted') == 1 then
-  redis.call('HSET', flush, 'deleted', '2') -- and begun again, maybe in cold alone: a fenced flusher must not delete that
+  redis.call('HSET', flush, 'deleted', '2') -- begun again, maybe in cold alone: a fenced flusher must not delete it
 end
 local stamp = string.format('%015.0f', now)
 redis.call('ZADD', intents, 0, stamp .. state .. record .. token)

@@ -1,21 +1,21 @@
--- Takes what cold does not have yet of a thread, for one flusher at a time.
+-- Claims a thread for one flusher, and returns records that cold lacks.
 --
 -- KEYS[1] data       hash        <prefix>:{<thread>}:data
 -- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
 -- KEYS[4] intents    sorted set  <prefix>:{<thread>}:intents
--- ARGV[1] token      the flusher's own; who asks again with that of its last claim goes on with that
--- ARGV[2] length     milliseconds for which no other may
--- ARGV[3] most       how many records; fewer where they hold megabytes
--- ARGV[4] now        '1' to take also what was set aside and is not due yet
+-- ARGV[1] token      the flusher's own; with the token of its last claim it goes on with that claim
+-- ARGV[2] length     length of the claim in milliseconds
+-- ARGV[3] most       maximum number of records; fewer if they hold megabytes
+-- ARGV[4] now        '1' to take also records that are set aside and not due yet
 -- ARGV[5] gone       milliseconds after which a writer is gone
 --
--- Returns {bases, how many records there are, 1 where cold may have half of them already, record...}; record: its member of the index (d,
--- first of all: the thread was deleted), its score, the tries it was set aside after, and, of writes, their record (nil where it is gone), and a flat
--- list of (field, bytes) of the chunks that they are made of.
--- bases: flat, namespaces and the id of the checkpoint that cold got last there, both escaped. Or
---   BUSY  1  another flusher is at work, or a writer between cold and here: a fenced flusher may have undone in cold what that wrote, so this is
---            noted, too, before anything is taken
+-- Returns {bases, number of records, 1 if cold may have half of them already, record...}, or
+--   BUSY  1  another flusher is at work, or a writer has an intent: a fenced flusher may have undone in cold what that
+--            writer wrote, so its write is noted, too, before anything is taken
+-- A record: its member of the index (`d`, the first of all: the thread was deleted), its score, the number of refusals,
+-- and for writes their record (nil if it is gone) and a flat list of (field, bytes) of its chunks.
+-- The bases: a flat list of namespaces, each with the id of the checkpoint that cold got last there, both escaped.
 -- Errors: none of ours.
 
 --- @include lib/chunks
@@ -40,7 +40,8 @@ for _, intent in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEB
 end
 redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
 local unacked = held[1] or redis.call('HEXISTS', flush, 'fenced') == 1
-local answer, bases, seen, aside, from, has_tombstone = { {}, redis.call('ZCARD', dirty), unacked and 1 or 0 }, {}, {}, redis.call('HLEN', flush) > 0, 0, false
+local answer, bases, seen = { {}, redis.call('ZCARD', dirty), unacked and 1 or 0 }, {}, {}
+local aside, from, has_tombstone = redis.call('HLEN', flush) > 0, 0, false
 repeat
   local members = redis.call('ZRANGE', dirty, from, from + PAGE - 1, 'WITHSCORES')
   from = from + PAGE

@@ -1,4 +1,5 @@
--- Notes that cold is to get all of a thread that only this server has, from before there were tiers, or as what was noted for cold is gone.
+-- Notes all of a thread for cold, if only this server has it: from before there were tiers, or because its notes are
+-- gone.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -6,7 +7,7 @@
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
 --
--- Returns 1 where it is noted, 0 where it is no such thread, or is being written through tiers.
+-- Returns 1 if it is noted, 0 if it is no such thread, or is being written through tiers.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -16,7 +17,8 @@ local index, data, intents, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], K
 
 local meta, problem, found = open_thread(index, data, '@cold_backed')
 if problem then -- where cold may have it, whoever reads it repairs it
-  local is_lost = string.find(problem.err, '^DAMAGED') and redis.call('EXISTS', data) == 1 and redis.call('HEXISTS', data, '@cold_backed') == 0
+  local is_hot_alone = redis.call('EXISTS', data) == 1 and redis.call('HEXISTS', data, '@cold_backed') == 0
+  local is_lost = is_hot_alone and string.find(problem.err, '^DAMAGED')
   return is_lost and problem or 0
 end
 local is_only_here = meta and (not found[4] or meta.dirty and redis.call('EXISTS', dirty) == 0)

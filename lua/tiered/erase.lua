@@ -9,9 +9,9 @@
 -- ARGV[1] token      the writer's own
 -- ARGV[2] kept       milliseconds for which the deletion is remembered
 --
--- What a fenced flusher noted meanwhile is to be deleted in cold once more; and where there were flushers, the deletion is remembered
--- for those that will.
--- Returns 0, as end_intent.lua does where a thread is given up.
+-- If a fenced flusher noted something meanwhile, the thread is deleted in cold once more. If there were flushers, the
+-- deletion is remembered, for those that turn out to be fenced.
+-- Returns 0, as end_intent.lua does if a thread is given up.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

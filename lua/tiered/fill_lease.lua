@@ -1,5 +1,5 @@
--- Asks for a fill lease to bring back a checkpoint that is not here. What has write intents of writers who are gone is given up first, but not what
--- cold does not have: that goes there before, and the intents stay until then.
+-- Gives a reader a fill lease, to bring back a checkpoint that is not here. A thread with write intents of dead writers
+-- is given up first, but not while cold lacks some of it: cold gets that before, and the intents stay until then.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -8,7 +8,7 @@
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] token      the reader's own
 -- ARGV[2] oldest     milliseconds after which a writer is gone
--- ARGV[3] length     milliseconds that the fill lease is good for
+-- ARGV[3] length     length of the fill lease in milliseconds
 -- ARGV[4] ns         namespace of the checkpoint, escaped
 -- ARGV[5] id         its id, escaped, or '' for the newest
 --
@@ -16,7 +16,7 @@
 --   WRITING  0  the thread is being written to cold
 --   GRANTED  1  the fill lease is given; it ends with the next write, deletion or fill lease
 --   HERE     2  hot can answer by now
---   BEHIND   3  cold is behind with what was asked for: it lacks records of the namespace, or has not removed what was rolled back
+--   BEHIND   3  cold is behind: it lacks records of the namespace, or has not removed what was rolled back
 -- Errors: none of ours.
 
 --- @include lib/tiers
@@ -48,7 +48,8 @@ if #lags == MAX_RECORDS then return BEHIND end
 for _, member in ipairs(lags) do
   if string.sub(member, 2, #ns + 1) == ns then return BEHIND end
 end
-redis.call('HDEL', lease, 'barrier') -- a write: a full server refuses a script that would grow, unless it has begun to write
+-- A write first, in any case: a full server refuses commands that grow, unless the script has begun to write.
+redis.call('HDEL', lease, 'barrier')
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)
 return GRANTED

@@ -13,7 +13,7 @@
 local unflushed = KEYS[1]
 local result, records, before, length = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 
--- A number of the count; 0 where another program wrote something else.
+-- A number of the count; 0 if another program wrote something else.
 local function number(text)
   local value = tonumber(text or '')
   return value and math.abs(value) < 1e15 and value or 0
@@ -22,6 +22,8 @@ end
 redis.call('PERSIST', unflushed) -- a full server refuses a script that would grow, unless it has begun to write
 local written = number(redis.call('HGET', unflushed, 'written'))
 if before > written then before = 0 end -- the count was lost meanwhile, and begun anew
-redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', before - records), 'scan', result)
+local flushed = before - records
+redis.call('HSET', unflushed, 'written', string.format('%.0f', written), 'flushed', string.format('%.0f', flushed))
+redis.call('HSET', unflushed, 'scan', result)
 redis.call('PEXPIRE', unflushed, length)
 return 1

@@ -1,11 +1,12 @@
--- Releases what the holder of a token was given of a thread: a flusher's claim, a writer's intent. For who will not use it.
+-- Releases what a token holds of a thread and will not use: a flusher's claim, a writer's intent.
 --
 -- KEYS[1] flush      hash        <prefix>:{<thread>}:flush
 -- KEYS[2] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the holder's own
 --
--- The claim is over now, for the next to take, who still learns that it was not acked. An intent is gone: nothing was written to cold by its writer.
--- Returns 1 where it held anything, else 0. A full server takes it, too.
+-- Another flusher may claim the thread at once, and still learns that this claim was not acked. The intent is gone: its
+-- writer wrote nothing to cold.
+-- Returns 1 if it held anything, else 0. A full server takes it, too.
 -- Errors: none of ours.
 
 local flush, intents = KEYS[1], KEYS[2]

@@ -1,14 +1,14 @@
--- Gives up what is left here of a damaged thread that cold has. Between the look at it and this others may have repaired it, and written it
--- behind: that stays. What has a write intent was written through cold, which has what there is of it, if only that it was deleted.
+-- Gives up what is left here of a damaged thread that cold has. If others have repaired it meanwhile, and written it
+-- behind, it stays. A thread with a write intent was written through cold, so cold has it, or has deleted it.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1] in_cold    '1' where cold is known to have it
+-- ARGV[1] in_cold    '1' if cold is known to have it
 --
 -- Returns
---   ASK_COLD  0  cold is to be asked whether it has the thread
+--   ASK_COLD  0  the caller has to ask cold if it has the thread
 --   GIVEN_UP  1  nothing is left
 --   DIRTY     2  it is dirty and can be opened: it was repaired by others, or its damage lies deeper
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.

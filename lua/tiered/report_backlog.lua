@@ -7,14 +7,16 @@
 -- ARGV[4] max        the write is admitted, and counted, if fewer records are left than this; 0 if there is no write
 -- ARGV[5] length     milliseconds for which the count is kept
 --
--- A later scan may have seen what was flushed, so this is then left out. The count may be too high until the next scan, never too low.
--- Returns {records left, 1 if the write is admitted, records written in all, the result of the last scan or ''}. A full server takes it, too.
+-- A later scan may have seen what was flushed. Then that is left out: until the next scan the count may be too high,
+-- but never too low.
+-- Returns {records left, 1 if the write is admitted, records written in all, the result of the last scan or ''}. A full
+-- server takes it, too.
 -- Errors: none of ours.
 
 local unflushed = KEYS[1]
 local written, flushed, scan, max, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
--- A number of the count; 0 where another program wrote something else.
+-- A number of the count; 0 if another program wrote something else.
 local function number(text)
   local value = tonumber(text or '')
   return value and math.abs(value) < 1e15 and value or 0

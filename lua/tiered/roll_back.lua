@@ -13,7 +13,8 @@
 --
 -- A note is the member of the index with an r in place of the c. Cold gets the ids, not the run: a deletion by ids that
 -- comes late removes nothing that was written later.
--- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does; the first four count what was removed here. Or
+-- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does; the first four count what was
+-- removed here. Or
 --   CHANGED  0  the thread is not at that revision: nothing was done
 --   UNKNOWN  1  the thread is not all here, so the caller has to ask cold: nothing was done
 --   WRITING  2  somebody has a write intent: nothing was done

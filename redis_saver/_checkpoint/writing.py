@@ -79,19 +79,19 @@ def put(
     where = config.address(given)
     writer = writer_of_put(context, where, given, checkpoint, metadata)
     by = Variant(scripts.PUT, context.keyspace.keys(where.thread_id), writer)
-    yield from store(context, by, where, given, checkpoint, metadata, new_versions)
+    yield from store(context, where, given, checkpoint, metadata, new_versions, by)
     remember_loop(context, where, checkpoint, metadata)
     return config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
 
 
 def store(
     context: Context,
-    by: Variant,
     where: Address,
     given: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
+    by: Variant,
 ) -> Operation[bool]:
     """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
@@ -99,12 +99,12 @@ def store(
 
     Args:
         context: The saver.
-        by: The script that stores it.
         where: The parent, as the config says.
         given: The config.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
+        by: The script that stores it.
 
     Returns:
         False if the script refused the checkpoint.
@@ -339,7 +339,7 @@ def put_writes(
     if writes:
         writer = writer_of(context, where.thread_id, config.thread_owner(given))
         by = Variant(scripts.PUT_WRITES, context.keyspace.keys(where.thread_id), writer)
-        yield from store_writes(context, by, where, given, writes, task_id, task_path)
+        yield from store_writes(context, where, given, writes, task_id, task_path, by)
 
 
 def address_of_writes(given: RunnableConfig) -> Address:
@@ -359,12 +359,12 @@ def address_of_writes(given: RunnableConfig) -> Address:
 
 def store_writes(
     context: Context,
-    by: Variant,
     where: Address,
     given: RunnableConfig,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
     task_path: str,
+    by: Variant,
 ) -> Operation[bool]:
     """Store a list of pending writes that is not empty. The result is that of `store`."""
     check_names(context, where)

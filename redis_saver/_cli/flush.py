@@ -23,9 +23,9 @@ from redis_saver._cli.servers import Cold, Hot, Refused, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
 from redis_saver._common.display import printable, shown
-from redis_saver._tiered.context import ColdHistory
+from redis_saver._tiered.backlog import ColdHistory
+from redis_saver._tiered.savers import TieredSaver
 from redis_saver._tiered.stats import Stats
-from redis_saver._tiered.sync import TieredSaver
 
 ASKED_EVERY = 5.0
 """Seconds between two looks at the servers."""

@@ -43,7 +43,7 @@ from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, state_of
-from redis_saver._tiered.all_threads import Damaged
+from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 OTHER_PREFIX = "see whether --prefix, and the database in --redis, are those of the saver"

@@ -18,7 +18,7 @@ from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
 from redis_saver._inspector.values import state_of
 from redis_saver._storage.context import Context
-from redis_saver._tiered.all_threads import Damaged, threads_of
+from redis_saver._tiered.thread_info import Damaged, threads_of
 
 MAX_NAMED = 20
 """Maximum number of threads that are named."""

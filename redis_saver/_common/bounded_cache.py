@@ -17,7 +17,7 @@ class BoundedCache(OrderedDict[K, V]):
     """Items under keys. Beyond a bound, the items stored longest ago go first; storing an item again renews it.
 
     Read it as a dict: `get`, `[]` and `in` are one step in C, and OS threads need no lock for them. Write it with `store`,
-    `renew` and `forget` only. The child of a fork begins with an empty cache.
+    `renew`, `forget` and `take` only. The child of a fork begins with an empty cache.
     """
 
     def __init__(self, max_items: int = sys.maxsize, max_bytes: int = sys.maxsize) -> None:
@@ -68,3 +68,10 @@ class BoundedCache(OrderedDict[K, V]):
         with self._lock:
             self.pop(key, None)
             self.bytes -= self._sizes.pop(key, 0)
+
+    def take(self, key: K) -> V | None:
+        """Forget an item and return it. No two callers get the same one. None if it is not there."""
+        with self._lock:
+            value = self.get(key)
+            self.forget(key)
+            return value

@@ -27,9 +27,9 @@ from redis_saver._engine.requests import Argument, Command, Operation, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.context import Context
-from redis_saver._tiered.all_threads import threads_of, tiered_threads
-from redis_saver._tiered.requests import ColdCall, Tiered
-from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of, with_own_errors
+from redis_saver._tiered.requests import ColdCall, Tiered, with_own_errors
+from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
+from redis_saver._tiered.thread_info import threads_of, tiered_threads
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 MAX_CHANNELS = 200

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._inspector.source import Source
-from redis_saver._tiered.all_threads import Damaged
+from redis_saver._tiered.thread_info import Damaged
 
 ROWS = 50
 MAX_PAGES = 20

@@ -1,38 +1,49 @@
-"""What every operation over two tiers needs to know of the saver it works for."""
+"""Shared by the operations over two tiers: the saver's state, and the calls that store checkpoints in cold."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite
 from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver, context_of
-from redis_saver._common import config, names
+from redis_saver._common import config as configs
+from redis_saver._common import names
 from redis_saver._common.bounded_cache import BoundedCache
+from redis_saver._common.config import Address
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call, Command, Operation
+from redis_saver._storage import codec
 from redis_saver._storage.context import Context
-from redis_saver._tiered.backlog import BacklogCount
-from redis_saver._tiered.requests import HotFailed, Tiered
+from redis_saver._storage.framing import unpack
+from redis_saver._tiered.backlog import BacklogCount, FlushQueue
+from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver._tiered.stats import Counts
-from redis_saver.errors import EncodeError, LimitExceeded
+from redis_saver.errors import EncodeError, LimitExceeded, decoding
 
 WRITER_GONE = checking.WRITER_GONE
-MAX_NOTED = 10_000
-"""The most threads about which this process remembers something, and only if their names are short (`names.MAX_CACHED_NAME`). What
-it has forgotten it asks again."""
 FILL_LEASE = 60_000
-"""Milliseconds that a reader may take to fill hot: the length of a fill lease."""
-
+"""Length of a fill lease, in milliseconds: how long a reader may take to fill hot."""
 HOT_CANNOT_HAVE = (EncodeError, LimitExceeded)
-"""The errors where cold has something that hot cannot have: it is too large for hot's limits, or hot's serializer does not know it."""
+"""Errors of what only cold can store: hot's limits are too low for it, or hot's serializer does not know it."""
+WHOLE = b"@complete"
+"""The field that says that hot has all of a thread."""
+_MAX_ITEMS, _MAX_NAME_BYTES = 10_000, 4 * 2**20
+"""Bounds of each cache of threads. What is forgotten is asked again."""
+_MAX_NAMESPACES = 50
+"""Maximum number of namespaces per thread whose fills are remembered."""
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
 Verify: TypeAlias = Literal["never", "on_open"]
-ColdHistory: TypeAlias = Literal["all", "latest"]
+TaskPaths: TypeAlias = Mapping[tuple[str, str, str], str]
+"""Task paths by namespace, checkpoint id and task id. They order pending writes; LangGraph's `get_tuple` lacks them."""
 
 
 class Fill(NamedTuple):
@@ -42,7 +53,7 @@ class Fill(NamedTuple):
     since: str
     """The time in a uuid6 that was made when this process knew of the fill."""
     field: bytes = b""
-    """If hot did not have the thread: the field that a first write sets (`@complete`, or `@has_latest` and the ns)."""
+    """The field that a first write sets if hot lacked the thread: `@complete`, or `@has_latest` and the namespace."""
 
     def is_before(self, checkpoint_id: str) -> bool:
         """True if a checkpoint id was surely made after this process knew of the fill.
@@ -60,7 +71,7 @@ class Fills:
     """
 
     def __init__(self) -> None:
-        self._threads: BoundedCache[str, Mapping[str, Fill]] = BoundedCache(MAX_NOTED)
+        self._threads: BoundedCache[str, Mapping[str, Fill]] = BoundedCache(_MAX_ITEMS)
 
     @staticmethod
     def now() -> str:
@@ -74,7 +85,7 @@ class Fills:
         by_ns = self._threads.get(thread, {})
         if not ns or fill.field == WHOLE:
             by_ns, ns = {}, ""
-        elif len(by_ns) >= MAX_NAMESPACES:
+        elif len(by_ns) >= _MAX_NAMESPACES:
             by_ns = {"": by_ns[""]} if "" in by_ns else {}
         self._threads.store(thread, {**by_ns, ns: fill})
 
@@ -85,81 +96,67 @@ class Fills:
             self.learn(thread, ns, Fill(token, self.now()))
 
     def of(self, thread: str, ns: str) -> Fill | None:
-        """The last known fill of a namespace, else that of the root: of a whole thread it is the same."""
+        """Return the last known fill of a namespace, else that of the root: of a whole thread it is the same."""
         by_ns = self._threads.get(thread, {})
         return by_ns.get(ns) or by_ns.get("")
 
 
-MAX_NAMESPACES = 50
-"""Maximum number of namespaces per thread whose fills are remembered."""
-WHOLE = b"@complete"
+class Leases:
+    """Tokens of leases that this process may hold in hot and does not use: claims, the right to scan, write intents.
 
+    A lease, or an intent, belongs to a token. With the same token the process goes on at once; with a new one it would
+    wait until the lease ends. So a forgotten token costs a wait.
+    """
 
-def newest_of(ns: str) -> bytes:
-    """The field that says that hot has the newest checkpoint of a namespace."""
-    return b"@has_latest" + names.component(ns)
-
-
-class Queue(Protocol):
-    """What operations see of a saver's flush queue."""
-
-    history: ColdHistory
-
-    def note(self, thread: str) -> None:
-        """Note that a thread may have records that cold lacks."""
-
-    def wait_for_capacity(self) -> Tiered[None]:
-        """Wait until the backlog has room for a record, and count it."""
-
-    def versions(self, place: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
-        """The channel versions of the checkpoint that cold got last in a namespace of a thread, if they are known here."""
-
-    def remember(self, place: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
-        """Remember the versions that `versions` answers."""
-
-
-class Leases(Protocol):
-    """What operations see of the leases that a process may hold (`leases.Leases`)."""
+    def __init__(self) -> None:
+        self._tokens: BoundedCache[bytes, str] = BoundedCache(_MAX_ITEMS, _MAX_NAME_BYTES)
 
     def token(self, key: bytes) -> str:
-        """The token to ask for a lease with."""
+        """Return the token to ask for a lease with: one that was kept for this key, or a new one."""
+        return self._tokens.take(key) or uuid4().hex
 
     def keep(self, key: bytes, token: str) -> None:
-        """Keep a token, so that the next attempt asks with it."""
+        """Keep a token for the next attempt, which goes on with the lease that it may hold."""
+        self._tokens.store(key, token, len(key))
+
+
+def release(keys: names.TierKeys, token: str) -> Attempt:
+    """Release what a token holds of a thread. If hot does not answer, the lease runs out by itself."""
+    return Attempt(Call(scripts.RELEASE, (keys.flush, keys.intents), (token,)))
 
 
 class Tiers:
     """Two tiers, as their operations see them."""
+
+    flush_queue: FlushQueue | None = None
+    """None: write-through."""
 
     def __init__(
         self,
         hot: Saver[Any],
         opaque_hot: Context,
         *,
-        leases: Leases,
-        verify: Verify,
-        cold_is_postgres: bool,
-        lists_by_id: bool,
+        verify: Verify = "never",
+        cold_is_postgres: bool = False,
+        lists_by_id: bool = False,
     ) -> None:
         """Begin with nothing known.
 
         Args:
             hot: The saver in front.
             opaque_hot: Hot with the serializer that flushers read it with.
-            leases: The leases that this process may hold.
             verify: When hot's newest checkpoint is compared with cold's.
-            cold_is_postgres: Whether cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`).
-            lists_by_id: Whether cold is known to list by descending id.
+            cold_is_postgres: True if cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`).
+            lists_by_id: True if cold is known to list by descending id.
         """
         self._hot = hot
-        self.opaque_hot, self.leases, self.verify = opaque_hot, leases, verify
+        self.opaque_hot, self.verify = opaque_hot, verify
         self.cold_is_postgres, self.lists_by_id = cold_is_postgres, lists_by_id
-        self.flush_queue: Queue | None = None
-        """None: write-through."""
         self.counts: Counts = Counts()
-        self.backlog: BacklogCount = BacklogCount(self.counts)
+        self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
         self.fills: Fills = Fills()
-        self.verified: set[tuple[str, str]] = set()
+        self.leases: Leases = Leases()
+        self.verified: BoundedCache[tuple[str, str], bool] = BoundedCache(_MAX_ITEMS, _MAX_NAME_BYTES)
         """Threads and namespaces whose newest checkpoint was compared with cold's."""
 
     @property
@@ -168,37 +165,119 @@ class Tiers:
         return context_of(self._hot)
 
     def over(self, hot: Saver[Any]) -> Tiers:
-        """The same tiers over a clone of hot. Both share what is remembered."""
+        """Return the same tiers over a clone of hot. Both share what is remembered."""
         clone = copy.copy(self)
         clone._hot = hot  # noqa: SLF001 - it is of this class
         return clone
 
 
-def known_fill(tiers: Tiers, where: config.Address, checkpoint_id: str | None = None) -> Fill | None:
-    """The last fill of a namespace that a write may rely on; a put only if its checkpoint's id was made later."""
-    fill = tiers.fills.of(where.thread_id, where.checkpoint_ns)
+def known_fill(tiers: Tiers, address: Address, checkpoint_id: str | None = None) -> Fill | None:
+    """Return the last fill of a namespace that a write may rely on; a put only if its checkpoint's id is newer."""
+    fill = tiers.fills.of(address.thread_id, address.checkpoint_ns)
     return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
 
 
+def newest_of(ns: str) -> bytes:
+    """Return the field that says that hot has the newest checkpoint of a namespace."""
+    return b"@has_latest" + names.component(ns)
+
+
 def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
-    """Run an operation over hot. If hot fails and may be bypassed, give the operation up, because cold has what matters."""
+    """Run an operation over hot. If hot fails and may be bypassed, give it up, because cold has what matters."""
     try:
         yield from operation
     except HotFailed:
         tiers.counts.bypasses += 1
 
 
-def for_cold(given: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
-    """A config in the form that other savers need: it always has a namespace, and names are strings."""
-    where, more = config.address(given), dict(config.configurable(given))
-    more["thread_id"] = where.thread_id
-    for key in config.OURS:
-        more.pop(key, None)  # which are about hot; LangGraph would take a text along in the metadata
+# -- calls of cold
+
+
+def for_cold(config: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
+    """Return a config in the form that other savers need: it always has a namespace, and names are strings."""
+    address, configurable = configs.address(config), dict(configs.configurable(config))
+    configurable["thread_id"] = address.thread_id
+    for key in configs.OURS:
+        configurable.pop(key, None)  # they are about hot, and LangGraph would take texts along in the metadata
     if ns:
-        more["checkpoint_ns"] = where.checkpoint_ns
-    if where.checkpoint_id is None:
-        more.pop("checkpoint_id", None)
-    found: RunnableConfig = {**given, "configurable": more}
-    if "metadata" in given:  # where LangChain takes the texts of `configurable` along
-        found["metadata"] = {key: one for key, one in given["metadata"].items() if key not in config.OURS}
-    return found
+        configurable["checkpoint_ns"] = address.checkpoint_ns
+    if address.checkpoint_id is None:
+        configurable.pop("checkpoint_id", None)
+    ours: RunnableConfig = {**config, "configurable": configurable}
+    if "metadata" in config:  # LangChain copies the texts of `configurable` to it
+        ours["metadata"] = {key: value for key, value in config["metadata"].items() if key not in configs.OURS}
+    return ours
+
+
+def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[CheckpointTuple]) -> Operation[TaskPaths]:
+    """Read the paths that hot knows of the tasks with pending writes."""
+    data, paths = hot.keyspace.keys(thread).data_key, dict[tuple[str, str, str], str]()
+    filled = yield Command(("HGET", data, "@no_task_path"))
+    with decoding("what hot knows of the tasks of thread {!r}", thread):
+        pathless = unpack(filled or b"")
+    for checkpoint_tuple in checkpoints:
+        address = configs.address(checkpoint_tuple.config)
+        ns, checkpoint_id = address.checkpoint_ns, address.checkpoint_id or ""
+        tasks = dict.fromkeys(task for task, _, _ in checkpoint_tuple.pending_writes or ())
+        if not tasks or writes_of(address) in pathless:
+            continue
+        suffixes = [names.component(task) + b"%d" % index for task in tasks for index in WRITES_IDX_MAP.values()]
+        suffixes += map(names.component, tasks)
+        fields = [writes_of(address) + suffix for suffix in suffixes]
+        records = yield Command(("HMGET", data, *fields))
+        for suffix, record in zip(suffixes, records, strict=True):
+            if record is not None:
+                for write in codec.decode_writes((suffix, record), address):
+                    paths[ns, checkpoint_id, write.task_id] = write.task_path
+    return paths
+
+
+def calls_for(checkpoint_tuple: CheckpointTuple, thread: str, paths: TaskPaths) -> Generator[ColdCall, Any, None]:
+    """Yield the calls that store a checkpoint with its writes in a thread of cold.
+
+    Args:
+        checkpoint_tuple: The checkpoint.
+        thread: The thread.
+        paths: The paths of its tasks. The writes of a task without a path keep their place among the others.
+    """
+    _, ns, checkpoint_id = configs.address(checkpoint_tuple.config)
+    stored = configs.to_config(thread, ns, checkpoint_id or "")
+    yield to_put(checkpoint_tuple, thread, versions_of_values(checkpoint_tuple.checkpoint))
+    for order, (task, writes) in enumerate(by_task(checkpoint_tuple.pending_writes or ()).items()):
+        special = [write for write in writes if write[0] in WRITES_IDX_MAP]
+        regular = [write for write in writes if write[0] not in WRITES_IDX_MAP]
+        path = paths.get((ns, checkpoint_id or "", task), f"{order:08}")
+        for some in filter(None, (regular, special)):
+            yield ColdCall("put_writes", (stored, some, task, path))
+
+
+def to_put(checkpoint_tuple: CheckpointTuple, thread: str, new_versions: ChannelVersions) -> ColdCall:
+    """Return the call that stores a checkpoint in a thread of cold."""
+    address, parent_config = configs.address(checkpoint_tuple.config), checkpoint_tuple.parent_config
+    parent = configs.address(parent_config).checkpoint_id if parent_config else ""
+    target = configs.to_config(thread, address.checkpoint_ns, parent or "")
+    if not parent:
+        del target["configurable"]["checkpoint_id"]
+    metadata = dict(checkpoint_tuple.metadata)
+    if metadata.get("thread_id") == address.thread_id:
+        metadata["thread_id"] = thread
+    return ColdCall("put", (target, checkpoint_tuple.checkpoint, metadata, new_versions))
+
+
+def by_task(pending: Sequence[PendingWrite]) -> dict[str, list[tuple[str, Any]]]:
+    """Group writes by task, in the order of the tasks. A task's special writes come last."""
+    of_task: dict[str, list[tuple[str, Any]]] = {task: [] for task, _, _ in pending}
+    for task, channel, value in sorted(pending, key=lambda write: write[1] in WRITES_IDX_MAP):
+        of_task[task].append((channel, value))
+    return of_task
+
+
+def versions_of_values(checkpoint: Checkpoint) -> ChannelVersions:
+    """Return the versions of the channels that have a value."""
+    versions = checkpoint["channel_versions"]
+    return {channel: versions[channel] for channel in checkpoint["channel_values"] if channel in versions}
+
+
+def writes_of(address: Address) -> bytes:
+    """Return what the index members of a checkpoint's pending writes begin with."""
+    return names.task(address.checkpoint_ns, address.checkpoint_id or "", "")[:-1]

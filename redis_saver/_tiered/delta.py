@@ -22,9 +22,8 @@ from redis_saver._tiered.context import (
     best_effort,
     for_cold,
 )
-from redis_saver._tiered.enrolling import enroll
-from redis_saver._tiered.flush.run import flush_now
-from redis_saver._tiered.intents import repair
+from redis_saver._tiered.flushing import flush_now
+from redis_saver._tiered.intents import enroll, repair
 from redis_saver._tiered.listing import dirty
 from redis_saver._tiered.reading import fill_arguments
 from redis_saver._tiered.requests import (

@@ -1,8 +1,14 @@
-"""The drivers over two tiers: they answer requests to hot by hot's driver, and those to cold by the cold saver's methods."""
+"""Drivers over two tiers: hot's driver answers requests to hot, the cold saver's methods answer those to cold.
+
+A connection of psycopg cannot be used in the child of a fork, nor an asynchronous one on another loop. LangGraph's
+Postgres savers and stores keep theirs in `conn`. So in a child, and on another loop, the driver uses a copy of the
+saver or store, with connections made from the same settings (`_common/postgres.py`). Other savers are used as they are.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import copy
 import inspect
 import threading
@@ -19,9 +25,7 @@ from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._engine.requests import Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
-from redis_saver._tiered import cold_connections
 from redis_saver._tiered import postgres as statements
-from redis_saver._tiered.capturing import capturing
 from redis_saver._tiered.requests import (
     Attempt,
     ColdCall,
@@ -30,9 +34,11 @@ from redis_saver._tiered.requests import (
     SingleFlight,
     Tiered,
     TieredRequest,
+    capturing,
 )
 from redis_saver.errors import LoopEnded
 
+C = TypeVar("C")
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
 
@@ -52,8 +58,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         Args:
             hot: The saver in front. A request goes to the driver that hot has at that moment.
             cold: The saver behind it.
-            opaque_cold: Cold with the serializer that flushers write with (`opaque_copy.opaque_pair`).
-            bypasses: Whether `HotFailed` is raised in an operation in place of hot's own error.
+            opaque_cold: Cold with the serializer that flushers write with (`flushing.opaque_pair`).
+            bypasses: Raise `HotFailed` in operations in place of hot's own error.
         """
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
@@ -62,14 +68,14 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
-        """The same driver over clones of both."""
+        """Return the same driver over clones of both."""
         clone = copy.copy(self)
         clone.in_front = None
         clone.hot, clone.cold = hot, cold
         return clone
 
     def check_open(self) -> None:
-        """Check that hot was not closed: without it, what cold says may be old.
+        """Check that hot was not closed: without it, cold's answers may be old.
 
         Raises:
             Closed: It was closed.
@@ -78,13 +84,13 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
 
     @property
     def _is_forked(self) -> bool:
-        """Whether this process was forked from the one in which the driver was made."""
+        """True if this process was forked from the one that made the driver."""
         forks.check()
         return self._generation != forks.generation
 
 
 class _Flights:
-    """The single flights of this process: work of OS threads that others wait for."""
+    """Single flights of this process: work of OS threads that others wait for."""
 
     def __init__(self) -> None:
         self.after_fork()
@@ -99,14 +105,19 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     """A driver over two blocking savers. For asyncio each operation runs in a worker thread."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As `TieredDriver`."""
+        """Take the arguments of `TieredDriver`."""
         super().__init__(*arguments, **options)
         self._single_flight = _Flights()
 
     def request(self, request: TieredRequest) -> Any:
         """Answer a request."""
-        if type(request) is Call:
-            return self._ask_hot(request)
+        if not isinstance(request, (ColdCall, Attempt, SingleFlight, Sleep)):
+            try:
+                return driver_of(self.hot).request(request)
+            except self._failures as error:
+                if self._bypasses:
+                    raise HotFailed from error
+                raise
         if isinstance(request, ColdCall):
             return self._ask_cold(request, self.cold)
         if isinstance(request, Attempt):
@@ -120,21 +131,11 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
             return Outcome(reply, captured.error)
         if isinstance(request, SingleFlight):
             return self._once(request)
-        if isinstance(request, Sleep):
-            return time.sleep(request.seconds)
-        return self._ask_hot(request)
-
-    def _ask_hot(self, request: Request) -> Any:
-        try:
-            return driver_of(self.hot).request(request)
-        except self._failures as error:
-            if self._bypasses:
-                raise HotFailed from error
-            raise
+        return time.sleep(request.seconds)
 
     def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if self._is_forked and postgres.is_renewable(cold):
-            cold = cold_connections.renewed(cold)
+            cold = renewed(cold)
         if ours := statements.method_of(cold, request.method):
             return ours(*request.arguments, **request.options)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
@@ -160,7 +161,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
     """A driver over two savers for asyncio, which runs operations on the loop where cold answers."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
-        """As `TieredDriver`."""
+        """Take the arguments of `TieredDriver`."""
         super().__init__(*arguments, **options)
         self._under_way = dict[tuple[Any, ...], asyncio.Future[None]]()
 
@@ -185,19 +186,19 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return await loops.acall(make(), loop)
 
     def _is_loop_of_cold(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether the cold saver that was given answers on a loop."""
+        """True if the cold saver answers on this loop, with its own connections."""
         bound = getattr(self.cold, "loop", None)
         return bound is None or (bound is loop and not self._is_forked)
 
     def _loop_of_others(self) -> asyncio.AbstractEventLoop | None:
-        """The loop on which cold answers callers of other loops; None for the background loop."""
+        """Return the loop on which cold answers callers of other loops; None for the background loop."""
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
         if bound is None or postgres.is_renewable(self.cold):
             return None
         if self._is_forked:
             raise LoopEnded(
-                f"cold={type(self.cold).__name__} is bound to an event loop of the process that this one was forked from. Make the cold saver, and the saver over "
-                "both tiers, in this process"
+                f"cold={type(self.cold).__name__} is bound to an event loop of the process that this one was forked "
+                "from. Make the cold saver, and the saver over both tiers, in this process"
             )
         return bound
 
@@ -239,13 +240,13 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
-            cold = await cold_connections.arenewed(cold)
+            cold = await arenewed(cold)
         if ours := statements.amethod_of(cold, request.method):
             return await ours(*request.arguments, **request.options)
         if request.method == "setup" and not hasattr(cold, "asetup"):
             return await _setup(cold)
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
-        return [one async for one in answer] if request.method == "list" else await answer
+        return [item async for item in answer] if request.method == "list" else await answer
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)
@@ -260,8 +261,75 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
 
 async def _setup(cold: Any) -> None:
-    """Call `setup` of a saver or store, whether it is for asyncio or blocks."""
+    """Call `setup` of a saver or store, which may be a coroutine function or block."""
     if inspect.iscoroutinefunction(cold.setup):
         await cold.setup()
     else:
         await asyncio.to_thread(cold.setup)
+
+
+class _Connections:
+    """Connections made in this process, each with the one it replaces, by the id of that."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, tuple[Any, Any]] = {}
+        self.ending: list[loops.Ending] = []
+        self.lock, self.alock = threading.Lock(), asyncio.Lock()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, keep the parent's connections alive without using them."""
+        forks.keep((self.made, self.ending))
+        self.made, self.ending = {}, []
+        self.lock, self.alock = threading.Lock(), asyncio.Lock()
+
+    def close(self) -> None:
+        """Close the blocking connections at the end of the process. The background loop closes the others."""
+        for _, made in self.made.values():
+            if not asyncio.iscoroutinefunction(made.close):
+                made.close()
+
+
+_connections = _Connections()
+atexit.register(_connections.close)
+
+
+def renewed(cold: C) -> C:
+    """Return a copy of a blocking saver, with connections of this process."""
+    connection: Any = cold.conn  # type: ignore[attr-defined]
+    with _connections.lock:
+        if id(connection) not in _connections.made:
+            made = (
+                postgres.pool_like(connection, opened=True)
+                if postgres.is_pool(connection)
+                else type(connection).connect(**postgres.settings_of(connection))
+            )
+            _connections.made[id(connection)] = (connection, made)
+        made = _connections.made[id(connection)][1]
+    return _copy_with(cold, conn=made, pipe=None, lock=threading.Lock())
+
+
+async def arenewed(cold: C) -> C:
+    """Return a copy of an asynchronous saver, with connections of the background loop. Call it on that loop."""
+    connection: Any = cold.conn  # type: ignore[attr-defined]
+    async with _connections.alock:
+        if id(connection) not in _connections.made:
+            if postgres.is_pool(connection):
+                made = postgres.pool_like(connection, opened=False)
+                await made.open()
+            else:
+                made = await type(connection).connect(**postgres.settings_of(connection))
+            _connections.made[id(connection)] = (connection, made)
+            _connections.ending.append(loops.Ending(made.close))
+        made = _connections.made[id(connection)][1]
+    return _copy_with(cold, conn=made, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())
+
+
+def _copy_with(cold: C, **connected: Any) -> C:
+    made = copy.copy(cold)
+    if postgres.is_known_store(cold):  # else collecting the copy would stop the tasks of the store
+        connected.update(_task=None, _ttl_sweeper_thread=None)
+    for name, value in connected.items():
+        if hasattr(made, name):
+            setattr(made, name, value)
+    return made

@@ -1,4 +1,8 @@
-"""Write intents: a writer says in hot that it writes a thread to cold, and when it is done."""
+"""Before a thread is written to cold: write intents, repair of a damaged thread, and enrolling.
+
+With a write intent a writer notes in hot that it writes a thread to cold, until it is done. A thread that only hot has,
+from before there were tiers, is enrolled: all of it is noted as dirty, and flushed.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,43 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from redis_saver._checkpoint import threads
+from redis_saver._checkpoint import listing, threads
 from redis_saver._checkpoint.guards import owned_call
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine import scripts
 from redis_saver._engine.replies import IntentReply, RepairReply
-from redis_saver._engine.requests import Argument, Call, Operation, Sleep
+from redis_saver._engine.requests import Argument, Call, Operation, Sleep, T
 from redis_saver._storage.context import default_ttl
-from redis_saver._tiered import context
-from redis_saver._tiered.context import Fill, Tiers, best_effort
-from redis_saver._tiered.enrolling import bring_enrolled
-from redis_saver._tiered.flush import run as flushing
-from redis_saver._tiered.flush.run import DELETIONS_KEPT, busy, flush_now
-from redis_saver._tiered.leases import release
+from redis_saver._tiered import context, flushing
+from redis_saver._tiered.context import Fill, Tiers, release
+from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
-"""The record of an intent on a whole thread; a field that never exists."""
+"""Record of an intent on a whole thread, and a field that never exists."""
 _LOG = ThrottledLog("redis_saver.tiered")
 REPAIRS = 3
-"""How often a damaged thread is repaired before a write fails. Others may damage it again, or the damage may be where a repair does not reach."""
+"""Maximum number of repairs of a damaged thread per write. The damage may be out of a repair's reach."""
 Need: TypeAlias = Literal["", "all", "nothing"]
-"""What cold must have of a thread before a writer goes on: also what was coalesced ("all"), or nothing, because the thread is deleted next."""
+"""Condition for a writer to go on. "all": cold also has what was coalesced. "nothing": the thread is deleted next."""
 
 
 class Intent(NamedTuple):
-    """A write intent: what the writer said, and what hot answered."""
+    """A write intent, and what hot answered to it."""
 
     token: str
     is_here: bool
-    """Whether hot has the thread."""
+    """True if hot has the thread."""
     has_all: bool
-    """Whether cold is known to have all values of the thread."""
+    """True if cold is known to have all values of the thread."""
     is_pathless: bool
-    """Whether hot has writes of the checkpoint without their task paths, from a fill."""
+    """True if hot has writes of the checkpoint without their task paths, from a fill."""
     newest: bytes
-    """The field that says what hot has of the thread after this write, as `lua/tiered/end_intent.lua` takes it."""
+    """Field that says what hot has of the thread after this write, for `lua/tiered/end_intent.lua`."""
     fill: bytes
-    """The token of the fill that the writer knows, or nothing."""
+    """Token of the fill that the writer knows, or empty."""
 
 
 def begin_intent(
@@ -63,12 +64,12 @@ def begin_intent(
     Args:
         tiers: The saver.
         thread: The thread.
-        record: What is written.
-        writer: Who writes. Hot refuses who does not own the thread.
-        writes: For pending writes: the beginning of the members of the checkpoint's writes.
+        record: Digest of the field that is written, or `ALL`.
+        writer: The writer (`guards.writer_of`). Hot refuses one who does not own the thread.
+        writes: For pending writes: what the index members of the checkpoint's writes begin with.
         fill: The last fill that the writer knows, if the write may rely on it.
-        need: "all": cold first gets what was coalesced, too. "nothing": the thread is deleted next, so what only hot has is not flushed, and a
-            damaged thread is removed first.
+        need: "all": cold first gets what was coalesced, too. "nothing": the thread is deleted next, so what only
+            hot has is not flushed, and a damaged thread is removed first.
 
     Raises:
         ThreadBusy: Others flushed or wrote the thread all the time.
@@ -91,7 +92,7 @@ def begin_intent(
                 yield from flushing.put_tombstone(tiers, thread, writer)
             yield from flush_now(tiers, thread)
         elif in_cold == IntentReply.UNNOTED:
-            yield from bring_enrolled(tiers, thread)
+            yield from _flush_enrolled(tiers, thread)
         elif in_cold == IntentReply.WAIT:
             yield Sleep(0.02)
         else:
@@ -103,7 +104,7 @@ def begin_intent(
 def _marked(
     tiers: Tiers, thread: str, arguments: Sequence[Argument], writer: bytes, need: Need, repairs: int = REPAIRS
 ) -> Tiered[tuple[int, int, int]]:
-    """The script's answer. If the thread is damaged it is repaired first, a few times at the most."""
+    """Return the script's answer. A damaged thread is repaired first, at most `repairs` times."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     try:
         answer = yield owned_call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), writer, arguments)
@@ -121,7 +122,7 @@ def _marked(
 
 
 def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
-    """Repair a damaged thread: hot drops what is left of it, if cold has the thread. If cold lacks some of it that is lost, and the error is raised."""
+    """Repair a damaged thread: hot drops what is left of it, if cold has the thread. If not, the error is raised."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
@@ -144,27 +145,27 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
 
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
-    """End an intent. Hot has what was written, if it has the field `needed`."""
+    """End an intent. Hot has what was written if it has the field `needed`."""
     arguments = (intent.token, intent.newest, needed, intent.fill)
     yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
-def end(tiers: Tiers, thread: str, intent: Intent, operation: Tiered[None]) -> Tiered[None]:
-    """End an intent by an operation over hot, unless hot fails and is bypassed.
+def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
+    """End an intent by an operation over hot, and return its result; None if hot fails and is bypassed.
 
-    If the operation fails, hot gives the thread up, if hot can be told so at once: cold has what was written, and nobody else knows that this writer is done.
+    If the operation fails, hot gives the thread up, if hot answers at once. Cold has what was written, and only this
+    writer knows that it is done.
     """
-
-    def or_forget() -> Tiered[None]:
-        try:
-            yield from operation
-        except Exception as error:
-            if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
-                keys = tiers.hot.keyspace.tier_keys(thread)
-                yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
+    try:
+        return (yield from operation)
+    except Exception as error:
+        if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
+            keys = tiers.hot.keyspace.tier_keys(thread)
+            yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
+        if not isinstance(error, HotFailed):
             raise
-
-    yield from best_effort(tiers, or_forget())
+    tiers.counts.bypasses += 1
+    return None
 
 
 def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None) -> Tiered[Any]:
@@ -180,7 +181,7 @@ def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None) -> T
 
 
 def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> Tiered[Any]:
-    """Call cold for which these threads have intents. Returns what cold returned.
+    """Call cold while these threads have intents. Returns what cold returned.
 
     Raises:
         NotImplementedError: Cold cannot do that, and has done nothing. The intents are released.
@@ -193,7 +194,7 @@ def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> 
 
 
 def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
-    """Release intents, by thread: cold was not told of what they are about."""
+    """Release intents, by thread, whose writes did not begin in cold."""
     for thread, intent in intents.items():
         yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
 
@@ -209,3 +210,21 @@ def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     yield Call(scripts.ERASE, (*keys.writing, keys.flush), (intent.token, DELETIONS_KEPT))
+
+
+def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
+    """Enroll a thread if it is from before there were tiers; None: enroll all such threads."""
+    try:
+        names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
+        for name in dict.fromkeys(names):
+            keys = tiers.hot.keyspace.tier_keys(name)
+            if (yield Call(scripts.ENROLL, (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush), ())):
+                yield from _flush_enrolled(tiers, name)
+    except HotFailed:
+        tiers.counts.bypasses += 1
+
+
+def _flush_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Flush a thread, all of which was just noted."""
+    yield from flush_now(tiers, thread)
+    tiers.counts.enrolled += 1

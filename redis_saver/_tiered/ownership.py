@@ -1,4 +1,4 @@
-"""Ownership of a thread over two tiers: hot knows who owns it."""
+"""Ownership of a thread over two tiers. Hot knows its owner."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from redis_saver._engine.replies import RollBackReply
 from redis_saver._engine.requests import Command, Operation, Sleep
 from redis_saver._tiered import context, reading
 from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.flush.run import busy, flush_now, until_busy
+from redis_saver._tiered.flushing import busy, flush_now, until_busy
 from redis_saver._tiered.intents import ALL, REPAIRS, begin_intent, change_cold, end, given_up, repair
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver.errors import ThreadDamaged, decoding, not_owner
 
 _PAUSE = 0.02
 _DIGITS, _TOKEN_AT = 15, 32
-"""Where an intent says since when it is, in milliseconds, and names its writer (`lua/tiered/begin_intent.lua`)."""
+"""Parts of an intent: its start in milliseconds, and its writer's token (`lua/tiered/begin_intent.lua`)."""
 
 
 def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
-    """Take a thread, as on one server; then wait until whoever was writing it to cold is done.
+    """Take a thread, as on one server; then wait until writers that had begun to write it to cold are done.
 
-    From when the thread is taken nobody else begins to write it. What was begun before may still reach cold; so the block begins behind that.
+    Once the thread is taken, nobody else begins to write it. Earlier writes may still reach cold, so the block waits.
     """
     record = yield from ownership.taken(tiers.hot, terms, nonce)
     yield from _wait_for_writers(tiers, terms, record)
@@ -43,7 +43,7 @@ def _renew(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
 
 
 def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
-    """Wait for whoever was writing when the thread was taken, until it is done or gone. Meanwhile the lease is renewed.
+    """Wait for writers from before the thread was taken, until they are done or gone. Meanwhile renew the lease.
 
     Raises:
         NotOwner: Somebody else took the thread meanwhile.
@@ -52,11 +52,11 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
     began = renewed = time.monotonic()
     first: set[bytes] | None = None
     while True:
-        found = yield Command(("ZRANGEBYLEX", key, "-", "+"))
+        intents = yield Command(("ZRANGEBYLEX", key, "-", "+"))
         now = time.monotonic()
         oldest = taken_at + (now - began) * 1000 - context.WRITER_GONE
         with decoding("what is being written of thread {!r}", terms.thread):
-            writers = {one[_TOKEN_AT:] for one in found if min(int(one[:_DIGITS]), taken_at) > oldest}
+            writers = {intent[_TOKEN_AT:] for intent in intents if min(int(intent[:_DIGITS]), taken_at) > oldest}
         first = writers if first is None else first & writers
         if not first:
             return
@@ -69,13 +69,14 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
 def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove the checkpoints that a run wrote to a thread. Other threads that the run wrote, and copies, stay.
 
-    One script removes them in hot, and notes the ids for the flusher, which removes them in cold. So the thread's new owner never waits for that,
-    and a removal that comes late harms nobody. Cold is asked for ids if hot does not have all of the thread.
+    One script removes them in hot, and notes the ids for the flusher, which removes them in cold. So the thread's new
+    owner never waits for that, and a late removal harms nobody. If hot lacks some of the thread, cold is asked for ids.
 
     Raises:
         NotOwner: Somebody else took the thread. Nothing was removed.
         ThreadBusy: Others wrote the thread all the time.
-        NotImplementedError: Cold is not Postgres, and cannot delete by run; or only in all threads, and the run is in others, too. Nothing was removed.
+        NotImplementedError: Cold is not Postgres, and cannot delete by run, or only in all threads that the run wrote.
+            Nothing was removed.
     """
     if not tiers.cold_is_postgres:
         yield from _roll_back_by_run(tiers, thread, writer, run_id)
@@ -97,7 +98,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
             removal.revision if removal else b"",
             b"1" if asked else b"",
             len(in_cold),
-            *(names.checkpoint(*place) for place in in_cold),
+            *(names.checkpoint(ns, checkpoint_id) for ns, checkpoint_id in in_cold),
             *first,
         )
         answer = yield owned_call(scripts.ROLL_BACK, (*keys.writing, keys.flush), writer, arguments)
@@ -123,11 +124,12 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
 
 def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove a run in a cold saver that can only delete by run; hot gives the thread up."""
-    found = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
-    if others := sorted({config.thread_id(one.config) for one in found} - {thread}):
+    of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
+    if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
         raise NotImplementedError(
-            f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a copy), and this cold saver can only "
-            "remove a run from all threads at once. Nothing was removed. Write on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
+            f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a "
+            "copy), and this cold saver can only remove a run from all threads at once. Nothing was removed. Write "
+            "on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
         )
     intent = yield from begin_intent(tiers, thread, ALL, writer, need="all")
     yield from change_cold(tiers, {thread: intent}, ColdCall("delete_for_runs", ([run_id],)))

@@ -1,7 +1,7 @@
-"""Statements over the tables of LangGraph's Postgres savers, for what threads over two tiers need and these savers cannot do.
+"""Statements over the tables of LangGraph's Postgres savers, for what these savers cannot do.
 
-Each function is a generator that yields a statement and its parameters, and is sent the rows. So it is written once, and a cursor of a `PostgresSaver`
-or of an `AsyncPostgresSaver` runs it, in one transaction.
+Each function is a generator that yields a statement and its parameters, and is sent the rows. So it is written once,
+and a cursor of a `PostgresSaver` or of an `AsyncPostgresSaver` runs it, in one transaction.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Statements: TypeAlias = Generator[tuple[str, Sequence[Any]], list[dict[str, Any]
 _SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 _DELETE_RUNS = (
-    "DELETE FROM checkpoint_writes AS w USING checkpoints AS c WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns "
-    "AND w.checkpoint_id = c.checkpoint_id AND c.metadata ->> 'run_id' = ANY(%s)",
+    "DELETE FROM checkpoint_writes AS w USING checkpoints AS c WHERE w.thread_id = c.thread_id "
+    "AND w.checkpoint_ns = c.checkpoint_ns AND w.checkpoint_id = c.checkpoint_id AND c.metadata ->> 'run_id' = ANY(%s)",
     "DELETE FROM checkpoints AS c WHERE c.metadata ->> 'run_id' = ANY(%s)",
 )
 
@@ -45,21 +45,29 @@ SELECT thread_id FROM found WHERE thread_id IS NOT NULL LIMIT %s
 _DESCRIBE = """
 SELECT t.thread_id, newest.checkpoint_id, newest.ts,
     (SELECT count(*) FROM checkpoints AS c WHERE c.thread_id = t.thread_id) AS checkpoints,
-    (SELECT coalesce(sum(pg_column_size(c.checkpoint) + pg_column_size(c.metadata)), 0) FROM checkpoints AS c WHERE c.thread_id = t.thread_id)
+    (
+        SELECT coalesce(sum(pg_column_size(c.checkpoint) + pg_column_size(c.metadata)), 0)
+        FROM checkpoints AS c WHERE c.thread_id = t.thread_id
+    )
     + (SELECT coalesce(sum(pg_column_size(b.blob)), 0) FROM checkpoint_blobs AS b WHERE b.thread_id = t.thread_id)
-    + (SELECT coalesce(sum(pg_column_size(w.blob)), 0) FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id) AS bytes,
+    + (SELECT coalesce(sum(pg_column_size(w.blob)), 0) FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id)
+    AS bytes,
     ARRAY (
-        SELECT DISTINCT w.channel FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = '' AND w.channel = ANY(%s)
-        AND w.checkpoint_id = (SELECT max(c.checkpoint_id) FROM checkpoints AS c WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = '')
+        SELECT DISTINCT w.channel FROM checkpoint_writes AS w
+        WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = '' AND w.channel = ANY(%s) AND w.checkpoint_id = (
+            SELECT max(c.checkpoint_id) FROM checkpoints AS c WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = ''
+        )
     ) AS pending
 FROM unnest(%s::text[]) AS t(thread_id)
 CROSS JOIN LATERAL (
-    SELECT c.checkpoint_id, c.checkpoint ->> 'ts' AS ts FROM checkpoints AS c WHERE c.thread_id = t.thread_id ORDER BY c.checkpoint_id DESC LIMIT 1
+    SELECT c.checkpoint_id, c.checkpoint ->> 'ts' AS ts
+    FROM checkpoints AS c WHERE c.thread_id = t.thread_id ORDER BY c.checkpoint_id DESC LIMIT 1
 ) AS newest
 """
 
 _OUTLINE = """
-SELECT checkpoint_ns AS ns, checkpoint_id AS id, parent_checkpoint_id AS parent, checkpoint ->> 'ts' AS ts, metadata -> 'parents' ->> '' AS root,
+SELECT checkpoint_ns AS ns, checkpoint_id AS id, parent_checkpoint_id AS parent, checkpoint ->> 'ts' AS ts,
+    metadata -> 'parents' ->> '' AS root,
     (checkpoint ->> 'v')::int < 4 AND EXISTS (
         SELECT 1 FROM checkpoint_writes AS w WHERE w.thread_id = c.thread_id AND w.checkpoint_ns = c.checkpoint_ns
         AND w.checkpoint_id = c.parent_checkpoint_id AND w.channel = %s
@@ -68,19 +76,25 @@ FROM checkpoints AS c WHERE thread_id = %s
 """
 
 _WITH_DELTA_CHANNELS = """
-SELECT thread_id FROM checkpoints WHERE thread_id = ANY(%s) AND (metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')
+SELECT thread_id FROM checkpoints
+WHERE thread_id = ANY(%s) AND (metadata ? 'counters_since_delta_snapshot' OR metadata ? 'delta_writes_versioned')
 UNION
 SELECT c.thread_id FROM checkpoints AS c CROSS JOIN LATERAL jsonb_each(c.checkpoint -> 'channel_values') AS inlined
 WHERE c.thread_id = ANY(%s) AND inlined.value = 'true'::jsonb AND EXISTS (
-    SELECT 1 FROM checkpoint_blobs AS b WHERE b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = inlined.key
+    SELECT 1 FROM checkpoint_blobs AS b
+    WHERE b.thread_id = c.thread_id AND b.checkpoint_ns = c.checkpoint_ns AND b.channel = inlined.key
     AND b.version = c.checkpoint -> 'channel_versions' ->> inlined.key
 )
 """
 
-_DELETE_WRITES = "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s) RETURNING pg_column_size(blob) AS size"
+_DELETE_WRITES = (
+    "DELETE FROM checkpoint_writes WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s) "
+    "RETURNING pg_column_size(blob) AS size"
+)
 _DELETE_CHECKPOINTS = (
     "DELETE FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s AND checkpoint_id = ANY(%s) "
-    "RETURNING pg_column_size(checkpoint) + pg_column_size(metadata) AS size, checkpoint -> 'channel_versions' AS versions"
+    "RETURNING pg_column_size(checkpoint) + pg_column_size(metadata) AS size, "
+    "checkpoint -> 'channel_versions' AS versions"
 )
 _DELETE_BLOBS = (
     "DELETE FROM checkpoint_blobs WHERE thread_id = %s AND checkpoint_ns = %s AND channel = %s AND version = ANY(%s) "
@@ -89,9 +103,13 @@ _DELETE_BLOBS = (
 _KEPT_VERSIONS = (
     "SELECT checkpoint -> 'channel_versions' AS versions FROM checkpoints WHERE thread_id = %s AND checkpoint_ns = %s"
 )
-_FORGET_PARENTS = "UPDATE checkpoints SET parent_checkpoint_id = NULL WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id <> ALL(%s)"
+_FORGET_PARENTS = (
+    "UPDATE checkpoints SET parent_checkpoint_id = NULL "
+    "WHERE thread_id = %s AND checkpoint_ns = %s AND parent_checkpoint_id <> ALL(%s)"
+)
 _COUNT = """
-SELECT (SELECT count(*) FROM checkpoints WHERE thread_id = %s) AS checkpoints, (SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s) AS writes,
+SELECT (SELECT count(*) FROM checkpoints WHERE thread_id = %s) AS checkpoints,
+    (SELECT count(*) FROM checkpoint_writes WHERE thread_id = %s) AS writes,
     (SELECT count(*) FROM checkpoint_blobs WHERE thread_id = %s) AS blobs
 """
 _TASK_PATHS = """
@@ -118,15 +136,15 @@ def delete_checkpoints(thread_id: str, ns: str, checkpoint_ids: Sequence[str]) -
 
 
 def thread_names(after: str | None, limit: int) -> Statements[list[str]]:
-    """Up to `limit` names of threads behind one (None: from the first on), in the database's order. Reads one row of each thread."""
+    """Return up to `limit` names of threads after a given one, in the database's order. Reads one row per thread."""
     rows = yield _NAMES, (after, after, limit)
     return [row["thread_id"] for row in rows]
 
 
 def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
-    """Describe some threads; those that do not exist are left out. Reads all their rows, but not the stored values.
+    """Describe some threads, without those that do not exist. Reads all their rows, but not the stored values.
 
-    Hot may have names that Postgres cannot hold, and refuses even in a question: with a NUL, or half of a pair of surrogates.
+    Hot may have names that Postgres refuses even in a query: with a NUL, or half of a pair of surrogates.
     """
     rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if _is_text(name)])
     return [
@@ -159,11 +177,11 @@ def count_thread(thread_id: str) -> Statements[Pruned]:
     """Count what deleting a thread would remove."""
     (row,) = yield _COUNT, (thread_id,) * 3
     described = yield from describe_threads([thread_id])
-    return Pruned(row["checkpoints"], row["writes"], row["blobs"], sum(one.bytes for one in described))
+    return Pruned(row["checkpoints"], row["writes"], row["blobs"], sum(info.bytes for info in described))
 
 
 def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
-    """Remove the checkpoints of a thread that are not kept, as one snapshot of the thread shows them.
+    """Remove the checkpoints of a thread that a retention does not keep, as one snapshot of the thread shows them.
 
     Raises:
         NotImplementedError: The thread uses a `DeltaChannel`, as from `PostgresSaver.prune`. Nothing was removed.
@@ -185,16 +203,19 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
 
 
 def threads_with_delta_channels(thread_ids: Sequence[str]) -> Statements[list[str]]:
-    """The threads, of some, that use a `DeltaChannel`. LangGraph notes that in metadata, and stores a snapshot as `true` with a blob beside it."""
+    """Return those of some threads that use a `DeltaChannel`.
+
+    LangGraph notes that in metadata, and stores a snapshot as `true` with a blob beside it.
+    """
     rows = yield _WITH_DELTA_CHANNELS, (list(thread_ids), list(thread_ids))
     return sorted(row["thread_id"] for row in rows)
 
 
 def uses_delta_channel(thread_id: str) -> NotImplementedError:
-    """The error for a thread that cannot be pruned in Postgres, as `PostgresSaver.prune` raises it."""
+    """Return the error for a thread that cannot be pruned in Postgres, as `PostgresSaver.prune` raises it."""
     return NotImplementedError(
-        f"thread {shown(thread_id)} uses a DeltaChannel, which is rebuilt from older checkpoints: PostgresSaver does not prune such threads. "
-        "The thread was not changed. Leave it out of the list, or delete it"
+        f"thread {shown(thread_id)} uses a DeltaChannel, which is rebuilt from older checkpoints: PostgresSaver does "
+        "not prune such threads. The thread was not changed. Leave it out of the list, or delete it"
     )
 
 
@@ -244,7 +265,7 @@ _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
 
 
 def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Callable[..., Statements[Any]] | None:
-    """A function of this module, if the saver's tables are known and it has no such method of its own."""
+    """Return a function of this module, if the saver's tables are known and it has no such method of its own."""
     if method not in _METHODS or not postgres.has_history(saver):
         return None
     has_own = hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
@@ -252,7 +273,7 @@ def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Calla
 
 
 def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:
-    """A function that does for a `PostgresSaver` what it cannot do itself. None if it can, or if it is another saver."""
+    """Return a function for a method that a `PostgresSaver` lacks. None if it has it, or if it is another saver."""
     if (made := _statements(saver, method, method)) is None:
         return None
 

@@ -1,23 +1,26 @@
-"""The requests that operations over two tiers yield, beside those that hot answers (`redis_saver/_engine/requests.py`)."""
+"""The requests that operations over two tiers yield, besides those that hot answers (`_engine/requests.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
+from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
 
-from redis_saver._engine.requests import Page, Request, T
+from typing_extensions import Self
+
+from redis_saver._engine.requests import Page, R, Request, T
 from redis_saver.errors import RedisSaverError
 
 
 class ColdCall(NamedTuple):
-    """A call of the cold saver, by its method's name without an `a` in front. Reply: what it returns; of `list`, a list."""
+    """A call of the cold saver, by its method's name without the `a`. Reply: its result; for `list`, a list."""
 
     method: str
     arguments: Sequence[Any] = ()
     options: Mapping[str, Any] = {}
 
     def with_options(self, **more: Any) -> ColdCall:
-        """The call with more options."""
+        """Return the call with more options."""
         return self._replace(options={**self.options, **more})
 
 
@@ -35,7 +38,7 @@ class Outcome(NamedTuple):
 
 
 class SingleFlight(NamedTuple):
-    """Work that all who ask for it at the same time wait for together. Reply: its result for the first caller, None for the others."""
+    """Work that concurrent callers with one key wait for. Reply: its result for the first caller, else None."""
 
     key: tuple[str, ...]
     make: Callable[[], Tiered[Any]]
@@ -46,21 +49,47 @@ Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 
 
-def setup(cold: object) -> Tiered[None]:
-    """Call `setup` of the saver or store behind, which creates its tables. Some have none."""
-    if callable(getattr(cold, "setup", None)):
-        yield ColdCall("setup")
-
-
 class HotFailed(RedisSaverError):
     """Hot failed and may be bypassed. Users never see this: if hot is not bypassed, its own error is raised."""
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a server refused a write because it is full, also where hot may be bypassed.
+def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
+    """Run an operation, and raise hot's own error in place of a `HotFailed` that was not bypassed."""
+    try:
+        return (yield from operation)
+    except HotFailed as failed:
+        raise (failed.__cause__ or failed) from None
 
-    Each client has a class of its own for that, and leaves out the code of the reply.
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """True if a server refused a write because it is full, also if hot may be bypassed.
+
+    Each client has its own class for this error, and leaves out the reply's code.
     """
     if isinstance(error, HotFailed):
         error = error.__cause__ or error
     return type(error).__name__ == "OutOfMemoryError" or str(error).startswith("OOM ")
+
+
+def setup(cold: object) -> Tiered[None]:
+    """Call `setup` of the saver or store behind, which creates its tables. Some have no such method."""
+    if callable(getattr(cold, "setup", None)):
+        yield ColdCall("setup")
+
+
+class capturing:  # noqa: N801 - used like a function
+    """A context that keeps the error it ends with, instead of raising it.
+
+    A cold saver may be of any kind, and raise anything. A thread that cannot be flushed must not hold up the others.
+    """
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> bool:
+        if isinstance(error, Exception):
+            self.error = error
+        return self.error is not None

@@ -1,11 +1,13 @@
-"""What `TieredSaver` and `AsyncTieredSaver` share: a saver of ours that answers, in front of one that remembers."""
+"""Base of `TieredSaver` and `AsyncTieredSaver`: a saver of ours that answers, in front of one that remembers."""
 
 from __future__ import annotations
 
 import copy
+import threading
+import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -31,36 +33,35 @@ from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords, postgres
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import Log, log_text
-from redis_saver._engine.requests import Operation, R, T
+from redis_saver._engine.requests import Operation, Sleep, T
 from redis_saver._engine.runner import Driver, DriverWrapper
-from redis_saver._engine.stats import Counting, Measured
+from redis_saver._engine.stats import Counting, Measured, name_of
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
 from redis_saver._tiered import checking, delta, listing, reading, thread_info, threads, writing
-from redis_saver._tiered.context import ColdHistory, Mode, OnHotError, Tiers, Verify
+from redis_saver._tiered.backlog import ColdHistory, FlushQueue, what_is_left
+from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import TieredDriver
-from redis_saver._tiered.flush.opaque_copy import opaque_pair
-from redis_saver._tiered.flush.queue import FlushQueue, what_is_left
-from redis_saver._tiered.leases import Leases
-from redis_saver._tiered.lifetime import Lifetime
+from redis_saver._tiered.flushing import opaque_pair
 from redis_saver._tiered.ownership import take
-from redis_saver._tiered.requests import HotFailed, Tiered, TieredRequest, TieredStream, setup
+from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup, with_own_errors
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
-from redis_saver.errors import BacklogWarning
+from redis_saver.errors import BacklogWarning, closed
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
+_LISTS_BY_ID = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
 _LOG = Log("redis_saver.tiered")
 
 
 class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
-    """What both flavours share.
+    """Base class of both savers.
 
-    Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"` it goes to `hot`, and
-    a flusher brings it to `cold`. `docs/tiered.md` explains both. All writers of a thread must use tiers over the same two stores; else set
-    `verify`.
+    Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"`
+    it goes to `hot`, and a flusher brings it to `cold`. `docs/tiered.md` explains both. All writers of a thread must
+    use tiers over the same two stores; else set `verify`.
     """
 
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
@@ -86,26 +87,28 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         """Put a saver in front of another. Both stay yours.
 
         Args:
-            hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`, writes that are
-                acknowledged before cold has them wait for replicas.
-            cold: Any other checkpoint saver, such as a `PostgresSaver` on which `setup()` was called. It decides what can be stored, and
-                how metadata come back. Its `serde` is replaced by a copy that bears values which other OS threads change meanwhile.
-            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it, and the thread does
-                not expire until cold has it, too.
-            on_hot_error: Write-through, where hot cannot be reached: `"raise"` its error, or `"bypass"` it. Then reads go to cold alone,
-                and so do writes that are under way. A new write raises in any case, and cold does not get it: other processes may still
-                see hot, and would believe it.
-            verify: For writers that go straight to cold. `"on_open"`: compare the newest checkpoint in hot with cold's, once per thread and
-                namespace in this process. `"never"`: trust hot.
-            flusher: Write-behind, as all that follow: whether this process flushes, its own records and those that others left. False:
-                others do (`redis-saver flush`).
+            hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`,
+                writes that are acknowledged before cold has them wait for replicas.
+            cold: Any other checkpoint saver, such as a `PostgresSaver` on which `setup()` was called. It decides what
+                can be stored, and how metadata come back. Its `serde` is replaced by a copy for which other OS threads
+                may change values meanwhile.
+            mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
+                and the thread does not expire until cold has it, too.
+            on_hot_error: For write-through, if hot cannot be reached: `"raise"` its error, or `"bypass"` hot. Then
+                reads and writes under way go to cold alone. A new write raises in any case, and cold does not get it:
+                other processes may still see hot, and would believe it.
+            verify: For writers that go straight to cold. `"on_open"`: compare the newest checkpoint in hot with cold's,
+                once per thread and namespace in this process. `"never"`: trust hot.
+            flusher: For write-behind, as all that follow. True: this process flushes its own records, and those that
+                others left. False: others flush (`redis-saver flush`).
             flush_interval: Seconds for which records of a thread are gathered before they are flushed.
-            flush_workers: How many threads (conversations) are flushed at once.
-            cold_history: Flush `"all"` checkpoints, or the `"latest"`: of those that were gathered the newest of each namespace, with its
-                pending writes. (All, where a `DeltaChannel` needs them.)
+            flush_workers: Number of threads (conversations) that are flushed at once.
+            cold_history: Flush `"all"` checkpoints, or the `"latest"`: the newest gathered one of each namespace, with
+                its pending writes. (All of them, if a `DeltaChannel` needs them.)
             max_backlog: Maximum number of records (checkpoints, pending writes of a task, deletions) that wait for
                 cold, over all processes. Each process may exceed it by a thousandth of it.
-            backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was written.
+            backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was
+                written.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
@@ -114,7 +117,8 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}; it has to be of {self._hot_class.__name__}")
         if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
             raise TypeError(
-                f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another checkpoint saver, such as PostgresSaver"
+                f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another checkpoint saver, such as "
+                "PostgresSaver"
             )
         configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
         configs.one_of(type(self), "verify", verify, "never", "on_open")
@@ -122,8 +126,8 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         configs.one_of(type(self), "cold_history", cold_history, "all", "latest")
         if mode == "write-behind" and on_hot_error == "bypass":
             raise ValueError(
-                'on_hot_error="bypass" works only with mode="write-through": with write-behind cold does not have what was written last. '
-                'Write on_hot_error="raise", or change the mode'
+                'on_hot_error="bypass" works only with mode="write-through": with write-behind cold does not have what '
+                'was written last. Write on_hot_error="raise", or change the mode'
             )
         configs.number("flush_workers", flush_workers, 1, whole=True)
         configs.number("max_backlog", max_backlog, 1, whole=True)
@@ -141,25 +145,23 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
         self._driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
         modules = [kind.__module__ for kind in type(cold).__mro__]
-        self._tiers = Tiers(
+        self._tiers: Tiers = Tiers(
             hot,
             opaque_hot,
-            leases=Leases(),
             verify=verify,
             cold_is_postgres=postgres.has_history(cold),
-            lists_by_id=any(
-                one.startswith(("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")) for one in modules
-            ),
+            lists_by_id=any(module.startswith(_LISTS_BY_ID) for module in modules),
         )
         forks.watch(self._tiers.counts)
         self._flushes = flusher and mode == "write-behind"
         self._flush_queue: FlushQueue | None = None
         if mode == "write-behind":
             self._tiers.flush_queue = self._flush_queue = FlushQueue(
-                self._tiers,
+                self._tiers.backlog,
+                self._tiers.counts,
                 history=cold_history,
                 flush_interval=flush_interval,
-                most=max_backlog,
+                max_backlog=max_backlog,
                 backlog_timeout=backlog_timeout,
                 flushes=flusher,
             )
@@ -172,7 +174,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     # -- operations, as `Interface` calls them
 
     def _get_tuple_gen(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
-        return reading.get_tuple(self._context, config)
+        return reading.get_tuple(self._tiers, config)
 
     def _put_gen(
         self,
@@ -181,12 +183,12 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> Tiered[RunnableConfig]:
-        return writing.put(self._context, config, checkpoint, metadata, new_versions)
+        return writing.put(self._tiers, config, checkpoint, metadata, new_versions)
 
     def _put_writes_gen(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Tiered[None]:
-        return writing.put_writes(self._context, config, writes, task_id, task_path)
+        return writing.put_writes(self._tiers, config, writes, task_id, task_path)
 
     def _list_checkpoints_gen(
         self,
@@ -195,36 +197,36 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         before: RunnableConfig | None,
         limit: int | None,
     ) -> TieredStream[CheckpointTuple]:
-        return listing.list_checkpoints(self._context, config, filter, before, limit)
+        return listing.list_checkpoints(self._tiers, config, filter, before, limit)
 
     def _get_delta_channel_history_gen(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Tiered[Mapping[str, DeltaChannelHistory]]:
-        return delta.get_delta_channel_history(self._context, config, channels)
+        return delta.get_delta_channel_history(self._tiers, config, channels)
 
     def _delete_thread_gen(self, thread_id: str) -> Tiered[None]:
-        return threads.delete_thread(self._context, thread_id)
+        return threads.delete_thread(self._tiers, thread_id)
 
     def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Tiered[None]:
-        return threads.delete_for_runs(self._context, run_ids)
+        return threads.delete_for_runs(self._tiers, run_ids)
 
     def _copy_thread_gen(self, source: str, target: str) -> Tiered[None]:
-        return threads.copy_thread(self._context, source, target)
+        return threads.copy_thread(self._tiers, source, target)
 
     def _prune_gen(self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-        return threads.prune(self._context, thread_ids, retention, dry_run)
+        return threads.prune(self._tiers, thread_ids, retention, dry_run)
 
     def _stream_threads_gen(self, query: ThreadQuery) -> TieredStream[TieredThreadInfo]:
-        return thread_info.stream_threads(self._context, query)
+        return thread_info.stream_threads(self._tiers, query)
 
     def _get_thread_gen(self, thread_id: str) -> Tiered[TieredThreadInfo | None]:
-        return thread_info.get_thread(self._context, thread_id)
+        return thread_info.get_thread(self._tiers, thread_id)
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
-        return threads.get_ttl(self._context, thread_id)
+        return threads.get_ttl(self._tiers, thread_id)
 
     def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Tiered[None]:
-        return threads.expire(self._context, thread_id, verb, ttl)
+        return threads.expire(self._tiers, thread_id, verb, ttl)
 
     @property
     def _rules(self) -> Context:
@@ -238,6 +240,20 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self._lifetime.check_open()
         return take(self._tiers, terms, nonce)
 
+    def _run(self, operation: Tiered[T], name: str = "") -> T:
+        with self._lifetime:
+            self._begin()
+            return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+
+    def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
+        self._lifetime.check_open()
+        self._begin()
+        return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Check that hot is open, and start the flusher if it is not at work."""
+
     @abstractmethod
     def _make_flusher(self, workers: int) -> None:
         """Make the flusher. Start it too, unless a loop has to start it."""
@@ -248,7 +264,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__}, mode={mode!r})"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """A clone whose savers allow these types, too."""
+        """Return a clone whose savers allow these types, too."""
         clone = copy.copy(self)
         clone._origin = self  # noqa: SLF001 - whose flusher it shares
         clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
@@ -270,7 +286,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         await self._arun(setup(self.cold))
 
     def stats(self) -> Stats:
-        """A copy of what was counted so far, in this process."""
+        """Return a copy of the numbers so far, of this process."""
         return self._tiers.counts.snapshot(self._counting)
 
     def _measured(self) -> Measured:
@@ -278,13 +294,16 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
 
     def _closed(self, left: int) -> int:
-        """Log how much `close` has left in hot, and return the number of records."""
+        """Log the number of records that `close` has left in hot, and return it."""
         if left:
             _LOG.warning("%s", what_is_left(self.stats()))
         return left
 
     def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
-        """At the end of a `with`, warn of what `close` has left in hot, or raise its error. If the body raised an error, that one goes on, and this is logged."""
+        """At the end of a `with`, warn of what `close` has left in hot, or raise its error.
+
+        If the body raised an error, that one goes on, and the error of `close` is logged.
+        """
         if error is None and failed is not None:
             raise failed
         if failed is not None:
@@ -293,9 +312,9 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             warnings.warn(what_is_left(self.stats()), BacklogWarning, stacklevel=3)
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
-        """Look whether a thread that Redis has is whole, as `RedisSaver.check`, and whether cold has the same. Nothing is written.
+        """Check a thread in Redis, as `RedisSaver.check`, and compare it with cold. Writes nothing.
 
-        Each checkpoint is compared with cold's, which is asked for it. Where cold is still to get some of the thread, nothing is compared.
+        Each checkpoint is read from cold. If cold lacks some of the thread, nothing is compared.
 
         Args:
             thread_id: The thread.
@@ -312,19 +331,70 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return await self._arun(checking.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
 
 
-def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-    """The operation, but with hot's own error in place of a `HotFailed` that was not bypassed."""
-    try:
-        return (yield from operation)
-    except HotFailed as failed:
-        raise (failed.__cause__ or failed) from None
-
-
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
-    """The context of a saver over two tiers, for other parts of the package that run operations. Not for users."""
+    """Return the context of a saver over two tiers, for the rest of the package. Not for users."""
     return saver._tiers  # noqa: SLF001
 
 
 def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[TieredRequest]:
-    """The driver that runs the saver's operations at this moment."""
+    """Return the driver that runs the saver's operations now."""
     return saver._driver  # noqa: SLF001
+
+
+class Lifetime:
+    """The lifetime of a saver and its clones. A `with` over it is a call, which `close` waits for."""
+
+    def __init__(self) -> None:
+        """Begin open."""
+        self._is_closed = False
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, begin without blocks and calls: the parent's are the parent's."""
+        self._blocks, self._lock = 0, threading.RLock()  # a signal's handler may close what it interrupts
+        self.calls: int = 0
+        """Calls under way."""
+
+    def check_open(self) -> None:
+        """Check that it is open.
+
+        Raises:
+            Closed: It was closed.
+        """
+        if self._is_closed:
+            raise closed("the saver over two tiers")
+
+    def close(self) -> None:
+        """Refuse each further call. Those that were let through are counted."""
+        with self._lock:
+            self._is_closed = True
+
+    def __enter__(self) -> None:
+        """Begin a call."""
+        with self._lock:
+            if self._is_closed:
+                self.check_open()
+            self.calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        """End a call."""
+        with self._lock:
+            self.calls = max(0, self.calls - 1)  # it may have begun before the fork
+
+    def until_idle(self, seconds: float) -> Tiered[None]:
+        """Wait while calls are under way, for at most this many seconds."""
+        deadline = time.monotonic() + seconds
+        while self.calls and time.monotonic() < deadline:
+            yield Sleep(0.01)
+
+    def enter_block(self) -> None:
+        """Begin a block, also after the saver was closed."""
+        with self._lock:
+            self._blocks, self._is_closed = self._blocks + 1, False
+
+    def leave_block(self) -> bool:
+        """End a block. Returns True if it was the last one, so that the saver has to be closed."""
+        with self._lock:
+            self._blocks = max(0, self._blocks - 1)
+            return not self._blocks

@@ -1,4 +1,4 @@
-"""Changing whole threads: cold is changed, and hot gives them up."""
+"""Changes of whole threads: cold is changed, and hot gives them up."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Operation
 from redis_saver._tiered import postgres as statements
-from redis_saver._tiered import write_behind
-from redis_saver._tiered.cold_calls import calls_for, paths_in_hot
-from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
+from redis_saver._tiered.flushing import put_tombstone
 from redis_saver._tiered.intents import (
     ALL,
     Intent,
@@ -43,8 +42,16 @@ _ATTEMPTS = 5
 def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     """Delete a thread."""
     writer = writer_of(tiers.hot, thread, deletes=True)
-    if tiers.flush_queue and (yield from write_behind.delete_thread(tiers, tiers.flush_queue, thread, writer)):
-        return
+    if (queue := tiers.flush_queue) is not None:
+        try:
+            is_deleted = yield from put_tombstone(tiers, thread, writer)
+        except BaseException:
+            queue.note(thread)  # hot may have done it in spite of the error
+            raise
+        if is_deleted:
+            tiers.backlog.wrote(1)
+            queue.note(thread)
+            return
     intent = yield from begin_intent(tiers, thread, ALL, writer, need="nothing")
     yield from change_cold(tiers, {thread: intent}, ColdCall("delete_thread", (thread,)))
     yield from end(tiers, thread, intent, erased(tiers, thread, intent))
@@ -55,16 +62,16 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     if source == target:
         return
     stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
-    found: list[CheckpointTuple] = yield from listing.collect(stream)
-    if not found:
+    checkpoints: list[CheckpointTuple] = yield from listing.collect(stream)
+    if not checkpoints:
         return
-    paths = yield from paths_in_hot(tiers.hot, source, found)
+    paths = yield from task_paths_in_hot(tiers.hot, source, checkpoints)
     if tiers.cold_is_postgres:
         paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
     intent = yield from begin_intent(tiers, target, ALL, writer_of(tiers.hot, target, deletes=True), need="nothing")
     yield from change_cold(tiers, {target: intent}, ColdCall("delete_thread", (target,)))
-    for one in reversed(found):
-        yield from calls_for(one, target, paths)
+    for saved in reversed(checkpoints):
+        yield from calls_for(saved, target, paths)
     yield from end(tiers, target, intent, given_up(tiers, target, intent))
 
 
@@ -72,16 +79,15 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     """Delete the checkpoints of some runs in cold; hot gives up the threads that have any.
 
     Raises:
-        ThreadBusy: Checkpoints of such a thread were coalesced, and cold could not get them first, because others wrote the thread all the time.
+        ThreadBusy: Cold could not get coalesced checkpoints of such a thread first: others wrote it all the time.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
     members, intents, concerned = [names.run(run) for run in run_ids], dict[str, Intent](), set[str]()
     for run in run_ids:  # also in threads that a reader may be filling hot with
-        found = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
-        concerned.update(config.thread_id(one.config) for one in found)
-    concerned.update(
-        *(yield from threads_with_runs(tiers.hot, members))
-    )  # one that hot cannot read is repaired, or raises
+        of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
+        concerned.update(config.thread_id(saved.config) for saved in of_run)
+    # A thread that hot cannot read is repaired, or raises.
+    concerned.update(*(yield from threads_with_runs(tiers.hot, members)))
     try:
         for thread in sorted(concerned):
             # What is left may be what was coalesced.
@@ -90,7 +96,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     except Exception:
         yield from release_all(tiers, intents)
         raise
-    except BaseException:  # the caller was cancelled, so nothing can be asked for: who writes one of them next in this process ends its intent
+    except BaseException:  # the caller was cancelled, so no request works; the next writer of this process ends them
         for thread, intent in intents.items():
             tiers.leases.keep(tiers.hot.keyspace.tier_keys(thread).intents, intent.token)
         raise
@@ -119,10 +125,8 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
         elif dry_run:
             total = added(total, (yield ColdCall("prune_thread", (thread, kept), {"dry_run": True})))
         else:
-            pruned = yield from change(
-                tiers, thread, writer_of(tiers.hot, thread), ColdCall("prune_thread", (thread, kept))
-            )
-            total = added(total, pruned)
+            writer, call = writer_of(tiers.hot, thread), ColdCall("prune_thread", (thread, kept))
+            total = added(total, (yield from change(tiers, thread, writer, call)))
     return total
 
 
@@ -130,8 +134,8 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
     """Prune by a cold saver of which only LangGraph's interface is known."""
     if dry_run or (kept is not None and kept != Retention()):
         raise NotImplementedError(
-            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. With this cold saver write strategy='delete', or "
-            "strategy='keep_latest' if it can prune"
+            "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
+            "With this cold saver write strategy='delete', or strategy='keep_latest' if it can prune"
         )
     if kept is None:
         for thread in thread_ids:
@@ -144,7 +148,7 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
 
 
 def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:
-    """The time that a thread has left in hot; None if it does not expire there, or hot does not have it."""
+    """Return the time that a thread has left in hot; None if it does not expire there, or hot lacks it."""
     return hot_threads.get_ttl(tiers.hot, thread)
 
 
@@ -165,8 +169,9 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
         for newest in (yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})):
             ns = config.namespace(newest.config) or ""
             yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
-        # Where cold has none, the thread was just written to hot, or deleted: the next attempt finds that.
+        # If cold has none, the thread was just written to hot, or deleted: the next attempt finds that.
     raise ThreadBusy(
-        f"thread {shown(thread)} is in cold alone, and could not be brought back to Redis in {_ATTEMPTS} attempts: others write or delete it, or Redis is "
-        "full, or cannot have a value of it (its limits, its serializer). Nothing was changed; try again"
+        f"thread {shown(thread)} is in cold alone, and could not be brought back to Redis in {_ATTEMPTS} attempts: "
+        "others write or delete it, or Redis is full, or cannot have a value of it (its limits, its serializer). "
+        "Nothing was changed; try again"
     )

@@ -1,9 +1,17 @@
-"""Writing: to cold, then to hot (write-through); or to hot, while cold lags behind (write-behind)."""
+"""Writes: to hot while cold lags behind (write-behind); else to cold, then to hot (write-through).
+
+With write-behind, hot acknowledges a write if its script finds that hot lacks nothing (`lua/lib/write_behind.lua`): hot
+has all of the thread, or the newest checkpoint of the namespace and the parent, and cold has no pending writes of the
+checkpoint that hot lost. If the script refuses, hot is filled with what may be missing. If it refuses again, the write
+goes to cold first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMetadata
@@ -11,130 +19,156 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 from redis_saver._checkpoint import writing
 from redis_saver._checkpoint.guards import ANYBODY, remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.writing import Variant
-from redis_saver._common import config, names
+from redis_saver._common import config as configs
+from redis_saver._common import names
+from redis_saver._common.config import Address
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage.chunks import digest
-from redis_saver._tiered import write_behind
-from redis_saver._tiered.cold_calls import versions_of_values, writes_of
-from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, for_cold, known_fill
-from redis_saver._tiered.intents import NOWHERE, begin_intent, end, end_intent
+from redis_saver._tiered.backlog import FlushQueue
+from redis_saver._tiered.context import (
+    HOT_CANNOT_HAVE,
+    WHOLE,
+    Tiers,
+    for_cold,
+    known_fill,
+    versions_of_values,
+    writes_of,
+)
+from redis_saver._tiered.intents import NOWHERE, Intent, begin_intent, end, end_intent
 from redis_saver._tiered.reading import fetching
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
 from redis_saver.errors import ThreadDamaged
 
+_Store: TypeAlias = Callable[[Variant], Operation[bool]]
+"""Operation over hot that writes by a given script. It returns False if the script refused."""
+
 
 def put(
     tiers: Tiers,
-    given: RunnableConfig,
+    config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> Tiered[RunnableConfig]:
     """Store a checkpoint."""
-    where = config.address(given)
-    config.check_ours(given)  # before cold is written
-    writer = writer_of_put(tiers.hot, where, given, checkpoint, metadata)
-    stored = config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
-    if tiers.flush_queue and (
-        yield from write_behind.put(tiers, tiers.flush_queue, writer, given, checkpoint, metadata, new_versions)
-    ):
-        remember_loop(tiers.hot, where, checkpoint, metadata)
-        return stored
-    in_it = versions_of_values(checkpoint)
-
-    def cold(*, has_all: bool) -> ColdCall:
-        # Of a thread that hot does not know, and of one of which checkpoints were coalesced, cold may lack anything.
-        return ColdCall(
-            "put", (for_cold(given), checkpoint, metadata, new_versions if has_all else {**in_it, **new_versions})
-        )
-
-    def hot(variant: Variant) -> Operation[bool]:
-        return writing.store(tiers.hot, variant, where, given, checkpoint, metadata, new_versions)
-
-    field = names.checkpoint(where.checkpoint_ns, checkpoint["id"])
-    parent = names.checkpoint(where.checkpoint_ns, where.checkpoint_id) if where.checkpoint_id else WHOLE
-    fill = known_fill(tiers, where, checkpoint["id"])
-    is_in_hot = yield from _write(tiers, writer, where, cold, hot, scripts.PUT_THROUGH, field, fill, needed=parent)
-    remember_loop(tiers.hot, where, checkpoint, metadata)
+    address = configs.address(config)
+    configs.check_ours(config)  # before cold is written
+    writer = writer_of_put(tiers.hot, address, config, checkpoint, metadata)
+    thread, ns, parent_id = address
+    stored = configs.to_config(thread, ns, checkpoint["id"])
+    parent = names.checkpoint(ns, parent_id) if parent_id else b""
+    store = partial(writing.store, tiers.hot, address, config, checkpoint, metadata, new_versions)
+    if tiers.flush_queue:
+        # A fill tells nothing of this checkpoint's writes, as its id is older. So only the parent may be missing.
+        lacked = [address] if parent_id and known_fill(tiers, address, checkpoint["id"]) else []
+        behind = partial(_behind, tiers, writer, address, scripts.PUT_BEHIND, parent, checkpoint["id"])
+        if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, behind, lacked)):
+            remember_loop(tiers.hot, address, checkpoint, metadata)
+            return stored
+    fill = known_fill(tiers, address, checkpoint["id"])
+    intent = yield from begin_intent(tiers, thread, digest(names.checkpoint(ns, checkpoint["id"])), writer, fill=fill)
+    # If hot does not know the thread, or checkpoints of it were coalesced, cold may lack any value.
+    versions = new_versions if intent.has_all else {**versions_of_values(checkpoint), **new_versions}
+    yield ColdCall("put", (for_cold(config), checkpoint, metadata, versions))
+    through = _store_through(tiers, thread, intent, store, scripts.PUT_THROUGH, parent or WHOLE)
+    is_in_hot = yield from end(tiers, thread, intent, through)
+    remember_loop(tiers.hot, address, checkpoint, metadata)
     if tiers.flush_queue and not is_in_hot:
         # Hot can acknowledge the next put then. If the fill fails, the next reader raises the error.
-        yield Attempt(fetching(tiers, where._replace(checkpoint_id=None)))
+        yield Attempt(fetching(tiers, address._replace(checkpoint_id=None)))
     return stored
 
 
 def put_writes(
-    tiers: Tiers, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    tiers: Tiers, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Tiered[None]:
     """Store the pending writes of a task."""
-    where = writing.address_of_writes(given)
+    address = writing.address_of_writes(config)
     if not writes:
         return
-    writer = writer_of(tiers.hot, where.thread_id, config.thread_owner(given))
-    if tiers.flush_queue and (
-        yield from write_behind.put_writes(tiers, tiers.flush_queue, writer, given, writes, task_id, task_path)
-    ):
-        return
-    cold = ColdCall("put_writes", (for_cold(given), writes, task_id, task_path))
+    thread, ns, checkpoint_id = address
+    writer = writer_of(tiers.hot, thread, configs.thread_owner(config))
+    store = partial(writing.store_writes, tiers.hot, address, config, writes, task_id, task_path)
+    if tiers.flush_queue:
+        # The checkpoint may come later. Then hot takes its writes if it has the newest checkpoint.
+        lacked = [address._replace(checkpoint_id=None), address]
+        behind = partial(_behind, tiers, writer, address, scripts.PUT_WRITES_BEHIND, writes_of(address))
+        if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, behind, lacked)):
+            return
+    record = digest(names.task(ns, checkpoint_id or "", task_id))
+    intent = yield from begin_intent(tiers, thread, record, writer, writes_of(address), known_fill(tiers, address))
+    yield ColdCall("put_writes", (for_cold(config), writes, task_id, task_path))
+    through = _store_through(tiers, thread, intent, store, scripts.PUT_WRITES_THROUGH)
+    yield from end(tiers, thread, intent, through)
 
-    def hot(variant: Variant) -> Operation[bool]:
-        return writing.store_writes(tiers.hot, variant, where, given, writes, task_id, task_path)
 
-    record = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
-    fill = known_fill(tiers, where)
-    yield from _write(
-        tiers, writer, where, lambda **_: cold, hot, scripts.PUT_WRITES_THROUGH, record, fill, writes=writes_of(where)
-    )
+def _behind(
+    tiers: Tiers, writer: bytes, address: Address, script: Script, last: bytes, checkpoint_id: str | None = None
+) -> Variant:
+    """Return the script that also notes that cold lacks the record, with the fill that this process knows now."""
+    fill = known_fill(tiers, address, checkpoint_id)
+    more = (fill.token, fill.field, last) if fill else ("", "", last)
+    return Variant(script, tiers.hot.keyspace.tier_keys(address.thread_id).writing, writer, more)
 
 
-def _write(
+def _store_behind(
     tiers: Tiers,
-    writer: bytes,
-    where: config.Address,
-    cold: Callable[..., ColdCall],
-    hot: Callable[[Variant], Operation[bool]],
-    script: Script,
-    record: bytes,
-    fill: Fill | None,
-    *,
-    needed: bytes = b"",
-    writes: bytes = b"",
+    queue: FlushQueue,
+    thread: str,
+    store: _Store,
+    behind: Callable[[], Variant],
+    lacked: Sequence[Address],
 ) -> Tiered[bool]:
-    """Write to cold, then to hot. Meanwhile the thread has a write intent in hot, which stays if something fails.
+    """Store a record in hot alone.
 
     Args:
         tiers: The saver.
-        writer: Who writes.
-        where: The checkpoint that is written, or its parent.
-        cold: Makes the call of cold; it is told whether cold `has_all` of the thread.
-        hot: Makes the operation over hot, by a variant of its script.
-        script: That variant, which also ends the intent.
-        record: Names what is written.
-        fill: The last fill that may be relied on.
-        needed: The field that hot must have so that it has after this all that cold has, unless the thread was empty.
-        writes: For pending writes: the beginning of the members of the checkpoint's writes.
+        queue: Its flush queue.
+        thread: The thread.
+        store: The operation.
+        behind: Returns its script, for each attempt.
+        lacked: Checkpoints to fill hot with, one before each further attempt.
 
     Returns:
-        True if hot stored it.
+        False if the write has to go to cold first.
     """
-    thread, is_in_hot = where.thread_id, False
-    intent = yield from begin_intent(tiers, thread, digest(record), writer, writes, fill)
-    yield cold(has_all=intent.has_all)
+    yield from queue.wait_for_capacity()
+    try:
+        for missing in (None, *lacked):
+            if missing:
+                yield fetching(tiers, missing)
+            with suppress(ThreadDamaged):  # cold may have the thread
+                if (yield from store(behind())):
+                    queue.note(thread)
+                    return True
+    except BaseException:
+        queue.note(thread)  # hot may have it in spite of the error
+        raise
+    tiers.backlog.wrote(-1)
+    tiers.counts.written_through += 1
+    return False
 
-    def then() -> Operation[None]:
-        nonlocal is_in_hot
-        # If hot gave up the parent, it may lack values. If writes came back by a fill, hot does not know the task paths that order them.
-        if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
-            keys = tiers.hot.keyspace.tier_keys(thread)
-            more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
-            try:
-                is_in_hot = yield from hot(Variant(script, (*keys.writing, keys.flush), ANYBODY, more))
-            except (ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
-                pass
-            else:
-                return
-        yield from end_intent(tiers, thread, intent, NOWHERE)
 
-    yield from end(tiers, thread, intent, then())
-    return is_in_hot
+def _store_through(
+    tiers: Tiers, thread: str, intent: Intent, store: _Store, script: Script, needed: bytes = b""
+) -> Operation[bool]:
+    """Store in hot what cold has by now, and end the intent. Returns False if hot did not store it.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        intent: The writer's intent.
+        store: The operation.
+        script: Its script, which also ends the intent.
+        needed: Field that hot must have so that it lacks nothing after this write, unless the thread was empty.
+    """
+    # If hot gave up the parent, it may lack values. After a fill, it lacks the task paths that order writes.
+    if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
+        keys = tiers.hot.keyspace.tier_keys(thread)
+        more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
+        with suppress(ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
+            return (yield from store(Variant(script, (*keys.writing, keys.flush), ANYBODY, more)))
+    yield from end_intent(tiers, thread, intent, NOWHERE)
+    return False

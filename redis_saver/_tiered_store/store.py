@@ -32,8 +32,7 @@ from redis_saver._store.searching import check as check_search
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.requests import Tiered, TieredRequest, setup
-from redis_saver._tiered.saver import with_own_errors
+from redis_saver._tiered.requests import Tiered, TieredRequest, setup, with_own_errors
 from redis_saver._tiered_store import reading, writing
 from redis_saver._tiered_store.context import StoreTiers, TieredStoreStats
 

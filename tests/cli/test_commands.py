@@ -29,7 +29,7 @@ from typer.main import get_command
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint.threads import ANY
 from redis_saver._cli import doctor, screen
-from redis_saver._tiered.all_threads import Damaged, threads_of
+from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver._cli.app import app
 from redis_saver._cli.main import main
 from redis_saver._engine.requests import Batch

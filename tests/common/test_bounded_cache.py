@@ -38,6 +38,25 @@ def test_beyond_its_bytes_the_oldest_go_first() -> None:
     assert (len(cache), cache.bytes) == (0, 0)
 
 
+def test_an_item_is_taken_once() -> None:
+    cache: BoundedCache[int, int] = BoundedCache(max_bytes=100_000)
+    for number in range(10_000):
+        cache.store(number, number, 5)
+    taken: list[list[int | None]] = [[], []]
+
+    def take(results: list[int | None]) -> None:
+        for number in range(10_000):
+            results.append(cache.take(number))
+
+    threads = [threading.Thread(target=take, args=(results,)) for results in taken]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all((one is None) != (other is None) for one, other in zip(*taken, strict=True))
+    assert (len(cache), cache.bytes, cache.take(1)) == (0, 0, None)
+
+
 def test_results_are_made_once_and_again_when_they_were_forgotten() -> None:
     asked: list[str] = []
 

@@ -36,7 +36,7 @@ from redis_saver import (
 from redis_saver._client import loops
 from redis_saver._common import logs
 from redis_saver._engine import scripts
-from redis_saver._tiered.flush import queue as queues
+from redis_saver._tiered import backlog as queues
 from redis_saver.telemetry import instrument, log_slow_calls
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
@@ -522,7 +522,7 @@ async def test_a_log_handler_may_write_by_the_saver_whose_flusher_logs(behind: A
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            queue.found(["another"])
+            queue.add_dirty(["another"])
             noted.append(record.getMessage())
 
     handler = Notes()

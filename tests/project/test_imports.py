@@ -49,7 +49,7 @@ JOINTS = {
     "_cache": {"cache"},
     "_checkpoint": {"owned_thread", "saver"},
     "_store": {"store"},
-    "_tiered": {"drivers", "flush.workers", "cold_connections"},
+    "_tiered": {"drivers", "flushers"},
     "_tiered_store": {"store"},
 }
 """Where operations and a client, or a value and its bytes, are joined: these may also import `client` and `serde`."""

@@ -64,7 +64,7 @@ from redis_saver._storage import compression, framing
 from redis_saver._storage.chunks import digest
 from redis_saver._storage.framing import pack
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 
 MEMORY = 3 * 2**30
 """Bytes of address space that a process may take which reads hostile bytes."""

@@ -33,7 +33,7 @@ from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat
 from redis_saver._engine import scripts
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered.context import Fill
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 
 GOLDEN = Path(__file__).with_name("golden.json")
 NEWER = scripts.FORMAT + 1

@@ -30,8 +30,8 @@ from uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import queue as flush_queue
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered import flushing
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
 """What an operation may raise while a server is down. Anything else is a bug."""

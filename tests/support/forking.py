@@ -24,7 +24,7 @@ from typing import Any
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._client import aio
 from redis_saver._client.clients import connect
-from redis_saver._tiered.flush.run import FLUSH_LEASE
+from redis_saver._tiered.flushing import FLUSH_LEASE
 
 DEADLINE = 20.0
 """Seconds that a call may take on a machine that is busy with other tests; one that hangs takes for ever."""

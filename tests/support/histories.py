@@ -25,7 +25,7 @@ from uniform import Uniform
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 from redis_saver._engine.requests import Sleep
 from redis_saver._tiered.requests import Attempt, ColdCall, Outcome
 

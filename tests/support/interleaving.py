@@ -25,7 +25,7 @@ from redis_saver.errors import RedisSaverError
 from redis_saver._common.names import Keyspace
 import tiered_operations as operations
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import Attempt, SingleFlight
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()

@@ -23,7 +23,7 @@ from redis_saver import (
     TieredSaver,
 )
 from redis_saver._common.names import Keyspace
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import Attempt
 
 

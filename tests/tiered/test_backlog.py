@@ -17,8 +17,8 @@ from wrappers import Meanwhile, ran, script_of
 from redis_saver import BacklogFull
 from redis_saver._common.names import Keyspace
 from redis_saver._engine import scripts
-from redis_saver._tiered.flush import queue as flush_queue
-from redis_saver._tiered.flush.run import flush_what_goes
+from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered.flushing import flush_what_goes
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis", "cluster"], indirect=True)
 
@@ -42,7 +42,7 @@ async def write(uniform: Uniform, thread: str, number: int) -> None:
 
 
 async def scanned(uniform: Uniform) -> None:
-    await ran(uniform, flush_queue.scan(uniform.saver._context))
+    await ran(uniform, uniform.saver._context.backlog.scan())
 
 
 @pytest.mark.parametrize(("limit", "shares", "margin"), [(40, 1000, 0), (40, 20, 4 * 2)])
@@ -163,7 +163,7 @@ async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
             await ran(process, flush_what_goes(process.saver._context, thread))
         else:
             context = process.saver._context
-            await ran(process, context.backlog.report(context.hot.keyspace))
+            await ran(process, context.backlog.report())
 
     for _ in range(60):
         process = chance.choice(processes)
@@ -178,7 +178,7 @@ async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
         unreported = sum(one.saver._context.backlog._written for one in processes)
         assert counted(tiers) + unreported >= dirty(tiers)
     for process in processes:
-        await ran(process, process.saver._context.backlog.report(process.saver._context.hot.keyspace))
+        await ran(process, process.saver._context.backlog.report())
     await scanned(processes[0])
     assert counted(tiers) == dirty(tiers)
 

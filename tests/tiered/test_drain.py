@@ -27,8 +27,8 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._engine.runner import Driver
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import queue as flush_queue
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered import flushers, flushing
 from redis_saver._tiered.requests import Attempt, Outcome
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -253,9 +253,10 @@ async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> No
     goes_on.close()
     leases = uniform.saver._context.leases
     kept = dict(leases._tokens)
-    leases.after_fork()
+    leases._tokens.after_fork()
     assert await flushed(tiers, uniform) is None
-    leases._tokens = kept
+    for key, token in kept.items():
+        leases.keep(key, token)
     assert (await flushed(tiers, uniform)).left == 0
 
 
@@ -324,7 +325,7 @@ async def test_an_ack_that_was_lost_is_repeated(tiers: Tiers) -> None:
 
 
 async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
-    return await done(tiers, uniform, flush_queue.scan_in_turn(uniform.saver._context), **how)
+    return await done(tiers, uniform, flushers.scan_in_turn(uniform.saver._context), **how)
 
 
 @pytest.mark.parametrize(
@@ -345,13 +346,13 @@ async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
     """And another does when it has not gone on for a while."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation = flush_queue.scan_in_turn(uniform.saver._context)
+    operation = flushers.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
     operation.close()
     assert await looked(tiers, other) == []
     assert await looked(tiers, uniform) == ["thread"]
     tiers.later(flush_queue.SCAN_LEASE)
-    operation = flush_queue.scan_in_turn(uniform.saver._context)
+    operation = flushers.scan_in_turn(uniform.saver._context)
     await asked(uniform, next(operation))
     tiers.later(flush_queue.SCAN_LEASE)
     assert await looked(tiers, other) == ["thread"]
@@ -361,7 +362,7 @@ async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch
     monkeypatch.setattr(flush_queue, "SCAN_LEASE", -1)
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
-    operation, sent = flush_queue.scan(uniform.saver._context, is_in_turn=True), list[Any]()
+    operation, sent = uniform.saver._context.backlog.scan(renews_lease=True), list[Any]()
     request = operation.send(await asked(uniform, next(operation)))  # the count so far was asked first
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)
@@ -578,8 +579,8 @@ async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any)
     last = await uniform.put(config("a\nb"), *following(1))
     await uniform.put_writes(last, [("n", 1)], "task")
     for brought in (1, 0, 0):
-        settled = uniform.saver._flusher._bring(uniform.saver, "a\nb", at_once=True)
-        assert (await settled if tiers.native_async else settled) == brought
+        queue = uniform.saver._flush_queue
+        assert await ran(uniform, flushers.flush_some(uniform.saver._context, queue, "a\nb", at_once=True)) == brought
     assert [one.getMessage() for one in caplog.records] == [
         "cold does not take a record of thread 'a\\nb', which is tried again: ValueError: no such writes"
     ]
@@ -629,7 +630,7 @@ async def test_a_drain_that_is_cancelled_claims_nothing_more(tiers: Tiers) -> No
     with pytest.raises(asyncio.CancelledError):
         await drain
     go_on.set()
-    at_work = [one for one in asyncio.all_tasks() if "_bring_all" in getattr(one.get_coro(), "__qualname__", "")]
+    at_work = [one for one in asyncio.all_tasks() if "_flush_all" in getattr(one.get_coro(), "__qualname__", "")]
     await asyncio.gather(*at_work)
     assert len([key for key in tiers.target.keys() if key.endswith(b":dirty")]) == 2
     await drained(uniform)

@@ -30,7 +30,7 @@ from redis_saver import TieredSaver
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Sleep
 import tiered_operations as operations
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 

@@ -29,7 +29,7 @@ from redis_saver import ThreadBusy
 from redis_saver._engine import scripts
 import tiered_operations as operations
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 
 pytestmark = [
     pytest.mark.parametrize("target_name", ["redis"], indirect=True),

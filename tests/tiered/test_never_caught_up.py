@@ -14,7 +14,7 @@ from redis_saver import RedisSaver, ThreadBusy, TieredSaver
 from redis_saver._common.config import Address
 from redis_saver._engine.replies import FillLeaseReply, IntentReply
 from redis_saver._tiered import intents, reading
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import flushing
 
 MAX_REQUESTS = 1000
 

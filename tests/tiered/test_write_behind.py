@@ -42,7 +42,7 @@ from tiering import (
 )
 from typing_extensions import TypedDict
 from uniform import Target, Uniform
-from wrappers import Around, asked, elsewhere
+from wrappers import Around, asked, elsewhere, ran
 
 from redis_saver import (
     AsyncTieredSaver,
@@ -56,8 +56,8 @@ from redis_saver._common.names import Keyspace
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.framing import pack
 from redis_saver._tiered import context
-from redis_saver._tiered.flush import queue as flush_queue
-from redis_saver._tiered.flush import run as flushing
+from redis_saver._tiered import backlog as flush_queue
+from redis_saver._tiered import flushers, flushing
 from redis_saver._tiered.requests import Attempt
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync")
@@ -345,8 +345,7 @@ async def test_both_modes_at_once(tiers: Tiers) -> None:
 async def test_one_that_writes_through_flushes_what_others_left(tiers: Tiers) -> None:
     uniform, through = await tiers.uniform(**BEHIND), await tiers.uniform()
     await written(uniform)
-    brought = through.saver._flusher._bring(through.saver, "thread", at_once=True)
-    assert (await brought if tiers.native_async else brought) == 6
+    assert await ran(through, flushers.flush_some(through.saver._context, None, "thread", at_once=True)) == 6
     await written(uniform, "another")
     assert await through.flush(timeout=30) == 0
     assert len(await (await tiers.cold_uniform()).list(None)) == 6

@@ -1,7 +1,8 @@
 """The workers of the flusher: OS threads of the process, or tasks of its event loop.
 
-Each worker takes a thread (a conversation) that is due, flushes it, and takes the next. So a thread that takes long does not keep the others. Now and then one
-of them also scans for what other processes left. No caller is waiting, so errors go to `Stats.last_error`, and the worker tries again.
+Each worker takes a thread (a conversation) that is due, flushes some of it, and takes the next. So a thread that takes
+long does not hold up the others. Every few seconds one worker also scans for what other processes left. No caller is
+waiting, so errors go to `Stats.last_error`, and the worker tries again.
 
 A worker survives any error. If it ends all the same (a cold saver raised SystemExit, a task was cancelled), another one
 takes its place: an OS thread at once, a task with the next call on the saver. `Stats.worker_errors` counts both.
@@ -19,35 +20,32 @@ from collections.abc import Callable, Collection, Iterator
 from itertools import takewhile
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._client import loops
 from redis_saver._common import forks
 from redis_saver._common.logs import ignoring, log_text
-from redis_saver._tiered.capturing import capturing
+from redis_saver._engine import scripts
+from redis_saver._engine.requests import Call, Command, Sleep
+from redis_saver._tiered import backlog
+from redis_saver._tiered.backlog import FlushQueue, Scanned
 from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.flush.queue import Backlog, FlushQueue, scan, scan_in_turn
-from redis_saver._tiered.flush.run import Flushed, flush
-from redis_saver._tiered.saver import driver_over, tiers_of
+from redis_saver._tiered.flushing import flush
+from redis_saver._tiered.requests import Attempt, Tiered, capturing
+from redis_saver._tiered.saver import TwoTiers, driver_over, tiers_of
 from redis_saver._tiered.stats import Counts
 from redis_saver.errors import LoopEnded
 
-if TYPE_CHECKING:
-    from redis_saver._tiered.aio import AsyncTieredSaver
-    from redis_saver._tiered.sync import TieredSaver
-
 _STEPS = 4
-"""How often in each `flush_interval` a worker looks whether a thread is due."""
+"""Number of times per `flush_interval` that a worker looks for a thread that is due."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
-"""Seconds between two tries of a drain; the pause grows from the first to the second."""
-
-
+"""Shortest and longest pause between two tries of a drain, in seconds. It doubles with each try."""
 TO_END = 1.0
 """Seconds for which a call that has begun may go on when the time is up."""
 BETWEEN_FLUSHES = 0.1
 """Seconds between the flushes of a saver that closes while calls are under way."""
 _SCANS = 3
-"""How many scans in a row may fail before a drain gives up."""
+"""Failed scans in a row after which a drain gives up."""
 
 
 class _surviving(ignoring):  # noqa: N801 - used like a function
@@ -64,47 +62,93 @@ class _surviving(ignoring):  # noqa: N801 - used like a function
         return super().__exit__(None, error, traceback)
 
 
-def _after_claim(
-    tiers: Tiers, queue: FlushQueue | None, thread: str, done: Flushed | None, error: Exception | None
-) -> int:
-    """Note the result of a claim of a thread. Returns how many records are done: flushed or coalesced."""
-    failed = error or (done.failed[0] if done and done.failed else None)
+def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
+    """Scan for dirty threads, if it is time for a scan and no other process scans.
+
+    After an error the scan lease is given up. If hot does not answer, this process may scan when it asks again.
+    """
+    key, began = tiers.hot.keyspace.scanning, time.monotonic()
+    token, is_scanning = tiers.leases.token(key), False
+    try:
+        is_scanning = bool((yield Call(scripts.PUBLISH, (key,), (token, backlog.SCAN_LEASE, b"1"))))
+        if not is_scanning:
+            yield from tiers.backlog.report()
+            return []
+        scanned = yield from tiers.backlog.scan(renews_lease=True)
+        pause = max(backlog.SCAN_INTERVAL, 20 * (time.monotonic() - began))
+        yield Call(scripts.PUBLISH, (key,), (b"", int(1000 * pause), b""))
+    except BaseException as error:
+        tiers.leases.keep(key, token)
+        if is_scanning and isinstance(error, Exception):
+            yield Attempt(Command(("UNLINK", key)))
+        raise
+    return scanned.threads
+
+
+def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
+    """Scan if it is time, and flush some of a thread that is due. Returns True if one was due."""
+    if queue.is_time_to_scan():
+        with capturing() as captured:
+            queue.add_dirty((yield from scan_in_turn(tiers)))
+        if captured.error:
+            tiers.counts.last_error = log_text(captured.error)
+    if (thread := queue.due()) is None:
+        return False
+    yield from flush_some(tiers, queue, thread)
+    return True
+
+
+def flush_some(
+    tiers: Tiers, queue: FlushQueue | None, thread: str, *, at_once: bool = False, seconds: float = math.inf
+) -> Tiered[int]:
+    """Flush some of a thread. Returns the number of records that are done: flushed or coalesced.
+
+    Args:
+        tiers: The saver.
+        queue: Its flush queue. None for a saver without one, which only flushes what others left.
+        thread: The thread.
+        at_once: As for `flush`.
+        seconds: As for `flush`.
+    """
+    flushed = None
+    with capturing() as captured:
+        flushed = yield from flush(tiers, thread, at_once=at_once, seconds=seconds)
+    failed = captured.error or (flushed.failed[0] if flushed and flushed.failed else None)
     if failed:
         tiers.counts.last_error = log_text(failed)
-    acked = done.brought + done.coalesced if done else 0
-    if queue:  # a saver without a queue flushes what others left, when it is asked to
-        queue.after_claim(thread, acked, done.left if done else 1, failed, is_refused=bool(done and done.is_refused))
+    acked = flushed.brought + flushed.coalesced if flushed else 0
+    if queue:
+        left, is_refused = (flushed.left, flushed.is_refused) if flushed else (1, False)
+        queue.after_claim(thread, acked, left, failed, is_refused=is_refused)
     return acked
 
 
-class _Scans:
-    """The scans of a drain, some of which may fail."""
+def _scan(tiers: Tiers, left: Callable[[], float], pauses: Iterator[float]) -> Tiered[Scanned]:
+    """Scan for a drain, again after a failure.
 
-    def __init__(self, tiers: Tiers, left: Callable[[], float]) -> None:
-        self._tiers, self._left, self._failed = tiers, left, 0
-
-    def have_failed(self, error: Exception | None) -> bool:
-        """Whether this scan failed and is to be tried again.
-
-        Raises:
-            Exception: It is the third failure in a row, or the time is up.
-        """
-        self._failed = self._failed + 1 if error else 0
-        if error:
-            self._tiers.counts.last_error = log_text(error)
-            if self._failed == _SCANS or not self._left():
-                raise error
-        return bool(error)
+    Raises:
+        Exception: It failed three times in a row, or the time is up.
+    """
+    failures = 0
+    while True:
+        try:
+            return (yield from tiers.backlog.scan())
+        except Exception as error:
+            failures += 1
+            tiers.counts.last_error = log_text(error)
+            if failures == _SCANS or not left():
+                raise
+        yield Sleep(min(left(), next(pauses)))
 
 
 def _left_of(timeout: float | None) -> Callable[[], float]:
-    """A function that says how many of these seconds are left."""
+    """Return a function that returns the seconds that are left."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     return lambda: max(0.0, deadline - time.monotonic())
 
 
 def _pauses() -> Iterator[float]:
-    """The pauses, in seconds, between tries that flushed nothing."""
+    """Yield the pauses between tries that flushed nothing, in seconds."""
     pause = _MIN_PAUSE
     while True:
         yield pause
@@ -114,7 +158,7 @@ def _pauses() -> Iterator[float]:
 class Flusher:
     """A flusher whose workers are OS threads of the process."""
 
-    def __init__(self, saver: TieredSaver, queue: FlushQueue | None, workers: int) -> None:
+    def __init__(self, saver: TwoTiers[RedisSaver], queue: FlushQueue | None, workers: int) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
         self._saver, self._queue, self._workers = weakref.ref(saver), queue, workers
         self._stopped = threading.Event()
@@ -149,7 +193,7 @@ class Flusher:
         self.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop. Wait `timeout` seconds at the most for what is under way."""
+        """Stop. Wait at most `timeout` seconds for calls under way."""
         left = _left_of(timeout)
         self._stopped.set()
         for thread in list(self._threads):
@@ -160,7 +204,7 @@ class Flusher:
             while not stopped.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
                 is_idle = True
                 with _surviving(tiers_of(saver).counts):
-                    is_idle = not self._step(saver, queue)
+                    is_idle = not driver_over(saver).run(_step(tiers_of(saver), queue))
                 del saver
                 if is_idle:
                     stopped.wait(queue.flush_interval / _STEPS)
@@ -169,48 +213,28 @@ class Flusher:
                 threads.remove(threading.current_thread())
             self.start()  # does nothing if it was stopped, or the saver is no longer used
 
-    def _step(self, saver: TieredSaver, queue: FlushQueue) -> bool:
-        """Scan if it is time, and flush some of a thread that is due. Returns whether one was due."""
-        if queue.is_time_to_scan():
-            with capturing() as captured:
-                queue.found(driver_over(saver).run(scan_in_turn(tiers_of(saver))))
-            if captured.error:
-                tiers_of(saver).counts.last_error = log_text(captured.error)
-        if (thread := queue.due()) is not None:
-            self._bring(saver, thread)
-        return thread is not None
-
-    def _bring(self, saver: TieredSaver, thread: str, **how: Any) -> int:
-        """Flush some of a thread. Returns how many records are done."""
-        done = None
-        with capturing() as captured:
-            done = driver_over(saver).run(flush(tiers_of(saver), thread, **how))
-        return _after_claim(tiers_of(saver), self._queue, thread, done, captured.error)
-
-    def drain(self, saver: TieredSaver, timeout: float | None) -> int:
-        """Flush all threads. Returns how many records are left when the time is up; after that nothing is claimed."""
+    def drain(self, saver: TwoTiers[RedisSaver], timeout: float | None) -> int:
+        """Flush all threads until the time is up. Returns the number of records that are left."""
         left, pauses = _left_of(timeout), _pauses()
-        scans, found = _Scans(tiers_of(saver), left), Backlog([], 0, 0, 0)
-        while True:
-            with capturing() as captured:
-                found = driver_over(saver).run(scan(tiers_of(saver)))
-            if not scans.have_failed(captured.error) and (not found.records or not left()):
-                return found.records
-            if not captured.error and self._bring_all(saver, found.threads, left):
+        while (scanned := driver_over(saver).run(_scan(tiers_of(saver), left, pauses))).records and left():
+            if self._flush_all(saver, scanned.threads, left):
                 pauses = _pauses()
             else:
                 time.sleep(min(left(), next(pauses)))
+        return scanned.records
 
-    def _bring_all(self, saver: TieredSaver, threads: list[str], left: Callable[[], float]) -> int:
-        """Flush some of each thread, with helpers. Returns how many records are done."""
-        waiting, brought = SimpleQueue[str](), []
+    def _flush_all(self, saver: TwoTiers[RedisSaver], threads: list[str], left: Callable[[], float]) -> int:
+        """Flush some of each thread, in OS threads of its own. Returns the number of records that are done."""
+        tiers, driver = tiers_of(saver), driver_over(saver)
+        waiting, done = SimpleQueue[str](), list[int]()
         for thread in threads:
             waiting.put(thread)
 
         def work() -> None:
             with contextlib.suppress(Empty):
                 while left():
-                    brought.append(self._bring(saver, waiting.get_nowait(), at_once=True, seconds=left()))
+                    operation = flush_some(tiers, self._queue, waiting.get_nowait(), at_once=True, seconds=left())
+                    done.append(driver.run(operation))
 
         helpers = [threading.Thread(target=work, daemon=True) for _ in range(min(self._workers, len(threads)))]
         try:
@@ -221,13 +245,13 @@ class Flusher:
         for helper in helpers:
             if helper.ident is not None:
                 helper.join(None if math.isinf(left()) else left() + TO_END)
-        return sum(brought)
+        return sum(done)
 
 
 class AsyncFlusher:
     """A flusher whose workers are tasks of an event loop."""
 
-    def __init__(self, saver: AsyncTieredSaver, queue: FlushQueue | None, workers: int) -> None:
+    def __init__(self, saver: TwoTiers[AsyncRedisSaver], queue: FlushQueue | None, workers: int) -> None:
         """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
         self._saver, self._queue, self._workers = weakref.ref(saver), queue, workers
         self._stopped = False
@@ -279,7 +303,7 @@ class AsyncFlusher:
             ]
 
     async def stop(self, timeout: float) -> None:
-        """Stop. Wait `timeout` seconds at the most for what is under way."""
+        """Stop. Wait at most `timeout` seconds for calls under way."""
         self._stopped = True
         if self._is_running:
             with contextlib.suppress(LoopEnded):  # and the flusher has ended with it
@@ -300,58 +324,38 @@ class AsyncFlusher:
         while not stopping.is_set() and (saver := self._saver()) is not None and (queue := self._queue):
             is_idle = True
             with _surviving(tiers_of(saver).counts):
-                is_idle = not await self._step(saver, queue)
+                is_idle = not await driver_over(saver).arun(_step(tiers_of(saver), queue))
             del saver
             if is_idle:
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(stopping.wait(), queue.flush_interval / _STEPS)
 
-    async def _step(self, saver: AsyncTieredSaver, queue: FlushQueue) -> bool:
-        """Scan if it is time, and flush some of a thread that is due. Returns whether one was due."""
-        if queue.is_time_to_scan():
-            with capturing() as captured:
-                queue.found(await driver_over(saver).arun(scan_in_turn(tiers_of(saver))))
-            if captured.error:
-                tiers_of(saver).counts.last_error = log_text(captured.error)
-        if (thread := queue.due()) is not None:
-            await self._bring(saver, thread)
-        return thread is not None
-
-    async def _bring(self, saver: AsyncTieredSaver, thread: str, **how: Any) -> int:
-        """Flush some of a thread. Returns how many records are done."""
-        done = None
-        with capturing() as captured:
-            done = await driver_over(saver).arun(flush(tiers_of(saver), thread, **how))
-        return _after_claim(tiers_of(saver), self._queue, thread, done, captured.error)
-
-    async def drain(self, saver: AsyncTieredSaver, timeout: float | None) -> int:
-        """Flush all threads. Returns how many records are left when the time is up; after that nothing is claimed."""
+    async def drain(self, saver: TwoTiers[AsyncRedisSaver], timeout: float | None) -> int:
+        """Flush all threads until the time is up. Returns the number of records that are left."""
         left, pauses = _left_of(timeout), _pauses()
-        scans, found = _Scans(tiers_of(saver), left), Backlog([], 0, 0, 0)
-        while True:
-            with capturing() as captured:
-                found = await driver_over(saver).arun(scan(tiers_of(saver)))
-            if not scans.have_failed(captured.error) and (not found.records or not left()):
-                return found.records
-            if not captured.error and await self._bring_all(saver, found.threads, left):
+        while (scanned := await driver_over(saver).arun(_scan(tiers_of(saver), left, pauses))).records and left():
+            if await self._flush_all(saver, scanned.threads, left):
                 pauses = _pauses()
             else:
                 await asyncio.sleep(min(left(), next(pauses)))
+        return scanned.records
 
-    async def _bring_all(self, saver: AsyncTieredSaver, threads: list[str], left: Callable[[], float]) -> int:
-        """Flush some of each thread. Returns how many records are done."""
-        waiting, brought = takewhile(lambda _: left() > 0, threads), list[int]()
+    async def _flush_all(self, saver: TwoTiers[AsyncRedisSaver], threads: list[str], left: Callable[[], float]) -> int:
+        """Flush some of each thread, in tasks of its own. Returns the number of records that are done."""
+        tiers, driver = tiers_of(saver), driver_over(saver)
+        waiting, done = takewhile(lambda _: left() > 0, threads), list[int]()
 
         async def work() -> None:
             for thread in waiting:
-                brought.append(await self._bring(saver, thread, at_once=True, seconds=left()))
+                operation = flush_some(tiers, self._queue, thread, at_once=True, seconds=left())
+                done.append(await driver.arun(operation))
 
         workers = [asyncio.ensure_future(work()) for _ in range(min(self._workers, len(threads)))]
         try:
             await _in_time(workers, None if math.isinf(left()) else left() + TO_END)
         finally:
-            threads.clear()  # where the caller is cancelled, what is under way ends by itself, and nothing more is claimed
-        return sum(brought)
+            threads.clear()  # if the caller is cancelled, flushes under way end by themselves, and no more begin
+        return sum(done)
 
 
 async def _in_time(tasks: Collection[asyncio.Task[None]], timeout: float | None) -> None:

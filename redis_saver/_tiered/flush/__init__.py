@@ -1,1 +1,0 @@
-"""Flushing: the flusher brings to cold what only hot has."""

@@ -1,0 +1,562 @@
+"""Flushing one thread: bring its records to cold, in the order in which they were written.
+
+A record notes a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread, and when it
+was written. The flusher reads it, gives it to cold, and strikes it off if it was not written again meanwhile. So each
+record gets to cold at least once, and cold gets last what was written last.
+
+One flusher at a time works on a thread. One that outlives its claim (it was stopped, or its machine slept) learns that
+at the ack. What it may have done to cold is then done again (`lua/tiered/ack.lua`).
+
+The flusher carries values as bytes, and does not build the objects in them. That would take most of its time, their
+classes may not be installed (`redis-saver flush`), and a strict serializer would not build them. It works if both sides
+write LangGraph's own format, and cold is one of LangGraph's own savers. These look into values only to find scalars and
+snapshots of a `DeltaChannel`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from operator import index
+from typing import Any, NamedTuple
+
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from redis_saver._checkpoint import delta, listing, reading
+from redis_saver._checkpoint.guards import owned_call
+from redis_saver._common import config, names
+from redis_saver._common.display import error_text, shown
+from redis_saver._common.limits import Allowance
+from redis_saver._common.logs import ThrottledLog
+from redis_saver._engine import scripts
+from redis_saver._engine.replies import AckReply, ClaimReply
+from redis_saver._engine.requests import Argument, Call, Command, Sleep
+from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
+from redis_saver._storage import codec
+from redis_saver._storage.chunk_cache import ChunkCache
+from redis_saver._storage.chunks import Write
+from redis_saver._storage.context import Context
+from redis_saver._storage.opaque import OpaqueSerializer
+from redis_saver._tiered import context
+from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
+from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
+from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decoding
+
+_LOG = ThrottledLog("redis_saver.tiered")
+RECORDS_PER_CLAIM = 50
+FLUSH_LEASE = 30_000
+"""Length of a claim, in milliseconds. After that another flusher may take it over. Records begin in its first third."""
+DELETIONS_KEPT = 3_600_000
+"""Milliseconds for which hot remembers a deletion, for flushers that turn out to be fenced."""
+MAX_PAUSE = 10
+"""Longest pause before a refused record is tried again, in seconds."""
+_PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
+"""Shows if cold answers. No checkpoint has this id."""
+
+
+class Flushed(NamedTuple):
+    """The result of a claim."""
+
+    left: int
+    """Records that cold lacks. 1 if another flusher took over, because then the number is not known."""
+    brought: int
+    coalesced: int
+    """Records that cold does not need."""
+    failed: Sequence[Exception]
+    """The errors of cold, and of reading from hot."""
+    is_refused: bool = False
+    """True if cold answered and refused a record, or hot could not read one."""
+
+
+def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
+    """Delete a thread in hot, and note a tombstone for cold. Returns False if a writer has an intent."""
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    tiers.hot.chunk_cache.forget(keys.data_key)
+    return bool((yield owned_call(scripts.PUT_TOMBSTONE, keys.writing, writer, ())))
+
+
+def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
+    """Flush all of a thread. It goes on as long as cold catches up: while fewer records are left than ever before.
+
+    Raises:
+        Exception: What cold raised.
+        ThreadBusy: Others flushed or wrote the thread all the time.
+    """
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed)
+    if flushed is None:
+        raise busy(thread)
+    if flushed.failed:
+        raise flushed.failed[0]
+
+
+def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
+    """Flush what cold takes of a thread. Returns True if cold has all now.
+
+    Records that cold refuses stay in hot, and so does a thread that others flush or write all the time.
+    """
+    flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0)
+    return flushed is not None and not flushed.left
+
+
+def _flush_while(tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool]) -> Tiered[Flushed | None]:
+    """Flush a thread until nothing is left, or a claim's result ends it. None: others kept it busy."""
+    deadline, fewest = until_busy(), math.inf
+    while True:
+        flushed = yield from flush(tiers, thread, at_once=True)
+        if flushed and (not flushed.left or not goes_on(flushed)):
+            return flushed
+        if flushed and flushed.left < fewest:
+            deadline, fewest = until_busy(), flushed.left
+        elif time.monotonic() >= deadline:
+            return None
+        if flushed is None:
+            yield Sleep(0.02)
+
+
+def until_busy() -> float:
+    """Return the deadline after which a waiter raises `busy`: after the length of two claims."""
+    return time.monotonic() + 2 * FLUSH_LEASE / 1000
+
+
+def busy(thread: str) -> ThreadBusy:
+    """Return the error for a thread that others have flushed or written for the length of two claims."""
+    return ThreadBusy(
+        f"other processes have been flushing thread {shown(thread)} to cold, or writing it there, for "
+        f"{2 * FLUSH_LEASE / 1000:g} seconds; try again"
+    )
+
+
+def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
+    """Claim a thread and bring some of its records to cold.
+
+    If hot fails, the claim is released; if even that fails, the next attempt of this process goes on with it. If the
+    operation is cancelled during a call of cold, nobody knows when that call is over. Then the claim has to run out.
+
+    Args:
+        tiers: The saver.
+        thread: The thread.
+        at_once: Also try records that are set aside.
+        seconds: No record is begun after this many seconds.
+
+    Returns:
+        None if another flusher has claimed the thread, or a writer has an intent.
+    """
+    keys, claim = tiers.hot.keyspace.tier_keys(thread), _Claim(tiers, thread)
+    token = tiers.leases.token(keys.flush)
+    try:
+        return (yield from _run_claim(claim, token, at_once=at_once, seconds=seconds))
+    except BaseException as error:
+        if not claim.is_asking_cold:
+            tiers.leases.keep(keys.flush, token)
+            if isinstance(error, Exception):
+                yield release(keys, token)
+        raise
+
+
+def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
+    """Do what `flush` does, with this token: claim, give to cold, ack."""
+    began, queue = time.monotonic(), claim.tiers.flush_queue
+    claimed = yield claim.request(token, at_once=at_once)
+    if claimed == ClaimReply.BUSY:
+        return None
+    with decoding("what cold does not have of thread {!r}", claim.thread):
+        bases, there, unacked, *raw = claimed
+        there = index(there)
+        if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
+            raise TypeError("a record without a name, a time and a number of tries")
+        claim.add([BacklogRecord(*fields) for fields in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
+    if not raw:
+        return Flushed(there, 0, 0, ())
+    if unacked:
+        _LOG.info(
+            "the flusher takes over thread %s from one that did not end its work, and does that again",
+            shown(claim.thread),
+        )
+    seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last call of cold
+    coalesces = queue is not None and queue.history == "latest" and not unacked
+    until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
+    yield from claim.run(*until, coalesces=coalesces)
+    ack = claim.ack(token)
+    try:
+        left = yield ack
+    except Exception:  # noqa: BLE001 - a fenced flusher must learn it; a lost reply repeats the claim
+        left = yield ack
+    with decoding("how much cold lacks of thread {!r}", claim.thread):
+        left = index(left)
+    if left == AckReply.FENCED:
+        _LOG.warning(
+            "another flusher has taken over thread %s, as this one took too long; what it did to cold is done again",
+            shown(claim.thread),
+        )
+        return claim.counted(1, time.monotonic() - began)
+    claim.tiers.backlog.flushed(len(claim.done))
+    if queue:
+        for escaped, (raw_id, versions) in claim.latest.items():
+            queue.remember((claim.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
+    return claim.counted(left, time.monotonic() - began)
+
+
+class _Claim:
+    """One flusher's claim of a thread."""
+
+    def __init__(self, tiers: Tiers, thread: str) -> None:
+        self.tiers, self.thread = tiers, thread
+        self.records: Sequence[BacklogRecord] = ()
+        self.failed: list[tuple[BacklogRecord, Exception]] = []
+        """Records that cold refused or hot could not read, each with its error."""
+        self.unreachable: Exception | None = None
+        """The error of cold that ended the claim: the probe after it failed, too."""
+        self._bases: Mapping[bytes, bytes] = {}
+        self._filled_up: set[str] = set()
+        self._removed: dict[str, Exception | None] = {}
+        """Namespaces in which checkpoints were removed, each with cold's error."""
+        self.is_asking_cold = False
+        """True during a call of cold, and for good if the operation was cancelled during one."""
+        self.done: list[BacklogRecord] = []
+        self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
+        """The id (escaped) and the versions of the checkpoint that cold got last, by escaped namespace."""
+        self.coalesced = 0
+        self.gaps = b"0"
+
+    def request(self, token: str, *, at_once: bool) -> Call:
+        """Return the call that claims the thread."""
+        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
+        return Call(
+            scripts.CLAIM,
+            (keys.data_key, keys.dirty, keys.flush, keys.intents),
+            (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE),
+        )
+
+    def ack(self, token: str) -> Call:
+        """Return the call that tells hot what cold got, and what it refused."""
+        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
+        brought = [argument for record in self.done for argument in (record.member, record.score)]
+        failed: list[Argument] = []
+        for record, error in self.failed:
+            pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
+            failed += (record.member, pause, names.encode(error_text(error)[:500]))
+        latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
+        return Call(
+            scripts.ACK,
+            (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
+            (token, len(self.done), len(self.failed), DELETIONS_KEPT, self.gaps, *brought, *failed, *latest),
+        )
+
+    def counted(self, left: int, seconds: float) -> Flushed:
+        """Count the claim in the saver's stats, and return its result."""
+        counts, brought = self.tiers.counts, len(self.done) - self.coalesced
+        counts.flushes += 1
+        counts.flushed += brought
+        counts.coalesced += self.coalesced
+        counts.refused += len(self.failed)
+        counts.flush_seconds += seconds
+        errors = [error for _, error in self.failed]
+        if self.unreachable is not None:
+            counts.unreachable += 1
+            errors.append(self.unreachable)
+        return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
+
+    def add(self, records: Sequence[BacklogRecord], bases: Mapping[bytes, bytes]) -> None:
+        """Take over the claimed records, and what cold got last in each namespace. A malformed record fails at once."""
+        problems = [(record, record.problem()) for record in records]
+        self.records = [record for record, problem in problems if problem is None]
+        self.failed = [(record, problem) for record, problem in problems if problem is not None]
+        self._bases = bases
+
+    def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
+        """Give the records to cold, one after the other. Ends if cold does not answer, or refuses the first two.
+
+        It coalesces only if the previous claim was acked. If not, cold may have some of those records already.
+        """
+        plan = Plan({}, set())
+        if coalesces:
+            plan = yield from plan_coalescing(self.tiers, self.thread, self.records)
+        for record in self.records:
+            if time.monotonic() > until or time.time() > until_by_clock:
+                return
+            if record.member in plan.newest:
+                continue
+            error = yield from self._give(record, plan.whole)
+            if error is not None and not isinstance(error, RedisSaverError):
+                if time.monotonic() > until or (yield from self._ask_cold(_PROBE)) is not None:
+                    self.unreachable = error
+                    return
+                error = yield from self._give(record, plan.whole)  # the connection may have been a broken one
+            if error is None:
+                self.done.append(record)
+                continue
+            self.failed.append((record, error))
+            if record.kind == b"d" or (len(self.failed) > 1 and not self.done):
+                return
+        brought = {record.member for record in self.done}
+        for record in self.records:
+            if plan.newest.get(record.member) in brought:
+                self.done.append(record)
+                self.coalesced += 1
+                if record.kind == b"c":
+                    self.gaps = b"1"
+
+    def _give(self, record: BacklogRecord, whole: set[str]) -> Tiered[Exception | None]:
+        """Give a record to cold. Returns the error, if there is one."""
+        try:
+            if (
+                record.kind == b"c"
+                and record.address[0] in whole
+                and (error := (yield from self._fill(record.address[0])))
+            ):
+                return error
+            if record.kind == b"d":
+                return (yield from self._delete())
+            if record.kind == b"r":
+                return (yield from self._remove(record.address[0]))
+            if record.kind == b"c":
+                return (yield from self._give_checkpoint(record))
+            return (yield from self._give_writes(record))
+        except HotFailed:
+            raise
+        except RedisSaverError as error:  # hot has lost it, or cannot read it
+            return error
+
+    def _delete(self) -> Tiered[Exception | None]:
+        """Delete the thread in cold. From then on nothing counts as what cold got last."""
+        self._bases = {}
+        self.latest.clear()
+        return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
+
+    def _remove(self, ns: str) -> Tiered[Exception | None]:
+        """Remove in cold all checkpoints of a namespace that this claim has to remove, in one call.
+
+        The values of what cold got last may go with them, so the next checkpoint brings all of its own.
+        """
+        if ns not in self._removed:
+            self._bases = {escaped: base for escaped, base in self._bases.items() if escaped != names.component(ns)}
+            self.latest.pop(names.component(ns), None)
+            gone = [record.address[1] for record in self.records if record.kind == b"r" and record.address[0] == ns]
+            call = ColdCall("delete_checkpoints", (self.thread, ns, gone))
+            self._removed[ns] = yield from self._ask_cold(call)
+        return self._removed[ns]
+
+    def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
+        """Call cold. Returns the error, if there is one."""
+        self.is_asking_cold = True
+        error = (yield Attempt(call)).error
+        self.is_asking_cold = False
+        return error  # type: ignore[no-any-return]
+
+    def _fill(self, ns: str) -> Tiered[Exception | None]:
+        """Give cold what was coalesced in a namespace and is needed now."""
+        hot, data = self.tiers.opaque_hot, self.tiers.hot.keyspace.keys(self.thread).data_key
+        if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
+            return None
+        asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
+        checkpoints = yield from listing.collect(listing.list_checkpoints(hot, asked))
+        paths = yield from task_paths_in_hot(hot, self.thread, checkpoints)
+        for saved in reversed(checkpoints):
+            for call in calls_for(self._opened(saved), self.thread, paths):
+                if (error := (yield from self._ask_cold(call))) is not None:
+                    return error
+        self._filled_up.add(ns)
+        return None
+
+    def _opened(self, saved: CheckpointTuple) -> CheckpointTuple:
+        if not isinstance(self.tiers.opaque_hot.serde, OpaqueSerializer):
+            return saved
+        with decoding("{}", config.address(saved.config)):
+            return opened(saved, self.tiers.hot.serde)
+
+    def _give_checkpoint(self, record: BacklogRecord) -> Tiered[Exception | None]:
+        ns, checkpoint_id = record.address
+        hot = self.tiers.opaque_hot
+        saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
+        if saved is None:  # it was pruned or deleted meanwhile
+            return None
+        saved = self._opened(saved)
+        escaped = names.component(ns)
+        before = yield from self._versions_in_cold(ns, escaped)
+        versions = versions_of_values(saved.checkpoint)
+        new = {channel: version for channel, version in versions.items() if before.get(channel) != version}
+        error = yield from self._ask_cold(to_put(saved, self.thread, new))
+        if error is None:
+            self.latest[escaped] = (names.component(checkpoint_id), versions)
+        return error
+
+    def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
+        """Return the channel versions of the checkpoint that cold got last in a namespace. Cold has their values."""
+        if escaped in self.latest:
+            return self.latest[escaped][1]
+        if (base := self._bases.get(escaped)) is None:
+            return {}
+        with decoding("what cold got last of thread {!r}", self.thread):
+            base_id = names.name_of(base)
+        known = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
+        if known is None:
+            saved = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, base_id))
+            known = versions_of_values(saved.checkpoint) if saved else {}
+        return known
+
+    def _give_writes(self, record: BacklogRecord) -> Tiered[Exception | None]:
+        if record.writes is None:  # pruned or deleted meanwhile
+            return None
+        hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
+        with decoding("pending writes of {}", location):
+            ns, checkpoint_id, task = names.components(record.member[1:])
+            target = config.to_config(self.thread, ns, checkpoint_id)
+            writes = codec.decode_writes((names.component(task), record.writes), location)
+            allowance = Allowance(hot.limits, location)
+            chunks = codec.as_chunks(hot, record.chunks, self.thread)
+            pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
+            allowance.unfold("writes", writes[-1].idx)
+        if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
+            pairs = yield from self._filled(record.member, writes, pairs)
+        return (yield from self._ask_cold(ColdCall("put_writes", (target, pairs, task, writes[0].task_path))))
+
+    def _filled(
+        self, member: bytes, writes: Sequence[Write], pairs: Sequence[tuple[str, Any]]
+    ) -> Tiered[list[tuple[str, Any]]]:
+        """Return a task's regular writes at their indexes, with its special ones in the gaps."""
+        keys, hot, location = (
+            self.tiers.hot.keyspace.keys(self.thread),
+            self.tiers.opaque_hot,
+            f"thread {shown(self.thread)}",
+        )
+        fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
+        records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, location)
+        with decoding("pending writes of {}", location):
+            special = [
+                codec.load_write(hot, write, location, allowance)[1:]
+                for record in records
+                if record
+                for write in codec.decode_writes((names.component(""), record), location)
+            ]
+        if not special:
+            return list(pairs)
+        by_index = {write.idx: pair for write, pair in zip(writes, pairs, strict=True)}
+        return [by_index.get(index) or special[index % len(special)] for index in range(writes[-1].idx + 1)]
+
+
+class BacklogRecord(NamedTuple):
+    """A note in hot of one thing that cold lacks."""
+
+    member: bytes
+    """Its member of the index, with `r` in place of `c` for a rolled-back checkpoint; or `d`, a deleted thread."""
+    score: bytes
+    """The time it was written."""
+    tries: int
+    """Number of times that cold refused it."""
+    writes: bytes | None
+    """The pending writes that it notes, if they still exist."""
+    chunks: Sequence[bytes] = ()
+    """The chunks of these writes: a flat list of fields and bytes."""
+
+    def problem(self) -> DecodeError | None:
+        """Return the error of a malformed note, which another program may have written; None if it is well-formed."""
+        try:
+            with decoding("the note {!r} of what cold does not have", self.member):
+                if self.kind not in (b"c", b"w", b"r", b"d"):
+                    raise ValueError("it names neither a checkpoint, nor pending writes, nor a removal, nor a deletion")
+                if self.kind != b"d":
+                    names.component(self.address[1])
+        except DecodeError as error:
+            return error
+        return None
+
+    @property
+    def kind(self) -> bytes:
+        """`c` a checkpoint, `w` pending writes, `r` a checkpoint to remove, `d` a deletion of the thread."""
+        return self.member[:1]
+
+    @property
+    def address(self) -> tuple[str, str]:
+        """The namespace and the id of the checkpoint.
+
+        Raises:
+            DecodeError: The member names none.
+        """
+        with decoding("the name {!r} of what cold does not have", self.member):
+            ns, checkpoint_id = names.components(self.member[1:])[:2]
+            return ns, checkpoint_id
+
+
+class Plan(NamedTuple):
+    """The plan for gathered records with `cold_history="latest"`."""
+
+    newest: dict[bytes, bytes]
+    """Records that cold does not need: older checkpoints of a namespace, and their writes. Each maps to the newest
+    checkpoint, which cold has to get instead."""
+    whole: set[str]
+    """Namespaces in which nothing is coalesced: a `DeltaChannel` is rebuilt from writes to the ancestors."""
+
+
+def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[BacklogRecord]) -> Tiered[Plan]:
+    """Choose the gathered records to coalesce."""
+    of_ns: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        if record.kind == b"c":
+            ns, checkpoint_id = record.address
+            of_ns[ns].add(checkpoint_id)
+    whole = set()
+    for ns, ids in of_ns.items():
+        if (yield from _needs_ancestors(tiers, thread, ns, max(ids))):
+            whole.add(ns)
+    newest = dict[bytes, bytes]()
+    for record in records:
+        ns, checkpoint_id = record.address if record.kind != b"d" else ("", "")
+        ids = of_ns[ns] if ns in of_ns and ns not in whole else set()
+        if checkpoint_id in ids and checkpoint_id != max(ids):
+            newest[record.member] = names.checkpoint(ns, max(ids))
+    return Plan(newest, whole)
+
+
+def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
+    try:
+        saved = yield from reading.get_tuple(tiers.opaque_hot, config.to_config(thread, ns, newest))
+    except HotFailed:
+        raise
+    except RedisSaverError:  # the flusher reports it when it reads the record
+        return True
+    return saved is None or delta.COUNTERS in saved.metadata
+
+
+CACHE_BYTES = 16_000_000
+"""Size of the flusher's own chunk cache, in bytes."""
+_PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
+_KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
+"""Types that LangGraph's serializer writes, or wrote in earlier versions."""
+
+
+class _CarryingSerializer(OpaqueSerializer):
+    """An `OpaqueSerializer` that refuses types unknown to cold's serializer: cold would keep what it cannot read."""
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        kind, _ = data
+        if "+" not in kind and kind not in _KINDS:
+            raise ValueError(f"it has the type {shown(kind)}, which LangGraph's serializer does not know")
+        return super().loads_typed(data)
+
+
+def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
+    """Return both savers for flushers: objects stay packed if possible, and hot has a chunk cache of its own."""
+    hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
+    own = type(cold).__module__.startswith("langgraph.checkpoint.")
+    if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
+        cold = copy.copy(cold)
+        cold.serde = OpaqueSerializer()
+        hot = hot._replace(serde=_CarryingSerializer())
+    return hot, cold
+
+
+def opened(saved: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
+    """Decode all but the values of a checkpoint that was read packed, because cold may store that as JSON."""
+    closed = OpaqueSerializer()
+
+    def open_up(value: Any) -> Any:
+        return serde.loads_typed(closed.dumps_typed(value))
+
+    checkpoint = open_up({**saved.checkpoint, "channel_values": {}})
+    checkpoint["channel_values"] = saved.checkpoint["channel_values"]
+    return saved._replace(checkpoint=checkpoint, metadata=open_up(saved.metadata))
