@@ -15,10 +15,11 @@ from typing import Any
 import redis
 
 from redis_saver import RedisSaver
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
+from redis_saver._engine.scripts import Script
 
 CHECKPOINTS, CHANNELS = 2000, 12
-NAMES = {value.sha: value.name for value in vars(scripts).values() if isinstance(value, scripts.Script)}
+NAMES = {value.sha: value.name for value in vars(scripts).values() if isinstance(value, Script)}
 THREAD: Any = {"configurable": {"thread_id": "long", "checkpoint_ns": ""}}
 
 

@@ -13,7 +13,7 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self, TypedDict, TypeVar, Unpack
 
-from redis_saver._cache import entries
+from redis_saver._cache import entries, scripts
 from redis_saver._cache.entries import Address, CacheKeyspace, Context, Found, Range
 from redis_saver._cache.flights import Flights
 from redis_saver._cache.health import CacheStats, Health, OnError
@@ -26,7 +26,6 @@ from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Request
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured

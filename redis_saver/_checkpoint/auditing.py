@@ -13,13 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import TASKS, SendProtocol
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.listing import Query, bounds
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._common import names, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.inventory import FOREIGN, MAX_FINDINGS, RESTORE, Finding, Findings, Inventory, describe
 from redis_saver._common import names
 from redis_saver._common.display import shown
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Operation
 from redis_saver._storage.context import Context
 from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding

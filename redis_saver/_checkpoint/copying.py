@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from uuid import uuid4
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.pruning import ATTEMPTS
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
@@ -20,7 +21,6 @@ from redis_saver._checkpoint.references import (
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
 from redis_saver._common.names import Keys
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Call, Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE, MAX_TOLD, HasIntents
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import HistoryReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.auditing import VersionText
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.listing import scan_threads
 from redis_saver._common import names, times
 from redis_saver._common.config import Address
 from redis_saver._common.limits import Allowance
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Page, Stream
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._common import config, names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Operation, Page, Scan, Stream, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec

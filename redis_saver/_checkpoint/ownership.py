@@ -16,12 +16,12 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import writer_of
 from redis_saver._checkpoint.pruning import remove_runs
 from redis_saver._common import config, limits, names, times, ttl
 from redis_saver._common.display import printable, shown
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import OwnershipReply
 from redis_saver._engine.requests import Call, Operation, Sleep
 from redis_saver._storage.context import Context

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from langgraph.checkpoint.base.id import UUID
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.delta import walk
 from redis_saver._checkpoint.guards import ANYBODY, owned_call, writer_of
 from redis_saver._checkpoint.listing import THREADS_PER_BATCH, collect, scan_threads
@@ -30,7 +31,6 @@ from redis_saver._common import names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import header as headers

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
+from redis_saver._checkpoint import scripts
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import GetReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Call, Command, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec

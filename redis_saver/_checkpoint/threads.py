@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.listing import mapped, scan_threads
 from redis_saver._checkpoint.ownership import Owner, Record
 from redis_saver._common import config, names, times
 from redis_saver._common.display import shown
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, Stream
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context, default_ttl

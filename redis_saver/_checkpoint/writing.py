@@ -15,13 +15,13 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.types import TASKS
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import owned_call, remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config, limits, names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import PutReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._engine.scripts import Script

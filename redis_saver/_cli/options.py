@@ -16,6 +16,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import InvalidNamespaceError
 from typer.core import TyperCommand
 
+from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli.servers import Cold
@@ -23,7 +24,6 @@ from redis_saver._client import urls
 from redis_saver._common import times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import printable, shown
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Operation
 from redis_saver._migrate.opening import opened
 from redis_saver._serde.serializer import StrictSerializer

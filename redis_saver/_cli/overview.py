@@ -13,11 +13,11 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis_saver._checkpoint import threads
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common.names import DATA, DIRTY, Keyspace
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
 from redis_saver._inspector.values import state_of
 from redis_saver._storage.context import Context
+from redis_saver._tiered import scripts
 from redis_saver._tiered.thread_info import Damaged, threads_of
 
 MAX_NAMED = 20

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition, document_keys
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
 from redis_saver._engine.scripts import Script
+from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, document_tags
 from redis_saver.errors import StoreBusy, reading_store
 

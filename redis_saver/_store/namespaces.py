@@ -11,8 +11,8 @@ from redis_saver._common import config as configs
 from redis_saver._common.display import shown
 from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Command, Operation, Scan
+from redis_saver._store import scripts
 from redis_saver._store.calling import announce, ask, checked, together
 from redis_saver._store.context import StoreContext, check_labels
 from redis_saver._store.writing import clean, delete_below

@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Command, Operation
-from redis_saver._store import calling
+from redis_saver._store import calling, scripts
 from redis_saver._store.calling import ask
 from redis_saver._store.context import Place, StoreContext, namespace_and_key
 from redis_saver._store.items import CHECKSUM, Entry

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, Sleep
-from redis_saver._store import namespaces, reading
+from redis_saver._store import namespaces, reading, scripts
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, document_tag, namespace_and_key
 from redis_saver._store.filters import Matches

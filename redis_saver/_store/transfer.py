@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Operation
+from redis_saver._store import scripts
 from redis_saver._store.calling import ask, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, dump_value

@@ -12,9 +12,9 @@ from redis_saver._common import config as configs
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._store import scripts
 from redis_saver._store.calling import ask, checked, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts

@@ -22,8 +22,8 @@ from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log, log_text
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
+from redis_saver._tiered import scripts
 from redis_saver._tiered.requests import Tiered
 from redis_saver._tiered.stats import Counts, Stats
 from redis_saver.errors import BacklogFull, decoding

@@ -9,14 +9,13 @@ from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
-from redis_saver._checkpoint import checking
+from redis_saver._checkpoint import checking, scripts
 from redis_saver._checkpoint.checking import CheckReport, State
 from redis_saver._checkpoint.comparing import difference, record
 from redis_saver._checkpoint.inventory import Findings, Inventory, describe
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import config, names
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._storage import codec
 from redis_saver._tiered.context import Tiers, newest_of

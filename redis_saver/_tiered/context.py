@@ -17,11 +17,11 @@ from redis_saver._common import config as configs
 from redis_saver._common import names
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
+from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import BacklogCount, FlushQueue
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver._tiered.stats import Counts

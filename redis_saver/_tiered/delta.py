@@ -11,10 +11,9 @@ from langchain_core.runnables import RunnableConfig
 
 from redis_saver._checkpoint import delta, reading
 from redis_saver._common import config, names
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import FillLeaseReply
 from redis_saver._engine.requests import Argument, Batch, Call
-from redis_saver._tiered import context
+from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import (
     FILL_LEASE,
     HOT_CANNOT_HAVE,

@@ -25,9 +25,8 @@ from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._client import loops
 from redis_saver._common import forks
 from redis_saver._common.logs import ignoring, log_text
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Command, Sleep
-from redis_saver._tiered import backlog
+from redis_saver._tiered import backlog, scripts
 from redis_saver._tiered.backlog import FlushQueue, Scanned
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flushing import flush

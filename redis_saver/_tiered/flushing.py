@@ -33,7 +33,6 @@ from redis_saver._common import config, names
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
 from redis_saver._common.logs import ThrottledLog
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import AckReply, ClaimReply
 from redis_saver._engine.requests import Argument, Call, Command, Sleep
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
@@ -42,7 +41,7 @@ from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.opaque import OpaqueSerializer
-from redis_saver._tiered import context
+from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
 from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decoding

@@ -14,11 +14,10 @@ from redis_saver._checkpoint import listing, threads
 from redis_saver._checkpoint.guards import owned_call
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Argument, Call, Operation, Sleep, T
 from redis_saver._storage.context import default_ttl
-from redis_saver._tiered import context, flushing
+from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
 from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered

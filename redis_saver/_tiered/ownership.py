@@ -9,10 +9,9 @@ from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import RollBackReply
 from redis_saver._engine.requests import Command, Operation, Sleep
-from redis_saver._tiered import context, reading
+from redis_saver._tiered import context, reading, scripts
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
 from redis_saver._tiered.intents import ALL, REPAIRS, begin_intent, change_cold, end, given_up, repair

@@ -15,13 +15,12 @@ from redis_saver._checkpoint.writing import whole
 from redis_saver._common import config as configs
 from redis_saver._common import names
 from redis_saver._common.config import Address
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import FillLeaseReply, FillReply
 from redis_saver._engine.requests import Argument, Call
 from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
-from redis_saver._tiered import context
+from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import (
     FILL_LEASE,
     HOT_CANNOT_HAVE,

@@ -22,10 +22,10 @@ from redis_saver._checkpoint.writing import Variant
 from redis_saver._common import config as configs
 from redis_saver._common import names
 from redis_saver._common.config import Address
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage.chunks import digest
+from redis_saver._tiered import scripts
 from redis_saver._tiered.backlog import FlushQueue
 from redis_saver._tiered.context import (
     HOT_CANNOT_HAVE,

@@ -10,9 +10,8 @@ from langgraph.store.base import Item, SearchItem
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition, with_notes
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Argument, Batch, Command, Operation
-from redis_saver._store import namespaces
+from redis_saver._store import namespaces, scripts
 from redis_saver._store.calling import ask
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, encode_value

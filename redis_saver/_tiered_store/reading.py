@@ -16,8 +16,8 @@ from langgraph.store.base import InvalidNamespaceError, Item, Op, Result, Search
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
-from redis_saver._engine import scripts
 from redis_saver._engine.requests import Operation
+from redis_saver._store import scripts
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import Place, check_labels
 from redis_saver._store.filters import compile_filter

@@ -12,9 +12,9 @@ from langgraph.store.base import GetOp, Item, PutOp
 
 from redis_saver._common.logs import Log, log_text
 from redis_saver._common.store_names import Partition, with_notes
-from redis_saver._engine import scripts
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation
+from redis_saver._store import scripts
 from redis_saver._store.calling import NO_ANNOUNCEMENT, ask
 from redis_saver._store.writing import MAX_PUTS
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered

@@ -11,7 +11,7 @@ from uniform import Target, Uniform
 from wrappers import Around, asked, script_of
 
 from redis_saver import ThreadDamaged
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 
 pytestmark = pytest.mark.also_on(cluster="sync", valkey="async")
 

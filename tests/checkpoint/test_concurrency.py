@@ -19,7 +19,7 @@ from uniform import Target, Uniform
 
 from redis_saver import Pruned, ThreadBusy
 from redis_saver._common import names
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 
 WRITERS = 64
 

@@ -27,7 +27,7 @@ from wrappers import Around, Meanwhile
 from bench.history import message
 from redis_saver import DecodeError
 from redis_saver._checkpoint import delta
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._serde.serializer import FastSerializer
 

@@ -32,7 +32,7 @@ from wrappers import Around, script_of
 
 from redis_saver import History, RedisSaver
 from redis_saver._common import names
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
 

@@ -19,7 +19,7 @@ from wrappers import Around, Meanwhile, ran, script_of
 
 from redis_saver._checkpoint import ownership
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver.errors import DecodeError, NotOwner
 
 pytestmark = pytest.mark.also_on(cluster="async", valkey="sync")

@@ -28,7 +28,7 @@ from redis_saver._checkpoint import ownership
 from redis_saver._checkpoint.ownership import Terms
 from redis_saver._client import loops
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import DecodeError, NotOwner
 

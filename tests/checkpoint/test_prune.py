@@ -19,7 +19,7 @@ from redis_saver import Pruned, RedisSaver
 from redis_saver._checkpoint import pruning
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint.copying import copy_thread
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync", fakeredis="async")

@@ -27,7 +27,7 @@ from wrappers import Around, Meanwhile
 
 from redis_saver import RedisSaver, ThreadDamaged, TieredSaver, VersionInfo, WriteInfo
 from redis_saver._checkpoint import auditing, latest
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Batch, Call
 from redis_saver._storage import chunks as chunked
 

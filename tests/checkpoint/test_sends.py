@@ -24,7 +24,7 @@ from bench import graphs
 from redis_saver import DecodeError, Limits, ThreadDamaged
 from redis_saver._common.limits import Allowance
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._storage import chunks
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.serde import FastSerializer

@@ -35,7 +35,7 @@ from redis_saver import (
 )
 from redis_saver._client import loops
 from redis_saver._common import logs
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._tiered import backlog as queues
 from redis_saver.telemetry import instrument, log_slow_calls
 

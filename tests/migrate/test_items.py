@@ -25,7 +25,7 @@ from wrappers import Around
 
 from redis_saver import FastSerializer, RedisStore
 from redis_saver._cli.main import main
-from redis_saver._engine import scripts
+from redis_saver._store import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._migrate import engine, files
 from redis_saver._store import namespaces

@@ -10,7 +10,11 @@ import pytest
 from cases import each
 
 from redis_saver import errors
+from redis_saver._cache import scripts as cache_scripts
+from redis_saver._checkpoint import scripts as checkpoint_scripts
 from redis_saver._engine import replies, scripts
+from redis_saver._store import scripts as store_scripts
+from redis_saver._tiered import scripts as tiered_scripts
 
 FOLDER = scripts._folder()
 NAMES = sorted(f"{path.parent.name}/{path.stem}" for path in FOLDER.glob("*/*.lua") if path.parent.name != "lib")
@@ -26,7 +30,9 @@ def split(name: str) -> tuple[str, str]:
 
 
 def test_every_script_is_loaded_and_every_loaded_one_is_there() -> None:
-    loaded = {value.name for value in vars(scripts).values() if isinstance(value, scripts.Script)}
+    modules = (cache_scripts, checkpoint_scripts, store_scripts, tiered_scripts)
+    values = [value for module in modules for value in vars(module).values()]
+    loaded = {value.name for value in values if isinstance(value, scripts.Script)}
     assert loaded == {name.rpartition("/")[2] for name in NAMES}
 
 

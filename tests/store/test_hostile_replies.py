@@ -15,7 +15,7 @@ from uniform import Target, Uniform
 from wrappers import Around
 
 from redis_saver import StoreBusy, StoreDamaged
-from redis_saver._engine import scripts
+from redis_saver._store import scripts
 from redis_saver._store.store import context_of
 from redis_saver._store.transfer import list_fields
 

@@ -25,7 +25,7 @@ from wrappers import Around, Meanwhile, ran
 from redis_saver import DecodeError, IndexNotBuilt, RedisStore, UnsupportedServer
 from redis_saver._cli.main import main
 from redis_saver._common.store_names import StoreKeyspace, document_keys
-from redis_saver._engine import scripts
+from redis_saver._store import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._store import server_search, transfer
 

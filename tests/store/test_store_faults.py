@@ -20,7 +20,7 @@ from wrappers import Around, ran
 
 from redis_saver import Conflict, KeyConflict, RedisStore, StoreDamaged, UnsupportedFormat
 from redis_saver._common.store_names import StoreKeyspace
-from redis_saver._engine import scripts
+from redis_saver._store import scripts
 from redis_saver._store.items import encode_value
 from redis_saver._store.index_config import Texts
 from redis_saver._store.writing import Write, put

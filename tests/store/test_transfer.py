@@ -11,7 +11,7 @@ from stores import check_sound, later, members, state_of
 from uniform import Target, Uniform
 from wrappers import Around, ran
 
-from redis_saver._engine import scripts
+from redis_saver._store import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._store import transfer
 from redis_saver._store.transfer import Import, StoredItem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from uniform import Uniform
@@ -11,11 +12,16 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command
 
 
+@cache
+def every_script() -> list[scripts.Script]:
+    folder = scripts._folder()
+    paths = [path.relative_to(folder) for path in folder.glob("*/*.lua") if path.parent.name != "lib"]
+    return [scripts.load(str(path.with_suffix(""))) for path in paths]
+
+
 def load_scripts(raw: Any) -> None:
-    """Give a server all scripts, in all forms: then none is sent again, whichever test came before, and what is counted is always the same."""
-    named = list(vars(scripts).values())
-    guarded = [form for one in named if isinstance(one, dict) for form in one.values()]
-    for script in {one for one in (*named, *guarded) if isinstance(one, scripts.Script)}:
+    """Give a server all scripts, so that none is sent again, whichever test came before."""
+    for script in every_script():
         for form in filter(None, (script, script.on_primary)):
             raw.script_load(form.text)
 

@@ -19,7 +19,7 @@ from tiering import Clock, Tiers, plain
 from redis_saver import ThreadBusy
 from redis_saver._common import names
 from redis_saver._checkpoint import listing
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Call, Sleep
 from redis_saver.errors import RedisSaverError
 from redis_saver._common.names import Keyspace

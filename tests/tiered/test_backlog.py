@@ -16,7 +16,7 @@ from wrappers import Meanwhile, ran, script_of
 
 from redis_saver import BacklogFull
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver._tiered import backlog as flush_queue
 from redis_saver._tiered.flushing import flush_what_goes
 

@@ -14,7 +14,7 @@ from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
 from uniform import Uniform
 from wrappers import Around
 
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._tiered import writing as tiered_writing
 from redis_saver._tiered import delta as tiered_delta

@@ -23,7 +23,9 @@ from uniform import Target, Uniform
 from wrappers import Around, asked, ran, script_of
 
 from redis_saver import BacklogWarning, KeyConflict
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts as checkpoint_scripts
+from redis_saver._engine.scripts import Script
+from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._engine.runner import Driver
 from redis_saver._tiered import context
@@ -68,7 +70,7 @@ class Queue:
         )
         return await self.tiers.uniform(hot={"client": client}, **settings)
 
-    def lose(self, script: scripts.Script, how: str) -> None:
+    def lose(self, script: Script, how: str) -> None:
         marker = b"EVALSHA\r\n$40\r\n" + script.sha.encode()
         (self.proxy.lose_reply if how == "reply lost" else self.proxy.drop_request)(marker)
 
@@ -154,8 +156,8 @@ async def everything(tiers: Tiers, behind: Uniform, through: Uniform) -> dict[st
 
 USED = {
     name: value
-    for name, value in vars(scripts).items()
-    if isinstance(value, scripts.Script)
+    for name, value in {**vars(checkpoint_scripts), **vars(scripts)}.items()
+    if isinstance(value, Script)
     and name.lower() in """get begin_intent end_intent enroll repair put_through put_writes_through put_behind put_writes_behind
     put_tombstone erase claim ack backlog_stats publish report_backlog publish_backlog fill_lease fill has_runs""".split()
 }  # fmt: skip
@@ -642,12 +644,12 @@ async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: ty
 
     def operation() -> Any:
         try:
-            yield Call(scripts.GET, (), ())
+            yield Call(checkpoint_scripts.GET, (), ())
         finally:
-            sent.append((yield Call(scripts.HAS_RUNS, (), ())))
+            sent.append((yield Call(checkpoint_scripts.HAS_RUNS, (), ())))
 
     def fails(request: Any) -> Any:
-        if request.script is scripts.GET:
+        if request.script is checkpoint_scripts.GET:
             raise error
         return "cleaned up"
         yield

@@ -27,7 +27,7 @@ from uniform import Target
 from wrappers import Around, script_of
 
 from redis_saver import TieredSaver
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Sleep
 import tiered_operations as operations
 from redis_saver._tiered import flushing

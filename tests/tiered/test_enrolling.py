@@ -26,7 +26,8 @@ from tiering import (
 )
 
 from redis_saver import ThreadBusy
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
+from redis_saver._checkpoint import scripts as checkpoint_scripts
 import tiered_operations as operations
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing
@@ -167,7 +168,7 @@ async def test_a_key_of_others_keeps_no_thread_from_being_listed(tiers: Tiers) -
 async def test_hot_fails_meanwhile(tiers: Tiers) -> None:
     """That is not what cold would not take."""
     made, uniform = await written(tiers.target.uniform()), await tiers.uniform(on_hot_error="bypass")
-    works = tiers.fails(uniform, scripts.GET)
+    works = tiers.fails(uniform, checkpoint_scripts.GET)
     with pytest.raises(redis.ConnectionError):
         await uniform.put(made[-1], new(), {}, VERSIONS)
     works()

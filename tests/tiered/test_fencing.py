@@ -29,7 +29,7 @@ from uniform import Uniform
 from wrappers import Around, Meanwhile, script_of
 
 from redis_saver._checkpoint import listing
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 import tiered_operations as operations
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing

@@ -12,7 +12,7 @@ from uniform import Uniform
 from wrappers import Around, Meanwhile, script_of
 
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver.errors import NotOwner, StaleParent
 
 pytestmark = pytest.mark.also_on(cluster="async", valkey="sync")

@@ -13,7 +13,7 @@ from uniform import Uniform
 from wrappers import Around, asked, script_of
 
 from redis_saver import ThreadBusy
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver._engine.requests import Scan
 from redis_saver._tiered import threads
 

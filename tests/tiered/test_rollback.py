@@ -16,7 +16,7 @@ from uniform import Uniform
 from wrappers import Around, Meanwhile, script_of
 
 from redis_saver._common.names import Keyspace
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import Attempt, ColdCall, Outcome

@@ -16,7 +16,8 @@ from wrappers import Around
 
 from redis_saver._checkpoint.guards import ANYBODY, owned_call
 from redis_saver._common import names
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
+from redis_saver._tiered import scripts as tiered_scripts
 from redis_saver._engine.requests import Call
 from redis_saver._storage import codec
 
@@ -171,7 +172,7 @@ async def test_writes_that_come_during_a_trim_keep_their_checkpoint(tiers: Tiers
             (record,), _ = codec.encode_writes(uniform.saver.hot._context, [("n", "late")], "path")
             of_checkpoint = b"w" + names.checkpoint("", ids_of(configs)[4])[1:]
             arguments = (member, record, 1, "", "", "", "", of_checkpoint)
-            yield owned_call(scripts.PUT_WRITES_BEHIND, keys.writing, ANYBODY, arguments)
+            yield owned_call(tiered_scripts.PUT_WRITES_BEHIND, keys.writing, ANYBODY, arguments)
         return (yield request)
 
     Around(uniform.saver.hot, around)

@@ -17,7 +17,7 @@ from uniform import Uniform
 from wrappers import Meanwhile, script_of
 
 from redis_saver import Pruned, ThreadNotFound
-from redis_saver._engine import scripts
+from redis_saver._checkpoint import scripts
 from redis_saver._tiered import postgres as statements
 
 pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")

@@ -51,7 +51,7 @@ from redis_saver import (
     ThreadDamaged,
     TieredSaver,
 )
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver._common.names import Keyspace
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.framing import pack

@@ -37,7 +37,7 @@ from uniform import Target, Uniform
 from wrappers import elsewhere
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver
-from redis_saver._engine import scripts
+from redis_saver._tiered import scripts
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context
 

@@ -30,7 +30,7 @@ from wrappers import Around, elsewhere
 
 from redis_saver import AsyncTieredStore, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
 from redis_saver._common.store_names import StoreKeyspace
-from redis_saver._engine import scripts
+from redis_saver._store import scripts
 from redis_saver.serde import FastSerializer
 
 NS = ("memories", "user")
