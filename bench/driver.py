@@ -119,8 +119,8 @@ def main() -> None:
     given = parser.parse_args()
     server: Any = None
     if given.url is None:
-        sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "support"))
-        from servers import Server
+        sys.path.insert(0, str(Path(__file__).parent.parent))
+        from tests.support.servers import Server
 
         server = Server()
     url = given.url or server.url

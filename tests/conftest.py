@@ -10,14 +10,14 @@ from typing import Any
 
 import psycopg
 import pytest
-import seeds
+from tests.support import seeds
 from hypothesis import HealthCheck, settings
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.postgres import PostgresStore
-from servers import TARGETS, url_of
-from store_tiering import StoreTiers
-from tiering import Tiers
-from uniform import Target, Uniform
+from tests.support.servers import TARGETS, url_of
+from tests.support.store_tiering import StoreTiers
+from tests.support.tiering import Tiers
+from tests.support.uniform import Target, Uniform
 
 from bench.servers import postgres_server
 

@@ -21,10 +21,10 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent
-sys.path[:0] = [str(TESTS / "support"), str(ROOT)]
+sys.path.insert(0, str(ROOT))
 
-from seeds import ON, SEED  # noqa: E402
-from servers import TARGETS  # noqa: E402
+from tests.support.seeds import ON, SEED  # noqa: E402
+from tests.support.servers import TARGETS  # noqa: E402
 
 MARKED = "(random or hypothesis) and not slow"
 SUITES = {

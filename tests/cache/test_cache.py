@@ -9,12 +9,12 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from caching import LABELS, UniformCache, cache_of, llm_cache_of
-from factories import config, put
+from tests.support.caching import LABELS, UniformCache, cache_of, llm_cache_of
+from tests.support.factories import config, put
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import Generation
 from langgraph.cache.memory import InMemoryCache
-from uniform import Target
+from tests.support.uniform import Target
 
 from redis_saver import EncodeError, LimitExceeded, Limits, RedisCache
 from redis_saver._cache.entries import CacheKeyspace

@@ -11,14 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import pytest
-from caching import UniformCache, cache_of
+from tests.support.caching import UniformCache, cache_of
 from langchain_core.messages import AIMessage
 from langgraph.func import entrypoint, task
 from langgraph.graph import StateGraph
 from langgraph.types import CachePolicy, interrupt
 from test_single_flight import alone
 from typing_extensions import TypedDict
-from uniform import Target
+from tests.support.uniform import Target
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 

@@ -7,12 +7,12 @@ import random
 from typing import Any
 
 import pytest
-import seeds
-from caching import LABELS, UniformCache, cache_of
-from counting import Counted
-from proxy import Proxy, proxy, retrying
-from uniform import Target
-from wrappers import Around, Meanwhile
+from tests.support import seeds
+from tests.support.caching import LABELS, UniformCache, cache_of
+from tests.support.counting import Counted
+from tests.support.proxy import Proxy, proxy, retrying
+from tests.support.uniform import Target
+from tests.support.wrappers import Around, Meanwhile
 
 from redis_saver._cache.cache import ENTRIES_PER_REQUEST
 from redis_saver._cache.entries import SHARDS, CacheKeyspace

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from caching import UniformCache, cache_of, llm_cache_of
+from tests.support.caching import UniformCache, cache_of, llm_cache_of
 from langchain_core.globals import set_llm_cache
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.language_models import FakeListLLM
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, Generation, GenerationChunk
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from uniform import Target
+from tests.support.uniform import Target
 
 from redis_saver import DecodeError, EncodeError, RedisLLMCache
 from redis_saver._cache.entries import CacheKeyspace

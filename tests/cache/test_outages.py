@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import redis
-from caching import UniformCache, cache_of
+from tests.support.caching import UniformCache, cache_of
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from servers import Server
-from uniform import Target
-from wrappers import Around
+from tests.support.servers import Server
+from tests.support.uniform import Target
+from tests.support.wrappers import Around
 
 from redis_saver import (
     AsyncRedisCache,

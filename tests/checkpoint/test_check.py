@@ -13,8 +13,8 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from acl import acl_rule
-from factories import chain, config, late_id, put
+from tests.support.acl import acl_rule
+from tests.support.factories import chain, config, late_id, put
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT
@@ -24,13 +24,13 @@ from langgraph.checkpoint.serde.types import RESUME
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import interrupt
-from servers import Server, url_of
-from sharing import fields_of, key_of
-from tiering import FlakySaver, Tiers
+from tests.support.servers import Server, url_of
+from tests.support.sharing import fields_of, key_of
+from tests.support.tiering import FlakySaver, Tiers
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
-from values import KEY
-from wrappers import Around, elsewhere
+from tests.support.uniform import Target, Uniform
+from tests.support.values import KEY
+from tests.support.wrappers import Around, elsewhere
 
 from redis_saver import (
     AsyncTieredSaver,

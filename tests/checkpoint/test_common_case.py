@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.base import INTERRUPT
-from uniform import Target, Uniform
-from wrappers import Around, asked, script_of
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, asked, script_of
 
 from redis_saver import ThreadDamaged
 from redis_saver._checkpoint import scripts

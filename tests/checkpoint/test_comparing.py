@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import checkpoint
+from tests.support.factories import checkpoint
 
 from redis_saver._checkpoint.comparing import Record, difference
 

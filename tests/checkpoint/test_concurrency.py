@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import redis
-from factories import config, ids
-from factories import put as put_new
+from tests.support.factories import config, ids
+from tests.support.factories import put as put_new
 from growing import Step, grow, keys, name, outcome, together, values
-from proxy import Proxy, proxy, through
-from raw import check_sound, without_revision
-from uniform import Target, Uniform
+from tests.support.proxy import Proxy, proxy, through
+from tests.support.raw import check_sound, without_revision
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import Pruned, ThreadBusy
 from redis_saver._common import names

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.conformance import checkpointer_test, validate
 from langgraph.checkpoint.conformance.capabilities import ALL_CAPABILITIES
-from uniform import Target
+from tests.support.uniform import Target
 
 
 @pytest.mark.everywhere

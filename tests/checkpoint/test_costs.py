@@ -7,10 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from counting import Counted, load_scripts
-from factories import chain, checkpoint, config, put
+from tests.support.counting import Counted, load_scripts
+from tests.support.factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 
 @pytest.fixture

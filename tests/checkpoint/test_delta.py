@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypedDict
 
 import pytest
-from factories import chain, checkpoint, config, put
+from tests.support.factories import chain, checkpoint, config, put
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,9 +20,9 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from seeds import seeds, seeds_and_slow, targets
-from uniform import Target, Uniform
-from wrappers import Around, Meanwhile
+from tests.support.seeds import seeds, seeds_and_slow, targets
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, Meanwhile
 
 from bench.history import message
 from redis_saver import DecodeError

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from factories import config
+from tests.support.factories import config
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
-from uniform import Uniform
+from tests.support.uniform import Uniform
 
 from redis_saver import VersionInfo
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from factories import config, put
+from tests.support.factories import config, put
 from langchain_core.messages import AIMessage, HumanMessage
-from uniform import Uniform
+from tests.support.uniform import Uniform
 
 from redis_saver import Change, ChannelDiff, RedisSaver, ThreadNotFound
 

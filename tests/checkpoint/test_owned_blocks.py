@@ -13,9 +13,9 @@ from typing import Any
 import anyio
 import pytest
 import redis
-from factories import checkpoint, config, ids
-from uniform import Target, Uniform
-from wrappers import Around, Meanwhile, ran, script_of
+from tests.support.factories import checkpoint, config, ids
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, Meanwhile, ran, script_of
 
 from redis_saver._checkpoint import ownership
 from redis_saver._common.names import Keyspace

@@ -11,14 +11,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import RedisSaver
 from redis_saver._common.names import Keyspace

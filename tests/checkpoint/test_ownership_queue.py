@@ -20,9 +20,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from factories import checkpoint, config
-from uniform import Target, Uniform
-from wrappers import Around, asked, ran, script_of
+from tests.support.factories import checkpoint, config
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, asked, ran, script_of
 
 from redis_saver._checkpoint import ownership
 from redis_saver._checkpoint.ownership import Terms

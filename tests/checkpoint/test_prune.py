@@ -7,13 +7,13 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-import raw
-from factories import chain, checkpoint, config, ids, put
+from tests.support import raw
+from tests.support.factories import chain, checkpoint, config, ids, put
 from langgraph.checkpoint.base import INTERRUPT
 from langgraph.checkpoint.base.id import UUID, uuid6
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import Pruned, RedisSaver
 from redis_saver._checkpoint import pruning

@@ -10,20 +10,20 @@ from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
 
 import pytest
-from acl import acl_rule
-from factories import chain, checkpoint, config, ids, put
+from tests.support.acl import acl_rule
+from tests.support.factories import chain, checkpoint, config, ids, put
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import ERROR, INTERRUPT, CheckpointTuple
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, Send, interrupt
-from raw import all_links
-from seeds import seed
-from servers import Server
+from tests.support.raw import all_links
+from tests.support.seeds import seed
+from tests.support.servers import Server
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
-from wrappers import Around, Meanwhile
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, Meanwhile
 
 from redis_saver import RedisSaver, ThreadDamaged, TieredSaver, VersionInfo, WriteInfo
 from redis_saver._checkpoint import auditing, latest

@@ -7,18 +7,18 @@ from typing import Any
 import hypothesis.strategies as st
 import ormsgpack
 import pytest
-from counting import Counted, load_scripts
-from factories import checkpoint, config
+from tests.support.counting import Counted, load_scripts
+from tests.support.factories import checkpoint, config
 from hypothesis import given, settings
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import TASKS
 from langgraph.types import Send
-from raw import check_chunks, check_counters, check_sound, counters, size, writes_in_chunks
-from tiering import BEHIND, Tiers, drained
-from uniform import Target, Uniform
-from wrappers import Around, Meanwhile, script_of
+from tests.support.raw import check_chunks, check_counters, check_sound, counters, size, writes_in_chunks
+from tests.support.tiering import BEHIND, Tiers, drained
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, Meanwhile, script_of
 
 from bench import graphs
 from redis_saver import DecodeError, Limits, ThreadDamaged

@@ -17,8 +17,8 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-from counting import load_scripts
-from factories import checkpoint, config, ids
+from tests.support.counting import load_scripts
+from tests.support.factories import checkpoint, config, ids
 from growing import together
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
@@ -32,7 +32,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from raw import (
+from tests.support.raw import (
     all_links,
     check_chunks,
     check_counters,
@@ -41,9 +41,9 @@ from raw import (
     size,
     stored_chunks,
 )
-from seeds import targets
-from servers import url_of
-from sharing import (
+from tests.support.seeds import targets
+from tests.support.servers import url_of
+from tests.support.sharing import (
     BASE,
     EDITS,
     FILES,
@@ -59,8 +59,8 @@ from sharing import (
     text,
     texts,
 )
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from bench import graphs
 from bench.history import history, message

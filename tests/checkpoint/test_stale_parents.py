@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 from redis_saver._checkpoint import guards
 from redis_saver._common.bounded_cache import BoundedCache

@@ -7,13 +7,13 @@ from typing import Any
 
 import ormsgpack
 import pytest
-from factories import config, put
+from tests.support.factories import config, put
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from sharing import fields_of, key_of
-from uniform import Target, Uniform
-from values import KEY, Point
+from tests.support.sharing import fields_of, key_of
+from tests.support.uniform import Target, Uniform
+from tests.support.values import KEY, Point
 
 from redis_saver import DecodeError, EncodeError, PlainValueRefused
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer

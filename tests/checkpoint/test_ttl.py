@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from cases import case
-from factories import chain, checkpoint, config, put
+from tests.support.cases import case
+from tests.support.factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", valkey="sync", fakeredis="async")
 

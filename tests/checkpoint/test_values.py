@@ -32,7 +32,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import ormsgpack
 import pytest
-from factories import chain, checkpoint, config, ids, put
+from tests.support.factories import chain, checkpoint, config, ids, put
 from langchain_core.documents import Document
 from langchain_core.messages import (
     AIMessage,
@@ -63,9 +63,9 @@ from langgraph.checkpoint.serde.types import (
 from langgraph.store.base import Item
 from langgraph.types import Command, Interrupt, Overwrite, Send
 from pydantic import BaseModel, SecretStr
-from servers import url_of
-from uniform import Target, Uniform
-from values import KEY, Point
+from tests.support.servers import url_of
+from tests.support.uniform import Target, Uniform
+from tests.support.values import KEY, Point
 
 from redis_saver import DecodeError, EncodeError, Limits, TieredSaver
 from redis_saver._common import names

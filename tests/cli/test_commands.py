@@ -14,16 +14,16 @@ from typing import Annotated, Any, TypedDict
 
 import pytest
 import redis
-from acl import acl_rule
-from factories import checkpoint, config
-from inspecting import talking
+from tests.support.acl import acl_rule
+from tests.support.factories import checkpoint, config
+from tests.support.inspecting import talking
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.base import ERROR, INTERRUPT
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
-from servers import Server, url_of
+from tests.support.servers import Server, url_of
 from typer.main import get_command
 
 from redis_saver import RedisSaver, TieredSaver

@@ -16,7 +16,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
-from servers import Server, url_of
+from tests.support.servers import Server, url_of
 
 from redis_saver import RedisSaver, RedisStore
 from redis_saver._common import times

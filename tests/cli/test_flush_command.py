@@ -16,15 +16,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import programs
+from tests.support import programs
 import psycopg
 import pytest
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
-from proxy import Proxy
-from servers import Server
-from tiering import plain, written
-from uniform import Uniform
+from tests.support.proxy import Proxy
+from tests.support.servers import Server
+from tests.support.tiering import plain, written
+from tests.support.uniform import Uniform
 
 import redis_saver
 from bench.servers import free_port

@@ -14,12 +14,12 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from factories import chain
+from tests.support.factories import chain
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.postgres import PostgresStore
-from servers import Server
-from store_tiering import Recording
-from uniform import Target, Uniform
+from tests.support.servers import Server
+from tests.support.store_tiering import Recording
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import RedisSaver, RedisStore, TieredSaver, TieredStore
 from redis_saver._checkpoint.saver import RedisSaver as SyncSaver

@@ -18,11 +18,11 @@ import redis.backoff
 import redis.cluster
 import redis.crc
 import valkey.asyncio
-from factories import config, put
+from tests.support.factories import config, put
 from langgraph.checkpoint.base import CheckpointTuple
 from sentinels import sentinel  # noqa: F401
-from servers import Cluster, Server, url_of
-from uniform import Target, Uniform
+from tests.support.servers import Cluster, Server, url_of
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import AsyncRedisSaver, KeyConflict
 from redis_saver._client import aio

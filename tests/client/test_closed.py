@@ -17,13 +17,13 @@ import fakeredis
 import pytest
 import redis
 import redis.asyncio
-from factories import chain, checkpoint, config, put
+from tests.support.factories import chain, checkpoint, config, put
 from langchain_core.outputs import Generation
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import GetOp
 from langgraph.store.memory import InMemoryStore
-from servers import url_of
-from uniform import Uniform
+from tests.support.servers import url_of
+from tests.support.uniform import Uniform
 
 from redis_saver import (
     AsyncRedisCache,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 import valkey.asyncio
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 

@@ -16,11 +16,11 @@ import redis.asyncio.sentinel
 import redis.sentinel
 import valkey
 import valkey.asyncio
-from factories import chain, config, put
+from tests.support.factories import chain, config, put
 from redis.exceptions import RedisClusterException
 from sentinels import roundtrip, sentinel
-from servers import Server, free_port, url_of
-from uniform import Target, Uniform
+from tests.support.servers import Server, free_port, url_of
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import (
     AsyncRedisSaver,

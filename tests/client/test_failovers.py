@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from failovers import KINDS, MODES, History
-from seeds import seeds
+from tests.support.seeds import seeds
 
 from redis_saver._client.base import CLUSTER_TIMEOUT
 

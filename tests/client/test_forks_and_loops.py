@@ -26,10 +26,10 @@ import valkey.asyncio
 from forking import KINDS, checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
-from seeds import seed, targets
+from tests.support.seeds import seed, targets
 from sentinels import sentinel  # noqa: F401
-from servers import url_of
-from uniform import Uniform
+from tests.support.servers import url_of
+from tests.support.uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._common import forks
@@ -38,7 +38,7 @@ from redis_saver._client.clients import connect
 from redis_saver._engine.requests import Command
 from redis_saver.errors import Closed, LoopEnded
 
-PROGRAM = Path(__file__).parents[1] / "support" / "forking.py"
+PROGRAM = Path(__file__).with_name("forking.py")
 DEADLINE = 20
 
 

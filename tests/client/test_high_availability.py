@@ -17,11 +17,11 @@ import redis.asyncio
 import redis.asyncio.retry
 import redis.backoff
 import redis.retry
-from acl import acl_rule
-from counting import Counted
-from factories import chain, checkpoint, config, put
+from tests.support.acl import acl_rule
+from tests.support.counting import Counted
+from tests.support.factories import chain, checkpoint, config, put
 from langgraph.checkpoint.memory import InMemorySaver
-from proxy import Proxy
+from tests.support.proxy import Proxy
 from replicated import (
     PROGRAMS,
     Process,
@@ -31,8 +31,8 @@ from replicated import (
     slot_of,
     until,
 )
-from servers import Server
-from uniform import Target, Uniform
+from tests.support.servers import Server
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import (
     AsyncTieredSaver,

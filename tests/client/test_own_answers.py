@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from factories import checkpoint, config
-from proxy import Proxy, retrying
-from seeds import seed, targets
-from tiering import Tiers
-from uniform import Target
-from wrappers import Around
+from tests.support.factories import checkpoint, config
+from tests.support.proxy import Proxy, retrying
+from tests.support.seeds import seed, targets
+from tests.support.tiering import Tiers
+from tests.support.uniform import Target
+from tests.support.wrappers import Around
 
 from redis_saver import ClusterMoving, KeyConflict, RedisSaver
 from redis_saver._client.aio import Batcher

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from replicated import Process, program_of, until
 
 from redis_saver import RedisSaver

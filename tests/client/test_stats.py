@@ -12,14 +12,14 @@ from math import inf
 from typing import Any
 
 import pytest
-from caching import cache_of
-from counting import Counted
-from factories import chain, config, put
+from tests.support.caching import cache_of
+from tests.support.counting import Counted
+from tests.support.factories import chain, config, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.base import GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import (
     AsyncRedisSaver,
@@ -191,7 +191,7 @@ async def test_calls_that_travel_together_are_one_round_trip(target: Target) -> 
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_script_that_the_server_does_not_know(target: Target) -> None:
-    from servers import Server
+    from tests.support.servers import Server
 
     server = Server()  # of its own: others' scripts stay
     there = Target("redis", target.flavour, server.url, "scripts")

@@ -17,7 +17,7 @@ import pytest
 import redis
 import trustme
 from sentinels import roundtrip
-from servers import Cluster, Server, binary, free_port, valkey_binary
+from tests.support.servers import Cluster, Server, binary, free_port, valkey_binary
 
 from redis_saver import AsyncRedisSaver, RedisSaver
 from redis_saver._client import clients, twins

@@ -12,11 +12,11 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 import uvicorn
-from factories import chain, config, put
-from inspecting import HOSTILE, TOKEN, make_failed, make_thread, writer
+from tests.support.factories import chain, config, put
+from tests.support.inspecting import HOSTILE, TOKEN, make_failed, make_thread, writer
 from langchain_core.messages import AIMessage
-from servers import Server, free_port
-from uniform import Uniform
+from tests.support.servers import Server, free_port
+from tests.support.uniform import Uniform
 
 from redis_saver import RedisSaver, inspector
 

@@ -9,11 +9,11 @@ from urllib.parse import urlencode
 
 import fakeredis
 import pytest
-from factories import chain, config, put
-from inspecting import browser, check_markup, links, make_thread, writer
+from tests.support.factories import chain, config, put
+from tests.support.inspecting import browser, check_markup, links, make_thread, writer
 from langgraph.checkpoint.memory import InMemorySaver
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._checkpoint import auditing

@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import fakeredis
 import httpx
 import pytest
-from factories import chain, checkpoint, config, put
+from tests.support.factories import chain, checkpoint, config, put
 from fakeredis import FakeAsyncRedis
-from inspecting import (
+from tests.support.inspecting import (
     HOSTILE,
     SECRET,
     TOKEN,
@@ -35,10 +35,10 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from tiering import FlakySaver
-from uniform import Target, Uniform
-from values import Quoting
-from wrappers import Around
+from tests.support.tiering import FlakySaver
+from tests.support.uniform import Target, Uniform
+from tests.support.values import Quoting
+from tests.support.wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry

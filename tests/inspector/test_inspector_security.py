@@ -15,13 +15,13 @@ import fakeredis
 import httpx
 import psycopg
 import pytest
-from acl import acl_rule
-from factories import config, put
-from inspecting import SECRET, TOKEN, browser, crawled, make_failed, make_thread, talking, writer
+from tests.support.acl import acl_rule
+from tests.support.factories import config, put
+from tests.support.inspecting import SECRET, TOKEN, browser, crawled, make_failed, make_thread, talking, writer
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
-from servers import Server
-from uniform import Uniform
+from tests.support.servers import Server
+from tests.support.uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._client.clients import connect

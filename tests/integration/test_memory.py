@@ -11,9 +11,9 @@ from langgraph.graph import START, StateGraph
 from langgraph.runtime import Runtime
 from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
-from stores import check_sound
+from tests.support.stores import check_sound
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis", "cluster"])
 

@@ -14,16 +14,16 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from caching import cache_of
-from embedding import DIMS, Model
-from factories import checkpoint, config
+from tests.support.caching import cache_of
+from tests.support.embedding import DIMS, Model
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.store.memory import InMemoryStore
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.sampling import Sampler
-from uniform import Target, Uniform
-from wrappers import Around, script_of
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, script_of
 
 from redis_saver import (
     AsyncTieredSaver,

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from factories import chain, config, put
+from tests.support.factories import chain, config, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.store.memory import InMemoryStore
@@ -20,10 +20,10 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
-from tiering import flushed_until
-from uniform import Target, Uniform
-from values import Quoting
-from wrappers import Around, Meanwhile
+from tests.support.tiering import flushed_until
+from tests.support.uniform import Target, Uniform
+from tests.support.values import Quoting
+from tests.support.wrappers import Around, Meanwhile
 
 from redis_saver import AsyncTieredSaver, AsyncTieredStore, RedisCache, RedisSaver, TieredSaver, TieredStore
 from redis_saver._client.clients import connect

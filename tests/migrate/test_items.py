@@ -20,8 +20,8 @@ import pytest
 from langchain_core.documents import Document
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.postgres import PostgresStore
-from servers import Server
-from wrappers import Around
+from tests.support.servers import Server
+from tests.support.wrappers import Around
 
 from redis_saver import FastSerializer, RedisStore
 from redis_saver._cli.main import main

@@ -30,7 +30,7 @@ from uuid import uuid4
 
 import psycopg
 import pytest
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.base import INTERRUPT, BaseCheckpointSaver
@@ -40,8 +40,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
-from seeds import seeds
-from servers import Server, free_port, url_of
+from tests.support.seeds import seeds
+from tests.support.servers import Server, free_port, url_of
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, FileDamaged, RedisSaver, TieredSaver

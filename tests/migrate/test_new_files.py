@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from factories import chain
-from servers import Server
-from uniform import Uniform
+from tests.support.factories import chain
+from tests.support.servers import Server
+from tests.support.uniform import Uniform
 
 import redis_saver
 from redis_saver import RedisSaver

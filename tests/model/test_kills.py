@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from crash_harness import arena
-from seeds import seeds
+from tests.support.seeds import seeds
 
 from bench.servers import Postgres, a_postgres
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import hypothesis.strategies as st
 import pytest
-import raw
-from factories import checkpoint, config
+from tests.support import raw
+from tests.support.factories import checkpoint, config
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 )
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
-from seeds import targets
-from servers import url_of
-from uniform import Target
+from tests.support.seeds import targets
+from tests.support.servers import url_of
+from tests.support.uniform import Target
 
 THREADS = ["a", "*:{\0}", "é\ud800"]
 NAMESPACES = ["", "n|x:\1", "\0"]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from linearizing import UNKNOWN, Event, State, after, is_linearizable
 from ownership_clients import Processes, side_by_side, unguarded
-from proxy import Proxy, proxy, retrying  # noqa: F401
-from seeds import seeds, targets
-from uniform import Target, Uniform
+from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
+from tests.support.seeds import seeds, targets
+from tests.support.uniform import Target, Uniform
 
 CLIENTS, CALLS = 4, 6
 """How many clients write a thread, and how many calls each makes."""

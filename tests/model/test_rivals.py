@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from rivals import FAULTS, FAULTS_OF_TIERS, Place, Rivals
-from seeds import seeds
-from servers import Server
-from uniform import Target
+from tests.support.seeds import seeds
+from tests.support.servers import Server
+from tests.support.uniform import Target
 
 pytestmark = [pytest.mark.parametrize("target_name", ["redis"]), pytest.mark.parametrize("flavour", ["sync"])]
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from soak import ON_THEIR_OWN, SUITES, TESTS, WHOLE
+from tests.soak import ON_THEIR_OWN, SUITES, TESTS, WHOLE
 
 WITHOUT_PLUGINS = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 """They take long to start, and these tests need none."""

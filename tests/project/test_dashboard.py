@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from cases import case
-from factories import config
+from tests.support.cases import case
+from tests.support.factories import config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.store.memory import InMemoryStore
 from opentelemetry.exporter.prometheus import PrometheusMetricReader

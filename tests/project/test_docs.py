@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import programs
+from tests.support import programs
 import psycopg
 import pytest
-from cases import each
-from servers import Server
+from tests.support.cases import each
+from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -7,7 +7,7 @@ from enum import IntEnum
 from pathlib import Path
 
 import pytest
-from cases import each
+from tests.support.cases import each
 
 from redis_saver import errors
 from redis_saver._cache import scripts as cache_scripts

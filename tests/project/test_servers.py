@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = {
-    "redis": "from servers import Server; s = Server(); print(s.process.pid, s.folder, flush=True); input()",
+    "redis": "from tests.support.servers import Server; s = Server(); print(s.process.pid, s.folder, flush=True); input()",
     "postgres": (
         "from bench.servers import Postgres, folder, _unprivileged\n"
         "with folder(_unprivileged()) as place:\n"
@@ -30,7 +30,7 @@ def is_running(process: int) -> bool:
 @pytest.mark.parametrize("kind", PROGRAMS)
 def test_a_run_that_is_killed_leaves_no_servers(kind: str) -> None:
     root = Path(__file__).parents[2]
-    path = os.pathsep.join([str(root / "tests" / "support"), str(root)])
+    path = str(root)
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAMS[kind]], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env={**os.environ, "PYTHONPATH": path},

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import config, put
+from tests.support.factories import config, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from uniform import Target
+from tests.support.uniform import Target
 
 from redis_saver import EncodeError, RedisSaver, TieredSaver
 from redis_saver._serde import message_fields
@@ -31,10 +31,10 @@ def target_name() -> str:
 
 
 def run(*arguments: str) -> None:
-    """Run tests/support/changing.py, which crashes if the interpreter does. (Pydantic's panics take long to print.)"""
+    """Run tests/serde/changing.py, which crashes if the interpreter does. (Pydantic's panics take long to print.)"""
     script, without_traces = (
-        Path(__file__).parents[1] / "support" / "changing.py",
-        {**os.environ, "RUST_BACKTRACE": "0"},
+        Path(__file__).with_name("changing.py"),
+        {**os.environ, "RUST_BACKTRACE": "0", "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     done = subprocess.run(
         [sys.executable, str(script), *arguments], capture_output=True, env=without_traces, check=False
@@ -45,7 +45,7 @@ def run(*arguments: str) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("packed_by", ["native", "python"])
 def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
-    """`python tests/support/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
+    """`python tests/serde/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
     if packed_by == "native" and message_fields.native is None:
         pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
     run("serializer", packed_by)

@@ -14,7 +14,7 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from seeds import seeds_and_slow
+from tests.support.seeds import seeds_and_slow
 
 from bench.history import history, message
 from redis_saver import Limits

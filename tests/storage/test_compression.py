@@ -7,9 +7,9 @@ import sys
 from typing import Any
 
 import pytest
-from factories import config
-from raw import check_chunks, check_counters, check_sound, size, stored_chunks
-from sharing import (
+from tests.support.factories import config
+from tests.support.raw import check_chunks, check_counters, check_sound, size, stored_chunks
+from tests.support.sharing import (
     BASE,
     EDITS,
     FILES,
@@ -21,7 +21,7 @@ from sharing import (
     text,
     texts,
 )
-from uniform import Target
+from tests.support.uniform import Target
 
 from redis_saver import AsyncRedisSaver, DecodeError, RedisSaver, ThreadDamaged
 from redis_saver._storage import compression

@@ -14,14 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hostile
+from tests.support import hostile
 import ormsgpack
 import pytest
 import redis
-import seeds
+from tests.support import seeds
 import zstandard
-from factories import checkpoint, config
-from hostile import (
+from tests.support.factories import checkpoint, config
+from tests.support.hostile import (
     ALLOWED,
     OF_STORED_BYTES,
     PREFIX,
@@ -37,8 +37,8 @@ from hostile import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from servers import url_of
-from uniform import Target, Uniform
+from tests.support.servers import url_of
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import (
     DecodeError,
@@ -203,9 +203,7 @@ def in_a_child(function: str, *arguments: Any, seconds: float) -> Any:
     import pickle
 
     here = str(Path(__file__).parent)
-    path = os.pathsep.join(
-        [here, str(Path(here).parent / "support"), str(Path(here).parents[1]), os.environ.get("PYTHONPATH", "")]
-    )
+    path = os.pathsep.join([here, str(Path(here).parents[1]), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", program, function], input=pickle.dumps(arguments), capture_output=True,
         timeout=seconds, env={**os.environ, "PYTHONPATH": path, "LANGGRAPH_STRICT_MSGPACK": "true"},

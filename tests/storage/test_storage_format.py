@@ -2,7 +2,7 @@
 
 `golden.json` holds every kind of stored thing as formats 1 and 2 (`sends`) have it. After a change of the format, add a file of the new one and keep this one:
 
-    PYTHONPATH=.:tests/support:tests/storage python -m test_storage_format > tests/storage/golden.json
+    PYTHONPATH=.:tests/storage python -m test_storage_format > tests/storage/golden.json
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from factories import chain, config, put
+from tests.support.factories import chain, config, put
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT, TASKS
 from langgraph.types import Send
-from raw import without_revision
-from servers import url_of
-from uniform import Target, Uniform
-from wrappers import ran
+from tests.support.raw import without_revision
+from tests.support.servers import url_of
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import ran
 
 from redis_saver import AsyncTieredSaver, TieredSaver, UnsupportedFormat
 from redis_saver._engine import scripts

@@ -18,8 +18,8 @@ from langgraph.store.base import (
     SearchItem,
     SearchOp,
 )
-from stores import check_sound
-from uniform import Target, Uniform
+from tests.support.stores import check_sound
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import (
     Conflict,
@@ -161,7 +161,7 @@ async def test_hostile_names_are_just_names(target: Target, store: Uniform) -> N
 
 
 async def test_a_saver_and_a_store_of_one_prefix_see_nothing_of_each_other(target: Target, store: Uniform) -> None:
-    from factories import config, put
+    from tests.support.factories import config, put
 
     saver = target.uniform()
     for thread in ("store", "memories/user-1", "%", "x}:items"):

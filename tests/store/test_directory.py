@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from langgraph.store.base import PutOp
-from stores import check_sound, directory, members
-from uniform import Target, Uniform
+from tests.support.stores import check_sound, directory, members
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import RedisStore, StoreDamaged
 from redis_saver._common.store_names import StoreKeyspace

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
-from stores import check_sound
-from uniform import Target, Uniform
-from wrappers import ran
+from tests.support.stores import check_sound
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import ran
 
 from redis_saver import Conflict
 from redis_saver._store import transfer

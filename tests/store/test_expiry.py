@@ -8,10 +8,10 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from counting import Counted, load_scripts
+from tests.support.counting import Counted, load_scripts
 from langgraph.store.base import GetOp, PutOp
-from stores import check_sound, directory, later, members, state_of
-from uniform import Target, Uniform
+from tests.support.stores import check_sound, directory, later, members, state_of
+from tests.support.uniform import Target, Uniform
 
 from redis_saver._common.store_names import StoreKeyspace
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from langgraph.store.memory import InMemoryStore
-from uniform import Uniform
+from tests.support.uniform import Uniform
 
 from redis_saver._store.filters import compile_filter
 

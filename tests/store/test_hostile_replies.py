@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import seeds
+from tests.support import seeds
 from hostile_stores import CALLS, NS, PREFIX, changed_replies, record
 from langgraph.store.base import GetOp
-from servers import has_modules
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.servers import has_modules
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import StoreBusy, StoreDamaged
 from redis_saver._store import scripts

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counting import Counted
+from tests.support.counting import Counted
 from langgraph.store.base import GetOp
-from stores import check_sound, later
-from uniform import Target, Uniform
+from tests.support.stores import check_sound, later
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import KeyConflict, StoreDamaged, UnsupportedFormat
 from redis_saver._common.store_names import StoreKeyspace

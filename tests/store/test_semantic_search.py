@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from embedding import DIMS, Model, best, vector
+from tests.support.embedding import DIMS, Model, best, vector
 from langchain_core.embeddings import Embeddings
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
-from seeds import seeds, targets
-from stores import check_sound, later
-from uniform import Target, Uniform
-from wrappers import Around
+from tests.support.seeds import seeds, targets
+from tests.support.stores import check_sound, later
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import (
     DecodeError,

@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import redis
-from acl import acl_rule
-from counting import Counted
-from embedding import DIMS, Model, best, score, vector
+from tests.support.acl import acl_rule
+from tests.support.counting import Counted
+from tests.support.embedding import DIMS, Model, best, score, vector
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import PutOp
-from seeds import seeds
-from servers import TARGETS, has_modules
-from stores import check_partition, later, members
-from uniform import Target, Uniform
-from wrappers import Around, Meanwhile, ran
+from tests.support.seeds import seeds
+from tests.support.servers import TARGETS, has_modules
+from tests.support.stores import check_partition, later, members
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, Meanwhile, ran
 
 from redis_saver import DecodeError, IndexNotBuilt, RedisStore, UnsupportedServer
 from redis_saver._cli.main import main

@@ -6,9 +6,9 @@ import random
 from typing import Any
 
 import pytest
-from embedding import Model
-from seeds import seeds_and_slow, targets
-from uniform import Target
+from tests.support.embedding import Model
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.uniform import Target
 
 from redis_saver import DecodeError, KeyConflict, StoreBusy, StoreDamaged, UnsupportedFormat
 from redis_saver._common.store_names import StoreKeyspace

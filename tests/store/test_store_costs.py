@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from counting import Bytes, Counted
-from embedding import Model
+from tests.support.counting import Bytes, Counted
+from tests.support.embedding import Model
 from langgraph.store.base import GetOp, ListNamespacesOp, PutOp, SearchOp
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 NS = ("memories", "user-1")
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])

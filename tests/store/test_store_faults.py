@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import redis
 from langgraph.store.base import GetOp, PutOp
-from proxy import Proxy, proxy, retrying
-from servers import TARGETS, Server
-from stores import check_sound, members
-from uniform import Target, Uniform
-from wrappers import Around, ran
+from tests.support.proxy import Proxy, proxy, retrying
+from tests.support.servers import TARGETS, Server
+from tests.support.stores import check_sound, members
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, ran
 
 from redis_saver import Conflict, KeyConflict, RedisStore, StoreDamaged, UnsupportedFormat
 from redis_saver._common.store_names import StoreKeyspace

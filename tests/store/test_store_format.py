@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from stores import STATE, state_of
-from uniform import Target, Uniform
+from tests.support.stores import STATE, state_of
+from tests.support.uniform import Target, Uniform
 
 from redis_saver._common.store_names import StoreKeyspace
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from seeds import seeds, seeds_and_slow, targets
+from tests.support.seeds import seeds, seeds_and_slow, targets
 from store_model import Play
-from stores import check_sound
-from uniform import Target
+from tests.support.stores import check_sound
+from tests.support.uniform import Target
 
 
 @pytest.mark.by_turns

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import redis
-from servers import Server
-from stores import check_sound
-from uniform import Target, Uniform
+from tests.support.servers import Server
+from tests.support.stores import check_sound
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import CalledOnEventLoop, ReplicationTimeout
 

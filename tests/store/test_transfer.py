@@ -6,10 +6,10 @@ import time
 from typing import Any
 
 import pytest
-from embedding import Model
-from stores import check_sound, later, members, state_of
-from uniform import Target, Uniform
-from wrappers import Around, ran
+from tests.support.embedding import Model
+from tests.support.stores import check_sound, later, members, state_of
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, ran
 
 from redis_saver._store import scripts
 from redis_saver._engine.requests import Call

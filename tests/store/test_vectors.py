@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from embedding import best
-from seeds import seeds
+from tests.support.embedding import best
+from tests.support.seeds import seeds
 
 from redis_saver._store import vectors
 from redis_saver._store.vectors import VectorIndex

@@ -7,7 +7,7 @@ import contextvars
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from uniform import Target
+from tests.support.uniform import Target
 
 from redis_saver import AsyncRedisCache, RedisCache, RedisLLMCache
 

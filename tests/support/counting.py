@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from uniform import Uniform
-from wrappers import Around
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around
 
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Command

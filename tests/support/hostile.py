@@ -14,7 +14,7 @@ from hashlib import sha1
 from typing import Any
 
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 

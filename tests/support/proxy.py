@@ -12,7 +12,7 @@ import pytest
 import redis.asyncio.retry
 import redis.backoff
 import redis.retry
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 
 class Proxy:

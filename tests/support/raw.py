@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from uniform import Target
+from tests.support.uniform import Target
 
 from redis_saver import Limits
 from redis_saver._common import names

@@ -60,7 +60,7 @@ def seeds_and_slow(ordinary: Iterable[int], more: Iterable[int]) -> list[Any]:
 
 def targets(*ordinary: str, never: Iterable[str] = ()) -> list[str]:
     """Servers for `parametrize`: these, or those of the environment, but for those on which a test makes no sense."""
-    from servers import TARGETS  # not for programs that need a seed alone
+    from tests.support.servers import TARGETS  # not for programs that need a seed alone
 
     if not os.environ.get(ON):
         return [name for name in ordinary if name in TARGETS]

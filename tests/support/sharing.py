@@ -6,16 +6,16 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from raw import (
+from tests.support.raw import (
     check_chunks,
     check_counters,
     check_sound,
 )
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 from bench.history import history, message
 from redis_saver._common.names import Keyspace

@@ -11,7 +11,7 @@ from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import AsyncPostgresStore, PostgresStore
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import AsyncTieredStore, FastSerializer, TieredStore
 from redis_saver._common.store_names import Partition, StoreKeyspace, with_notes

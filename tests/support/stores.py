@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from uniform import Target
+from tests.support.uniform import Target
 
 from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._storage import framing

@@ -9,14 +9,14 @@ from typing import Any
 
 import psycopg
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from uniform import Target, Uniform
-from wrappers import Around, Meanwhile, asked, script_of
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, Meanwhile, asked, script_of
 
 from redis_saver import (
     AsyncTieredSaver,

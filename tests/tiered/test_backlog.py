@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, late_id
-from seeds import seeds
-from tiering import BEHIND, Tiers, drained
-from uniform import Uniform
-from wrappers import Meanwhile, ran, script_of
+from tests.support.factories import checkpoint, config, late_id
+from tests.support.seeds import seeds
+from tests.support.tiering import BEHIND, Tiers, drained
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Meanwhile, ran, script_of
 
 from redis_saver import BacklogFull
 from redis_saver._common.names import Keyspace

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import psycopg
 import pytest
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from tiering import BEHIND, Tiers, drained, written
+from tests.support.tiering import BEHIND, Tiers, drained, written
 from typing_extensions import TypedDict
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver

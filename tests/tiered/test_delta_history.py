@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, late_id
+from tests.support.factories import checkpoint, config, late_id
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from seeds import seeds_and_slow, targets
-from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
-from uniform import Uniform
-from wrappers import Around
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, keys_of
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around
 
 from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call

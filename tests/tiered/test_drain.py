@@ -13,14 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from counting import load_scripts
-from factories import checkpoint, config, ids
+from tests.support.counting import load_scripts
+from tests.support.factories import checkpoint, config, ids
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from proxy import Proxy, proxy, retrying  # noqa: F401
-from tiering import BEHIND, FlakySaver, Tiers, drained, flushed_until, keys_of, plain, written
-from uniform import Target, Uniform
-from wrappers import Around, asked, ran, script_of
+from tests.support.proxy import Proxy, proxy, retrying  # noqa: F401
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, flushed_until, keys_of, plain, written
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, asked, ran, script_of
 
 from redis_saver import BacklogWarning, KeyConflict
 from redis_saver._checkpoint import scripts as checkpoint_scripts

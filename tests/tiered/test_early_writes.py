@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from typing import Annotated, Any
 
 import pytest
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from interleaving import Interleaving
 from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
@@ -20,11 +20,11 @@ from langgraph.checkpoint.serde.types import INTERRUPT
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import Send, interrupt
-from seeds import seeds_and_slow, targets
-from tiering import BEHIND, Tiers, drained, keys_of
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of
 from typing_extensions import TypedDict
-from uniform import Target
-from wrappers import Around, script_of
+from tests.support.uniform import Target
+from tests.support.wrappers import Around, script_of
 
 from redis_saver import TieredSaver
 from redis_saver._tiered import scripts

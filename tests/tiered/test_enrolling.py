@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from factories import config
+from tests.support.factories import config
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tiering import (
+from tests.support.tiering import (
     BEHIND,
     VERSIONS,
     FlakySaver,

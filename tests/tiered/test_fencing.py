@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from interleaving import UnderWay
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tiering import (
+from tests.support.tiering import (
     BEHIND,
     VERSIONS,
     FlakySaver,
@@ -25,8 +25,8 @@ from tiering import (
     two_runs,
     written,
 )
-from uniform import Uniform
-from wrappers import Around, Meanwhile, script_of
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around, Meanwhile, script_of
 
 from redis_saver._checkpoint import listing
 from redis_saver._tiered import scripts

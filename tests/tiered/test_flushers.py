@@ -15,10 +15,10 @@ from typing import Any
 import psycopg
 import pytest
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
-from servers import Server, url_of
-from tiering import BEHIND, FlakySaver, Tiers, drained, plain, written
+from tests.support.servers import Server, url_of
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, plain, written
 
 from redis_saver import RedisSaver, TieredSaver
 

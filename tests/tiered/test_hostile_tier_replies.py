@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 import redis
-import seeds
-from factories import checkpoint, config
-from hostile import (
+from tests.support import seeds
+from tests.support.factories import checkpoint, config
+from tests.support.hostile import (
     MAX_REQUESTS,
     OF_STORED_BYTES,
     PREFIX,
@@ -27,7 +27,7 @@ from hostile import (
     watched,
 )
 from langgraph.checkpoint.memory import InMemorySaver
-from servers import url_of
+from tests.support.servers import url_of
 
 from redis_saver import RedisSaver, TieredSaver
 from redis_saver._tiered import context

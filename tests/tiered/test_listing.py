@@ -7,13 +7,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from factories import checkpoint, config, late_id
+from tests.support.factories import checkpoint, config, late_id
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import PostgresSaver
 from psycopg.rows import dict_row
-from tiering import BEHIND, FlakySaver, Tiers, drained
-from uniform import Uniform
-from wrappers import Around
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import TieredSaver
 from redis_saver._checkpoint import listing

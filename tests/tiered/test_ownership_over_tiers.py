@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, ids
-from tiering import BEHIND, Tiers, drained, keys_of
-from uniform import Uniform
-from wrappers import Around, Meanwhile, script_of
+from tests.support.factories import checkpoint, config, ids
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around, Meanwhile, script_of
 
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import scripts

@@ -6,10 +6,10 @@ import random
 from typing import Any
 
 import pytest
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
-from seeds import seeds_and_slow, targets
-from tiering import BEHIND, Tiers, drained, plain
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.tiering import BEHIND, Tiers, drained, plain
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, ids, put
+from tests.support.factories import checkpoint, config, ids, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-from tiering import BEHIND, Tiers, keys_of, two_runs, written
-from uniform import Uniform
-from wrappers import Around, asked, script_of
+from tests.support.tiering import BEHIND, Tiers, keys_of, two_runs, written
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around, asked, script_of
 
 from redis_saver import ThreadBusy
 from redis_saver._tiered import scripts

@@ -9,11 +9,11 @@ from typing import Any
 
 import psycopg
 import pytest
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from test_ownership_over_tiers import Owning, in_cold, put
-from tiering import BEHIND, Tiers, between, drained, keys_of, stalled
-from uniform import Uniform
-from wrappers import Around, Meanwhile, script_of
+from tests.support.tiering import BEHIND, Tiers, between, drained, keys_of, stalled
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around, Meanwhile, script_of
 
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import scripts

@@ -7,12 +7,12 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from langgraph.checkpoint.base.id import uuid6
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
-from seeds import seeds_and_slow, targets
-from tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain
-from wrappers import Around
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain
+from tests.support.wrappers import Around
 
 from redis_saver._checkpoint.guards import ANYBODY, owned_call
 from redis_saver._common import names

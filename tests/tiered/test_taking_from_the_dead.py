@@ -7,8 +7,8 @@ import time
 from typing import Any
 
 import pytest
-from factories import checkpoint, config
-from tiering import Tiers, keys_of
+from tests.support.factories import checkpoint, config
+from tests.support.tiering import Tiers, keys_of
 
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context

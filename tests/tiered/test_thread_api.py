@@ -7,14 +7,14 @@ from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any
 
 import pytest
-from factories import chain, config, ids, put
+from tests.support.factories import chain, config, ids, put
 from langgraph.channels.delta import DeltaChannel
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
-from tiering import BEHIND, Tiers, drained, keys_of, written
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of, written
 from typing_extensions import TypedDict
-from uniform import Uniform
-from wrappers import Meanwhile, script_of
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Meanwhile, script_of
 
 from redis_saver import Pruned, ThreadNotFound
 from redis_saver._checkpoint import scripts

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import psycopg
 import pydantic
 import pytest
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from histories import Accident, History, Killed, Process
 from interleaving import Interleaving
 from langchain_core.messages import AIMessage, HumanMessage
@@ -26,9 +26,9 @@ from langgraph.checkpoint.serde.types import INTERRUPT, _DeltaSnapshot
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from seeds import seeds, seeds_and_slow, targets
-from servers import Server
-from tiering import (
+from tests.support.seeds import seeds, seeds_and_slow, targets
+from tests.support.servers import Server
+from tests.support.tiering import (
     BEHIND,
     FlakySaver,
     Tiers,
@@ -41,8 +41,8 @@ from tiering import (
     written,
 )
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
-from wrappers import Around, asked, elsewhere, ran
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, asked, elsewhere, ran
 
 from redis_saver import (
     AsyncTieredSaver,

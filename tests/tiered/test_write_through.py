@@ -18,7 +18,7 @@ from typing import Annotated, Any
 import psycopg
 import pytest
 import redis
-from factories import checkpoint, config, ids
+from tests.support.factories import checkpoint, config, ids
 from histories import Accident, History, Killed, Process
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.conformance import checkpointer_test, validate
@@ -29,12 +29,12 @@ from langgraph.graph import START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.types import Command as Resume
 from langgraph.types import interrupt
-from seeds import seeds_and_slow, targets
-from servers import Server
-from tiering import FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
+from tests.support.seeds import seeds_and_slow, targets
+from tests.support.servers import Server
+from tests.support.tiering import FlakySaver, Tiers, between, named, plain, wait_for_the_dead, written
 from typing_extensions import TypedDict
-from uniform import Target, Uniform
-from wrappers import elsewhere
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import elsewhere
 
 from redis_saver import AsyncTieredSaver, ThreadDamaged, TieredSaver
 from redis_saver._tiered import scripts
@@ -512,7 +512,7 @@ import os, sys
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 from langgraph.checkpoint.postgres import PostgresSaver
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from redis_saver import RedisSaver, TieredSaver
 
 def write(redis_url, prefix, url):
@@ -547,7 +547,7 @@ async def test_killed_writers(tiers: Tiers) -> None:
     cold = await tiers.cold_uniform()
     given = tiers.target.url, tiers.target.prefix, named(tiers.url, tiers.target.prefix)
     arguments = [sys.executable, "-c", WRITERS, *given]
-    folder = Path(__file__).parents[1] / "support"
+    folder = Path(__file__).parents[2]
     with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder) as writers:
         assert writers.stdin is not None and writers.stdout is not None
         for _ in range(6):

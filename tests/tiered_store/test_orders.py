@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
-from store_tiering import Recording, all_of, check_copies, later, partition_of
-from stores import directory, members
-from uniform import Target
+from tests.support.store_tiering import Recording, all_of, check_copies, later, partition_of
+from tests.support.stores import directory, members
+from tests.support.uniform import Target
 
 from redis_saver import TieredStore
 from redis_saver._store import namespaces

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from langgraph.store.base import GetOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
-from seeds import seeds, seeds_and_slow, targets
-from store_tiering import Recording, StoreTiers, check_copies, later, plain
-from stores import later as items_later
-from uniform import Target, Uniform
+from tests.support.seeds import seeds, seeds_and_slow, targets
+from tests.support.store_tiering import Recording, StoreTiers, check_copies, later, plain
+from tests.support.stores import later as items_later
+from tests.support.uniform import Target, Uniform
 
 from redis_saver import AsyncTieredStore, Limits, TieredStore
 

@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 import redis
-from counting import Counted
+from tests.support.counting import Counted
 from langgraph.store.base import GetOp, InvalidNamespaceError, Item, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 from langgraph.store.postgres import PostgresStore
-from servers import Server
-from store_tiering import Recording, StoreTiers, check_copies, later, partition_of, plain
-from stores import check_sound
-from stores import later as items_later
-from tiering import named, wait_for_the_dead
-from uniform import Target, Uniform
-from wrappers import Around, elsewhere
+from tests.support.servers import Server
+from tests.support.store_tiering import Recording, StoreTiers, check_copies, later, partition_of, plain
+from tests.support.stores import check_sound
+from tests.support.stores import later as items_later
+from tests.support.tiering import named, wait_for_the_dead
+from tests.support.uniform import Target, Uniform
+from tests.support.wrappers import Around, elsewhere
 
 from redis_saver import AsyncTieredStore, EncodeError, KeyConflict, Limits, RedisStore, TieredStore
 from redis_saver._common.store_names import StoreKeyspace

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from acl import acl_rule
+from tests.support.acl import acl_rule
 from langgraph.store.base import GetOp, PutOp, SearchOp
-from servers import Server
-from store_tiering import Recording, StoreTiers, all_of, check_copies
-from uniform import Target, Uniform
+from tests.support.servers import Server
+from tests.support.store_tiering import Recording, StoreTiers, all_of, check_copies
+from tests.support.uniform import Target, Uniform
 
 PARTITIONS = [("memories", f"user-{number}") for number in range(6)]
 

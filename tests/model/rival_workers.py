@@ -21,7 +21,7 @@ from langgraph.graph import START, StateGraph
 from nursery import Say
 from typing_extensions import TypedDict
 
-from factories import config as config_of
+from tests.support.factories import config as config_of
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._checkpoint import ownership

@@ -11,8 +11,8 @@ from collections.abc import (
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from factories import checkpoint, config
-from uniform import Target, Uniform
+from tests.support.factories import checkpoint, config
+from tests.support.uniform import Target, Uniform
 
 from redis_saver._common.names import Keyspace
 

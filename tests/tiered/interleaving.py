@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from histories import NAMESPACES, THREADS, Model, normal, short
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tiering import Clock, Tiers, plain
+from tests.support.tiering import Clock, Tiers, plain
 
 from redis_saver import ThreadBusy
 from redis_saver._common import names

@@ -20,7 +20,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from factories import config, put
+from tests.support.factories import config, put
 from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -28,8 +28,8 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel
-from seeds import seeds
-from uniform import Uniform
+from tests.support.seeds import seeds
+from tests.support.uniform import Uniform
 
 from redis_saver import (
     AsyncRedisSaver,

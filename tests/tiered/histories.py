@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
-from tiering import Clock, Tiers, plain
-from uniform import Uniform
+from tests.support.tiering import Clock, Tiers, plain
+from tests.support.uniform import Uniform
 
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._common.names import Keyspace

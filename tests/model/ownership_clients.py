@@ -10,12 +10,12 @@ from math import inf
 from typing import Any
 
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from linearizing import UNKNOWN, Event
 from nursery import worker
-from proxy import retrying
-from uniform import Uniform
-from wrappers import Around
+from tests.support.proxy import retrying
+from tests.support.uniform import Uniform
+from tests.support.wrappers import Around
 
 from redis_saver import AsyncRedisSaver, RedisSaver
 from redis_saver._checkpoint import ownership

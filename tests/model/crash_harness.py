@@ -15,13 +15,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import programs
+from tests.support import programs
 import psycopg
 from crash_workers import TTL, pool, quick, value
-from factories import config
+from tests.support.factories import config
 from langgraph.checkpoint.postgres import PostgresSaver
-from servers import Server
-from tiering import plain
+from tests.support.servers import Server
+from tests.support.tiering import plain
 
 import redis_saver
 from bench.servers import Postgres

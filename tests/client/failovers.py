@@ -1,6 +1,6 @@
 """Random rounds of failovers and moving slots, under 8 OS threads and 50 tasks, plain and over two tiers.
 
-    PYTHONPATH=.:tests/support python -m failovers cluster-valkey SEED ROUNDS
+    PYTHONPATH=.:tests/client python -m failovers cluster-valkey SEED ROUNDS
 
 All savers live through all rounds: what a process remembers of a primary that was lost must harm nothing on the next. After each round another saver reads
 everything: what it finds must be what somebody put, whole, and what was acknowledged and is not there is counted.
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from replicated import PROGRAMS, Process, ReplicatedCluster, Sentinels, slot_of
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import redis
 from redis.crc import key_slot
-from servers import Server, binary, valkey_binary
+from tests.support.servers import Server, binary, valkey_binary
 
 from bench.servers import redis_of_the_wheel
 

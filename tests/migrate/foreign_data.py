@@ -1,6 +1,6 @@
 """Keys of other savers as text: one key a line, so that a test can fill a server with them, or read them without one.
 
-`python tests/support/foreign_data.py KIND URL FILE [LEFT_OUT ...]` makes a file of what a saver stores while the agents of `foreign_agents.py` run, which
+`python tests/migrate/foreign_data.py KIND URL FILE [LEFT_OUT ...]` makes a file of what a saver stores while the agents of `foreign_agents.py` run, which
 leave out what that release cannot keep. It empties the server first, and needs that saver's package, of the release that the file is named by; KIND is one
 of `MAKERS`. Like those agents it imports nothing of the project.
 """
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import foreign_agents
 import redis
 
-FOLDER = Path(__file__).resolve().parents[1] / "migrate" / "foreign"
+FOLDER = Path(__file__).resolve().parent / "foreign"
 JSON_TYPE = "ReJSON-RL"
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 import redis
-from embedding import Model
-from hostile import Endless, Recorder, Replay, changed_reply
+from tests.support.embedding import Model
+from tests.support.hostile import Endless, Recorder, Replay, changed_reply
 from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp, PutOp, SearchOp
 from langgraph.store.memory import InMemoryStore
 

@@ -6,8 +6,8 @@ import random
 from typing import Any
 
 from langgraph.store.base import GetOp, ListNamespacesOp, MatchCondition, PutOp, SearchOp
-from stores import later
-from uniform import Target
+from tests.support.stores import later
+from tests.support.uniform import Target
 
 from redis_saver import Conflict
 from redis_saver._store.filters import compile_filter

@@ -20,13 +20,13 @@ from typing import Any
 
 import psycopg
 import redis
-from factories import checkpoint, config
+from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from psycopg.rows import dict_row
 from psycopg_pool import AsyncConnectionPool, ConnectionPool
-from uniform import Uniform
+from tests.support.uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._tiered import context

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import nursery
 import psycopg
 from crash_workers import quick
-from proxy import Proxy
+from tests.support.proxy import Proxy
 from rival_workers import NODES, a_saver, epoch_of, graph
 
 from redis_saver._common.names import Keyspace

@@ -1,6 +1,6 @@
 """Histories of loops, OS threads and forks that begin and end in the middle of calls; run as a program, by `test_forks_and_loops.py` and by hand.
 
-    python tests/support/forking.py URL KIND FIRST_SEED HISTORIES [--postgres URL]
+    PYTHONPATH=. python tests/client/forking.py URL KIND FIRST_SEED HISTORIES [--postgres URL]
 
 Each history has one saver, and actors: OS threads with synchronous calls, OS threads with one short event loop after another, whose tasks are cancelled or left behind when the loop ends,
 and children by fork, at any moment, which do the same. Each reads and writes threads (conversations) of its own, so an answer that is another's shows. Each call has a deadline.

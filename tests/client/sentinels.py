@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from factories import chain, config
-from servers import Server, free_port
-from uniform import Uniform
+from tests.support.factories import chain, config
+from tests.support.servers import Server, free_port
+from tests.support.uniform import Uniform
 
 
 async def roundtrip(saver: Any) -> None:
