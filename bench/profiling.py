@@ -85,15 +85,19 @@ class Ledger:
         class Steps:
             def __await__(self) -> Generator[Any, Any, Any]:
                 steps = awaitable.__await__()
+                resume, value = steps.send, None
                 while True:
                     ledger.enter(kind)
                     try:
-                        waited_for = next(steps)
+                        waited_for = resume(value)
                     except StopIteration as end:
                         return end.value
                     finally:
                         ledger.leave()
-                    yield waited_for
+                    try:
+                        resume, value = steps.send, (yield waited_for)
+                    except BaseException as error:  # a timeout inside of the call cancels what it waits for
+                        resume, value = steps.throw, error
 
         return Steps()
 
