@@ -72,7 +72,7 @@ def writer_of_put(
     context: Context, address: Address, given: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
 ) -> bytes:
     """Return the writer of a checkpoint, with its parent if that has to be the newest (`on_fork="raise"`)."""
-    writer = writer_of(context, address.thread_id, config.thread_owner(given))
+    writer = writer_of(context, address.thread_id, config.of_thread(given).owner)
     if not context.refuses_forks or metadata.get("source") in _ON_PURPOSE:
         return writer
     if not config.configurable(given).get(config.NEWEST_KEY) and not _is_loop(context, address, metadata):

@@ -232,7 +232,7 @@ def encoded(
         of_checkpoint[field] = value
 
     checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
-    merged, run = _metadata(context, given, metadata)
+    own, (merged, run) = config.of_thread(given), _metadata(context, given, metadata)
     entries = pack([field[len(prefix) :] for field in retained.values()])
     header = headers.encode(context, where.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
@@ -241,7 +241,7 @@ def encoded(
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
     arguments: list[Argument] = [
         member, by_age, run, header, flags,
-        default_ttl(context), config.thread_ttl(given) or b"", _history(context, given) if is_limited else _NO_LIMIT,
+        default_ttl(context), own.ttl or b"", _history(context, own.history) if is_limited else _NO_LIMIT,
         known.tag if is_known else b"", names.random_tag(), len(stored_values), len(chunks), len(emptied),
         *stored_values, *chunks, *emptied, *stored_values.values(), *packed,
     ]  # fmt: skip
@@ -273,9 +273,13 @@ def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -
     return [field for field in stored.chunks if field[:1] == LIST or field == last]
 
 
-def _history(context: Context, given: RunnableConfig) -> bytes:
-    """Return the history limit as `lua/checkpoint/put.lua` takes it."""
-    own = config.thread_history(given)
+def _history(context: Context, own: bytes) -> bytes:
+    """Return the history limit as `lua/checkpoint/put.lua` takes it.
+
+    Args:
+        context: The saver.
+        own: The thread's own limit from now on, or nothing.
+    """
     if context.keep_last is None and not own:
         return b""
     return (b"" if context.keep_last is None else b"%d" % context.keep_last) + b"/" + own
@@ -337,7 +341,7 @@ def put_writes(
     """Store the pending writes of a task."""
     where = address_of_writes(given)
     if writes:
-        writer = writer_of(context, where.thread_id, config.thread_owner(given))
+        writer = writer_of(context, where.thread_id, config.of_thread(given).owner)
         by = Variant(scripts.PUT_WRITES, context.keyspace.keys(where.thread_id), writer)
         yield from store_writes(context, where, given, writes, task_id, task_path, by)
 
@@ -353,7 +357,7 @@ def address_of_writes(given: RunnableConfig) -> Address:
         raise ValueError(
             'config["configurable"] has no "checkpoint_id": pass the config of the checkpoint that the pending writes belong to'
         )
-    config.check_ours(given)  # also what only the next put takes
+    config.of_thread(given)  # checks also what only the next put takes
     return where
 
 
@@ -373,7 +377,7 @@ def store_writes(
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
     member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
     arguments: list[Argument] = [member, b"".join(regular), len(regular)]
-    arguments += (default_ttl(context), config.thread_ttl(given) or b"")
+    arguments += (default_ttl(context), config.of_thread(given).ttl or b"")
     for index, record in special.items():
         arguments += (index, record)
     keys = context.keyspace.keys(where.thread_id)

@@ -48,7 +48,8 @@ class BoundedCache(OrderedDict[K, V]):
             size: About how many bytes of memory both take. It only matters with `max_bytes`.
         """
         with self._lock:
-            self.forget(key)
+            self.pop(key, None)
+            self.bytes -= self._sizes.pop(key, 0)
             if size > self._max_bytes:
                 return
             self[key] = value

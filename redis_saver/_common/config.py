@@ -21,7 +21,7 @@ OWNER_KEY = "thread_owner"
 NEWEST_KEY = "__redis_saver_newest"
 """The one by which `get_tuple` tells the loop that it answered the newest checkpoint of the namespace, for savers that refuse forks. LangGraph hands it on to
 the loop's `put`, and leaves it out of metadata because of how it begins."""
-OURS = (TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY)
+OURS = frozenset((TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY))
 """All keys that LangGraph does not know."""
 MAX_INT = 2**63 - 1
 """The greatest number that Redis and Postgres take, and `sys.maxsize`, which some callers write for "all"."""
@@ -130,48 +130,44 @@ def _thread_id(given: Mapping[str, Any]) -> str:
     return name(value, "thread_id")
 
 
-def thread_ttl(config: RunnableConfig) -> int | None:
-    """The thread's own TTL in a config's `configurable["thread_ttl"]`, in milliseconds."""
-    if (given := configurable(config).get(TTL_KEY)) is None:
-        return None
-    return ttls.parse(given, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
+class OfThread(NamedTuple):
+    """The settings of a thread in a config, beyond LangGraph's."""
+
+    owner: str = ""
+    """The token of its owner, in `configurable["thread_owner"]`."""
+    ttl: int | None = None
+    """Its own TTL in milliseconds, in `configurable["thread_ttl"]`."""
+    history: bytes = b""
+    """Its own history limit, in `configurable["thread_history"]`: a number of checkpoints, or `all`."""
 
 
-def thread_history(config: RunnableConfig) -> bytes:
-    """The thread's own history in a config's `configurable["thread_history"]`: a number of checkpoints, `all`, or nothing."""
-    if (given := configurable(config).get(HISTORY_KEY)) is None:
-        return b""
-    kept = parse_history(given, name=f"configurable[{HISTORY_KEY!r}]")
-    return b"all" if kept is None else b"%d" % kept
+_NO_SETTINGS = OfThread()
 
 
-def check_ours(config: RunnableConfig) -> None:
-    """Look at what a config says of a thread's TTL and history, before anything is written.
-
-    Raises:
-        TypeError, ValueError: It makes no sense.
-    """
-    thread_ttl(config)
-    thread_history(config)
-
-
-def thread_owner(config: RunnableConfig) -> str:
-    """The token in a config's `configurable["thread_owner"]`; nothing where there is none.
+def of_thread(config: RunnableConfig) -> OfThread:
+    """Return the settings of a thread in a config.
 
     Raises:
-        TypeError, ValueError: It is no token.
+        TypeError, ValueError: One makes no sense.
     """
-    if (given := configurable(config).get(OWNER_KEY)) is None:
-        return ""
-    if not isinstance(given, str):
+    given = configurable(config)
+    if OURS.isdisjoint(given):
+        return _NO_SETTINGS
+    ttl, history, owner = given.get(TTL_KEY), given.get(HISTORY_KEY), given.get(OWNER_KEY)
+    if ttl is not None:
+        ttl = ttls.parse(ttl, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
+    if history is not None:
+        kept = parse_history(history, name=f"configurable[{HISTORY_KEY!r}]")
+        history = b"all" if kept is None else b"%d" % kept
+    if owner is not None and not isinstance(owner, str):
         raise TypeError(
-            f"configurable[{OWNER_KEY!r}]={shown(given)}: pass the config that own() gives, or its token, a str"
+            f"configurable[{OWNER_KEY!r}]={shown(owner)}: pass the config that own() gives, or its token, a str"
         )
-    if not _TOKEN.fullmatch(given):
+    if owner is not None and not _TOKEN.fullmatch(owner):
         raise ValueError(
-            f"configurable[{OWNER_KEY!r}]={shown(given)} is no token of own(): pass the config that own() gives"
+            f"configurable[{OWNER_KEY!r}]={shown(owner)} is no token of own(): pass the config that own() gives"
         )
-    return given
+    return OfThread(owner or "", ttl, history or b"")
 
 
 def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:

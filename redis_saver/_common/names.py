@@ -11,10 +11,9 @@ import os
 import re
 import struct
 from collections.abc import Callable, Sized
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
-from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 
 INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents", b"replicated"
@@ -25,22 +24,19 @@ _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
 _PACKED = struct.Struct(">IQ")
 
 MAX_CACHED_NAME = 256
-"""Maximum length of a name about which the tiers remember something, in characters. Longer names are rare."""
+"""Maximum length of a name about which something is remembered, in characters or bytes. Longer names are rare."""
 N = TypeVar("N", bound=Sized)
 T = TypeVar("T")
 
 
-class _Made(BoundedCache[N, T]):
-    """Results of a function by name. A forgotten one is made again."""
+def _remembered(make: Callable[[N], T]) -> Callable[[N], T]:
+    """Return a function that remembers the results for the last 4,096 names, unless they are long."""
+    remembered: Callable[[N], T] = lru_cache(4096)(make)
 
-    def __init__(self, make: Callable[[N], T]) -> None:
-        super().__init__(max_items=4096, max_bytes=2**20)
-        self._make = make
+    def result(name: N) -> T:
+        return remembered(name) if len(name) <= MAX_CACHED_NAME else make(name)
 
-    def __missing__(self, name: N) -> T:
-        made = self._make(name)
-        self.store(name, made, len(name))
-        return made
+    return result
 
 
 def encode(name: str) -> bytes:
@@ -61,7 +57,7 @@ def new_component(name: str) -> bytes:
     return raw + b"\0"
 
 
-component: Callable[[str], bytes] = _Made(new_component).__getitem__
+component = _remembered(new_component)
 """Return a name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
 
 
@@ -91,7 +87,7 @@ def version_text(channel: str, version: object) -> bytes:
         TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
     """
     if isinstance(version, str):
-        return _TEXTS[version]
+        return _text_of(version)
     if isinstance(version, int):
         return b"i%d" % version
     if isinstance(version, float):
@@ -107,13 +103,11 @@ def entry(channel: str, version: object) -> bytes:
     return component(channel) + version_text(channel, version)
 
 
+@_remembered
 def _text_of(version: str) -> bytes:
     if _OURS.fullmatch(version) and (packed := int(version[:32])) < 2**32 and (rest := int(version[33:])) < 2**64:
         return b"v" + _PACKED.pack(packed, rest)
     return b"s" + encode(version)
-
-
-_TEXTS = _Made(_text_of)
 
 
 def _version_from(text: bytes) -> str | int | float:
@@ -130,7 +124,7 @@ def _version_from(text: bytes) -> str | int | float:
     raise ValueError(f"{shown(text)} is not the stored form of a channel version")
 
 
-version_from: Callable[[bytes], str | int | float] = _Made(_version_from).__getitem__
+version_from = _remembered(_version_from)
 """The inverse of `version_text`."""
 
 
@@ -215,7 +209,7 @@ class Keyspace:
             raise ValueError(f"prefix={shown(prefix)}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
-        self._tags = _Made(partial(_tag, self._stem))
+        self._tag = _remembered(partial(_tag, self._stem))
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
         """The pattern of SCAN for the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
@@ -229,27 +223,27 @@ class Keyspace:
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
         """The keys of a thread. With a token: the keys of an unfinished copy onto it."""
-        tag, ending = self._tags[thread_id], b"." + token.encode() if token else b""
+        tag, ending = self._tag(thread_id), b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
     def owner_key(self, thread_id: str) -> bytes:
         """The key that says who owns a thread."""
-        return self._tags[thread_id] + OWNER
+        return self._tag(thread_id) + OWNER
 
     def owner_keys(self, thread_id: str) -> tuple[bytes, bytes]:
         """The owner key, and the key of the queue of those who wait for the thread."""
-        tag = self._tags[thread_id]
+        tag = self._tag(thread_id)
         return tag + OWNER, tag + WAITERS
 
     def tier_keys(self, thread_id: str) -> TierKeys:
         """The keys of a thread in front of a cold saver."""
         index, data, intents, dirty = self.reading_keys(thread_id)
-        tag = self._tags[thread_id]
+        tag = self._tag(thread_id)
         return TierKeys(index, data, intents, tag + b"lease", dirty, tag + b"flush")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
         """The keys that a read takes: the thread's two, the write intents (may hot be believed?) and the dirty records (may cold?)."""
-        tag = self._tags[thread_id]
+        tag = self._tag(thread_id)
         return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
@@ -291,7 +285,7 @@ def by_age(ns: str, checkpoint_id: str) -> bytes:
 
 def task(ns: str, checkpoint_id: str, task_id: str) -> bytes:
     """The field and member of a task's regular writes; a special write's has its index behind it."""
-    return b"w" + component(ns) + component(checkpoint_id) + component(task_id)
+    return b"w" + component(ns) + component(checkpoint_id) + new_component(task_id)
 
 
 def blob(ns: str, entry: bytes = b"") -> bytes:

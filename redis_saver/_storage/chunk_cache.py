@@ -198,15 +198,15 @@ class KnownThread(NamedTuple):
         """True if a history of the channel is known. Then few of the checkpoints have a stored value of it."""
         return any(key[1] in point.histories for point in self.points.get(key[0], ()))
 
-    def updated(self, seen: Update) -> KnownThread:
-        """This thread with new versions. A snapshot, or a channel with a history, keeps its version until there is another."""
+    def updated(self, seen: Update) -> Cached:
+        """Return the versions with new ones. A snapshot, or a channel with a history, keeps its version until the next."""
         versions = dict(self.versions)
         for key, version in seen.items():
             if version is not None:
                 versions[key] = version
             elif key in versions and not (self.follows_history(key) or versions[key].is_snapshot()):
                 del versions[key]
-        return self._replace(versions=versions)
+        return versions
 
 
 NOTHING = KnownThread()
@@ -275,23 +275,26 @@ class ChunkCache:
             tag: The thread's tag after it. None: `seen` is not known to be stored.
         """
         known = self._threads.get(thread, NOTHING)
-        if tag is not None:
-            known = known._replace(tag=tag, chain=known.chain if before and before == known.tag else next(_chains))
+        chain, checkpoints = known.chain, known.checkpoints
+        if tag is None:
+            tag = known.tag
+        else:
+            if not before or before != known.tag:
+                chain = next(_chains)
             for version in seen.values():
                 if version is not None:
-                    version.chain = known.chain
-        checkpoints = known.checkpoints
+                    version.chain = chain
         if checkpoint is not None and checkpoints.get(ns) is not checkpoint:
             checkpoints = {name: other for name, other in checkpoints.items() if name != ns}
             checkpoints[ns] = checkpoint
             if len(checkpoints) > NAMESPACES_PER_THREAD:
                 del checkpoints[next(iter(checkpoints))]
-        if checkpoint is not None and checkpoint.chain != known.chain:
-            checkpoint.chain = known.chain
+        if checkpoint is not None and checkpoint.chain != chain:
+            checkpoint.chain = chain
             for key, version in known.versions.items():
                 if key[0] == ns and checkpoint.values.get(version.field) is not None:
-                    version.chain = known.chain
-        self._store(thread, known.updated(seen)._replace(checkpoints=checkpoints))
+                    version.chain = chain
+        self._store(thread, KnownThread(known.updated(seen), known.points, checkpoints, tag, chain))
 
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update
@@ -312,7 +315,8 @@ class ChunkCache:
         points[ns] = (*others, point)[-POINTS_PER_NAMESPACE:]
         if len(points) > NAMESPACES_PER_THREAD:
             del points[next(name for name in points if name)]  # the root stays, because each run reads it
-        self._store(thread, known._replace(points=points).updated(seen))
+        known = known._replace(points=points)
+        self._store(thread, known._replace(versions=known.updated(seen)))
 
     def _store(self, thread: bytes, known: KnownThread) -> None:
         if known.versions or known.points or known.checkpoints:

@@ -54,7 +54,7 @@ def put(
 ) -> Tiered[RunnableConfig]:
     """Store a checkpoint."""
     address = configs.address(config)
-    configs.check_ours(config)  # before cold is written
+    configs.of_thread(config)  # checks it before cold is written
     writer = writer_of_put(tiers.hot, address, config, checkpoint, metadata)
     thread, ns, parent_id = address
     stored = configs.to_config(thread, ns, checkpoint["id"])
@@ -89,7 +89,7 @@ def put_writes(
     if not writes:
         return
     thread, ns, checkpoint_id = address
-    writer = writer_of(tiers.hot, thread, configs.thread_owner(config))
+    writer = writer_of(tiers.hot, thread, configs.of_thread(config).owner)
     store = partial(writing.store_writes, tiers.hot, address, config, writes, task_id, task_path)
     if tiers.flush_queue:
         # The checkpoint may come later. Then hot takes its writes if it has the newest checkpoint.

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.names import _Made
 
 
 def test_beyond_its_items_the_oldest_go_first() -> None:
@@ -55,21 +54,6 @@ def test_an_item_is_taken_once() -> None:
         thread.join()
     assert all((one is None) != (other is None) for one, other in zip(*taken, strict=True))
     assert (len(cache), cache.bytes, cache.take(1)) == (0, 0, None)
-
-
-def test_results_are_made_once_and_again_when_they_were_forgotten() -> None:
-    asked: list[str] = []
-
-    def make(name: str) -> str:
-        asked.append(name)
-        return name.upper()
-
-    made: _Made[str, str] = _Made(make)
-    assert [made["a"], made["a"], made["b"]] == ["A", "A", "B"]
-    assert asked == ["a", "b"]
-    assert made["x" * 2**20] and made["y" * 2**20]
-    assert list(made) == ["y" * 2**20], "no name takes more than the bytes of the cache"
-    assert made["a"] == "A" and asked[-1] == "a"
 
 
 def test_os_threads_share_it() -> None:
