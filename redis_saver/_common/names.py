@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Callable, Sized
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import NamedTuple, TypeVar
 
@@ -25,13 +25,13 @@ _PACKED = struct.Struct(">IQ")
 
 MAX_CACHED_NAME = 256
 """Maximum length of a name about which something is remembered, in characters or bytes. Longer names are rare."""
-N = TypeVar("N", bound=Sized)
+N = TypeVar("N", str, bytes)
 T = TypeVar("T")
 
 
 def _remembered(make: Callable[[N], T]) -> Callable[[N], T]:
     """Return a function that remembers the results for the last 4,096 names, unless they are long."""
-    remembered: Callable[[N], T] = lru_cache(4096)(make)
+    remembered = lru_cache(4096)(make)
 
     def result(name: N) -> T:
         return remembered(name) if len(name) <= MAX_CACHED_NAME else make(name)
