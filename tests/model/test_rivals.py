@@ -101,11 +101,13 @@ def test_many_roll_backs_over_two_tiers(target: Target, database: str, mode: str
     place = Place(server.url, server.client(), target.prefix, database, mode, server)
     of = (*ROLLING_BACK["of"], "kill_hot")
     kinds = [ROLLING_BACK | {"of": of}, ROLLING_BACK | {"of": (*of, "stop_long", "jump"), "on_busy": ["rollback"] * 4}]
-    for number in range(60):
+    for number in range(150):
         more = kinds[number % 2]
         total += played(place, seed + number, len(more["on_busy"]), 10, **more)
         with capfd.disabled():
             print(mode, number + 1, dict(total), file=sys.stderr, flush=True)
+        if number >= 59 and min(total["rolled back"], total["probes of owned threads"]) > 30:
+            break
     server.stop()
     assert min(total["rolled back"], total["probes of owned threads"]) > 30, total
 
