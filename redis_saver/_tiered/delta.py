@@ -1,4 +1,4 @@
-"""Histories of `DeltaChannel`s over two tiers. Hot answers alone if it has the ancestors. Else cold answers and fills hot."""
+"""Histories of `DeltaChannel`s over two tiers: hot answers if it has the ancestors; else cold answers and fills hot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ from redis_saver.errors import ThreadDamaged
 
 
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
-    """Read seeds and writes of `DeltaChannel`s from hot, if it has the ancestors. If not, flush the thread and ask cold.
+    """Read seeds and writes of `DeltaChannel`s from hot, if it has the ancestors.
+
+    If not, flush the thread and ask cold.
 
     This process remembers cold's answer. The ancestors fill hot for other processes, up to `ANCESTORS_FILLED` and
     `BYTES_FILLED`.
@@ -75,16 +77,16 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
 
 
 ANCESTORS_FILLED, BYTES_FILLED = 200, 4_000_000
-"""Maximum number of ancestors, and of bytes, with which a history fills hot. LangGraph takes a snapshot every 50 writes by
-default."""
+"""Maximum number of ancestors, and of bytes, with which a history fills hot. By default LangGraph takes a snapshot
+every 50 writes."""
 _ANCESTORS_PER_CALL = 20
 """Number of ancestors for which cold is asked at a time, as each comes with all its values."""
 
 
 def _fill_ancestors(tiers: Tiers, where: config.Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
-    """Fill hot with the ancestors of a history, from the first that is missing to the one with the last channel's value.
+    """Fill hot with the ancestors of a history, from the first that is missing to the last channel's value.
 
-    Hot needs all of them to answer. So if they are too many or too large, nothing is stored, and cold is asked no further.
+    Hot needs all of them to answer. So if they are too many or too large, nothing is stored.
     """
     thread, ns, _ = where
     keys, token = tiers.hot.keyspace.tier_keys(thread), uuid4().hex
