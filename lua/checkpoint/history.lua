@@ -1,4 +1,5 @@
--- Walks the parents of a checkpoint and collects the writes and the nearest stored value of some channels, or as far back as the caller knows them.
+-- Walks the ancestors of a checkpoint, and collects the writes and the nearest stored value of some channels. It stops
+-- where each channel has its value, or where the caller knows all below.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -6,27 +7,36 @@
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         where to begin, escaped: the target, or where the last page ended; '' for the newest
--- ARGV[3] target     the target, escaped, on a later page; '' where id is the target, whose own writes and values do not count
+-- ARGV[3] target     the target, escaped, on a later page; '' if id is the target, whose own writes do not count
 -- ARGV[4] lowest     the lowest id that the pages before this one depend on, escaped
--- ARGV[5] limit      how many ancestors at the most
--- ARGV[6] budget     stop behind the ancestor with which the answer has this many bytes, or four times as many were looked at
+-- ARGV[5] limit      maximum number of ancestors on a page
+-- ARGV[6] budget     the page ends after the ancestor with which it has this many bytes, or the script has read four
+--                    times as many
 -- ARGV[7] refresh    '1' to move the deadline as a write does
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
--- ARGV[9] n          how many channels follow
--- ARGV[10] m         how many points follow
--- ARGV[11..]         of each channel: its name, as it is, and escaped. Of each point, a checkpoint below which the caller knows the history of
---                    channels: its id, escaped; what `basis` below answered then: rewritten, lowest, checkpoints, tasks; and for each of the
---                    n channels '1' where it is known. Then fields of chunks that the caller has, with all that is below them
+-- ARGV[9] n          number of channels
+-- ARGV[10] m         number of known points
+-- ARGV[11..]         of each channel: its name; its name, escaped. Of each known point: the checkpoint's id, escaped;
+--                    rewritten, lowest, checkpoints and tasks, as the basis said; a byte for each channel, '1' if the
+--                    caller knows it below. Then fields of chunks that the caller has, with all that is below them
 --
--- Returns {next, chunks, basis, ancestor...}: next is the id to go on with, '' at the end; chunks as get answers them, those of
--- all seeds; an ancestor is {id, seeds, writes, point} with seeds a flat list of (escaped channel, field, value), writes a flat list of
--- (task and kind, record) that may hold the channels, and the position (from 1) of the point by which it was the last to be
--- looked at for the channels known there, or 0. Basis is what the answer depends on: {target, rewritten, lowest, missing, earlier
--- checkpoints, earlier tasks, checkpoints, tasks, unsure}: the target's id ('' where it is not there); @rewritten; the lowest id that matters; the id of
--- a parent that is not there, or ''; how many checkpoints and tasks with writes there are from the lowest id on up to the target, by the lowest of the
--- pages before, and by this; for each channel '1' where it may yet get a value at a version that was seen without one. Or, where there are tiers,
+-- Returns {next, chunks, basis, ancestor...}
+--   next is the id to go on with, or ''. chunks is a flat list of (field, bytes) of the chunks of values and writes.
+--   An ancestor is {id, seeds, writes, point}: seeds is a flat list of (escaped channel, field, value); writes is a
+--   flat list of (task and kind, record) that may hold the channels; point is the position (from 1) of the known point
+--   at which the walk of some channels ended, or 0.
+--   The basis is what the answer depends on, a list of
+--     target                                 its id, or '' if it is not there
+--     rewritten                              @rewritten
+--     lowest                                 the lowest id that matters
+--     missing                                the id of a parent that is not there, or ''
+--     checkpoints and tasks before           how many checkpoints, and tasks with writes, have ids from the lowest of
+--                                            the pages before up to the target
+--     checkpoints and tasks                  the same from the lowest of this page
+--     unsure                                 a byte for each channel: '1' if a version that had no value may get one
+-- Over two tiers it may also return
 --   INTENTS  1  there are intents about the thread
---   PARTIAL  2  not all of the ancestors it takes are here. Where the target is, {PARTIAL, basis}
+--   PARTIAL  2  hot lacks some of the ancestors. {PARTIAL, basis} if it has the target
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -65,27 +75,31 @@ for i = 1, n do
   channels[i] = ARGV[10 + 2 * i]
   remaining[channels[i]] = pack(ARGV[9 + 2 * i])
 end
-local points = {} -- where each begins in ARGV, by its id
+local points = {} -- the position in ARGV of each known point, by its id
 for i = 1, m do points[ARGV[5 + 2 * n + 6 * i]] = 5 + 2 * n + 6 * i end
 
--- How many checkpoints, and tasks with writes, there are from one id on up to another.
+-- Counts the checkpoints, and the tasks with writes, that have ids from one on up to another. Returns both numbers.
 local function count(from, upto)
-  return redis.call('ZLEXCOUNT', index, '[c' .. ns .. from, '(c' .. ns .. upto), redis.call('ZLEXCOUNT', index, '[w' .. ns .. from, '(w' .. ns .. upto)
+  local lower, upper = ns .. from, ns .. upto
+  local checkpoints = redis.call('ZLEXCOUNT', index, '[c' .. lower, '(c' .. upper)
+  return checkpoints, redis.call('ZLEXCOUNT', index, '[w' .. lower, '(w' .. upper)
 end
 
--- Whether what the caller knows below a checkpoint is still so: nothing was rewritten, and nothing came to it.
+-- True if the caller's known point still holds: nothing below it was rewritten, and nothing was added.
 local function is_known(at)
   if not found[4] or ARGV[at + 1] ~= found[4] then return false end
   local checkpoints, tasks = count(ARGV[at + 2], ARGV[at])
   return checkpoints == tonumber(ARGV[at + 3]) and tasks == tonumber(ARGV[at + 4])
 end
 
--- Whether a version has a random part, so that no other checkpoint gets a value for it.
+-- True if a version has a random part, so that no other checkpoint gets a value for it. Those of our savers begin with
+-- a v. The others are of LangGraph's savers.
 local function is_unique(token)
-  return string.byte(token, 1) == 118 or string.find(token, '^s%d+%.0%.%d%d%d%d%d%d') -- 'v'; those of LangGraph's savers
+  return string.byte(token, 1) == 118 or string.find(token, '^s%d+%.0%.%d%d%d%d%d%d')
 end
 
--- Where the remaining channels are among the names in a chunk, as a map; of the last chunk asked for. Returns (map, problem).
+-- Finds the remaining channels among the names in a chunk. Returns (positions by channel, problem). Most ancestors
+-- share the chunk, so the last answer is kept.
 local places, places_of = {}, nil
 local function places_in(field)
   if places_of ~= field then
@@ -99,7 +113,8 @@ local function places_in(field)
   return places, nil
 end
 
--- The stored values of the remaining channels in a checkpoint, by its links. Returns (values by channel, problem, fields by channel).
+-- Reads the stored values of the remaining channels in a checkpoint.
+-- of: its links. Returns (values by channel, problem, fields by channel).
 local function seeds_in(of)
   local place, problem = places_in(of.names)
   if problem then return nil, problem end
@@ -122,7 +137,7 @@ local function seeds_in(of)
   return values, nil, fields
 end
 
--- Looks whether the caller knows what is below a checkpoint, so that nothing has to be looked for there. Returns the position of its point, or 0.
+-- Ends the walk of the channels that the caller knows below a checkpoint. Returns the position of the point, or 0.
 local function point_of(id)
   local at, known = points[id], {}
   for i = 1, at and n or 0 do
@@ -135,13 +150,15 @@ local function point_of(id)
   return (at - 5 - 2 * n) / 6
 end
 
--- Notes channels that some checkpoint below, which is not here, may yet get a value for: the versions of this one tell by whom they are made.
+-- Notes the channels that may yet get a value by a checkpoint that is not here. The versions of this one tell who made
+-- them.
 local function note_unsure(of)
   local at, problem = places_in(of.names)
   if problem then return problem end
   local names, tokens = names_in(data, of.names), unpack_frames(of.tokens)
   for channel, i in pairs(at) do
-    if i <= #of.flags and not is_unique(select(2, value_field(ns, names, tokens, of.slots, i))) then unsure[channel] = true end
+    local token = i <= #of.flags and select(2, value_field(ns, names, tokens, of.slots, i))
+    if token and not is_unique(token) then unsure[channel] = true end
   end
   return nil
 end
@@ -167,7 +184,7 @@ if is_first and is_here then
   if point > 0 then page[4] = { target, {}, {}, point } end
 end
 while id ~= '' and open > 0 do
-  if visited[id] then -- a caller put an ancestor again, below its own descendant. The caller looks at this over several pages
+  if visited[id] then -- a caller put an ancestor again, below its own descendant. Over several pages the client checks
     missing = id
     break
   end

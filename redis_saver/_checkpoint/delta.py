@@ -25,32 +25,32 @@ from redis_saver.errors import DecodeError, decoding
 
 ANCESTORS_PER_PAGE = 200
 COUNTERS = "counters_since_delta_snapshot"
-"""A key that LangGraph puts into a checkpoint's metadata: which `DeltaChannel`s are rebuilt from writes to its ancestors."""
+"""A key that LangGraph puts into a checkpoint's metadata. It names the `DeltaChannel`s that are rebuilt from writes."""
 
 
 def unstored(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """The `DeltaChannel`s that a checkpoint has no value of, though they have one: by its metadata."""
+    """Return the `DeltaChannel`s that a checkpoint stores no value of, by its metadata."""
     noted = metadata.get(COUNTERS)
     return frozenset(noted) if isinstance(noted, Mapping) else frozenset()
 
 
 class Partial(Exception):
-    """Not all of the ancestors are in hot."""
+    """Hot lacks some of the ancestors."""
 
     def __init__(self, basis: Basis | None = None) -> None:
-        """Take what the histories depend on that the other tier has, where that is known."""
+        """Take what the histories depend on, if hot has the target."""
         super().__init__()
         self.basis = basis
 
 
 class Ancestor(NamedTuple):
-    """What one ancestor holds of the channels of a walk."""
+    """An ancestor's values and writes of the channels of a walk."""
 
     checkpoint_id: str
     seeds: dict[str, Seed]
     writes: list[Write]
     point: KnownPoint | None
-    """What is known below it, which answers for the channels that were still looked for and are known there."""
+    """The known point at which the walk of the remaining channels ended. It answers for those that it has."""
 
 
 class Seed(NamedTuple):
@@ -61,7 +61,7 @@ class Seed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """What the answer of a walk depends on; with that it can be remembered (`KnownPoint`)."""
+    """The facts that the answer of a walk depends on. With these it can be remembered (`KnownPoint`)."""
 
     target: bytes
     rewritten: bytes
@@ -69,7 +69,7 @@ class Basis(NamedTuple):
     checkpoints: int
     tasks: int
     unsure: Collection[str]
-    """Channels of which no more than this answer is known."""
+    """Channels that may yet get a value without a rewrite, so they are not remembered."""
     missing: bytes = b""
     """The id of the first ancestor that is not there, escaped."""
 
@@ -80,7 +80,7 @@ class Walk(NamedTuple):
     ancestors: list[Ancestor]
     chunks: dict[bytes, bytes]
     basis: Basis | None
-    """None where it depends on more than the server could tell later."""
+    """None if the server cannot tell later that the answer still holds."""
 
 
 def walk(
@@ -92,15 +92,17 @@ def walk(
     points: Sequence[KnownPoint] = (),
     told: Sequence[bytes] = (),
 ) -> Operation[Walk]:
-    """The ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value (or the root), or is known.
+    """Walk the ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value.
+
+    The walk of a channel also ends at the root, and at a known point that has the channel.
 
     Args:
         context: The saver.
         where: The checkpoint; without an id, the newest.
         channels: The channels.
         keys: As `reading.read` takes them.
-        refresh: Whether this moves the deadline, as `refresh_arguments` says it.
-        points: What is known of the namespace.
+        refresh: The arguments that move the deadline, or not (`refresh_arguments`).
+        points: The known points of the namespace.
         told: Chunks that need not be answered.
 
     Raises:
@@ -140,7 +142,7 @@ def walk(
             pages.append(_page(basis, page, remaining.values()))
             for raw_id, raw_seeds, raw_writes, number in page:
                 if raw_id in seen:
-                    # A caller put an ancestor again, below its own descendant: all behind it was collected.
+                    # A caller put an ancestor again, below its own descendant. All below it was collected.
                     position = b""
                     break
                 seen.add(raw_id)
@@ -159,7 +161,7 @@ def walk(
 
 
 class _Page(NamedTuple):
-    """What a page of a walk depends on, as the script answers it, and the ancestors that it has."""
+    """The basis of a page of a walk, as the script answers it, and the ids of its ancestors."""
 
     target: bytes
     rewritten: bytes
@@ -174,7 +176,7 @@ class _Page(NamedTuple):
 
 
 def _check(basis: Sequence[object], page: Sequence[Any], points: int) -> None:
-    """Look at what is remembered of an answer, and sent to the server with the next request.
+    """Check what is remembered of an answer, as it is sent to the server with the next request.
 
     Raises:
         ValueError: It is not what the script answers.
@@ -199,10 +201,10 @@ _BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
 
 
 def _basis(pages: Sequence[_Page]) -> Basis | None:
-    """What all pages depend on; None where something changed between two of them, or ids do not tell what came before.
+    """Return the basis of all pages, or None if the answer cannot be remembered.
 
-    A writer may be late, or put a checkpoint that was missing: both are among the checkpoints and tasks that are counted, if all ancestors
-    have ids below the target's.
+    That is so if something changed between two pages. It is also so if an ancestor has no lower id than the target, as
+    the counts leave out what comes to it later.
     """
     if not pages or not pages[0].target or not pages[0].rewritten:
         return None
@@ -223,7 +225,7 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
 def get_delta_channel_history(
     context: Context, given: RunnableConfig, channels: Sequence[str]
 ) -> Operation[Mapping[str, DeltaChannelHistory]]:
-    """Seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
+    """Read seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
     where = config.address(given)
     return (yield from histories(context, where, channels, context.keyspace.keys(where.thread_id)))
 
@@ -231,7 +233,7 @@ def get_delta_channel_history(
 def histories(
     context: Context, where: config.Address, channels: Sequence[str], keys: Sequence[bytes]
 ) -> Operation[dict[str, DeltaChannelHistory]]:
-    """`get_delta_channel_history`; the keys, and what is raised where there are tiers, as `walk` has them."""
+    """Read histories, and remember them. The keys and the exceptions are those of `walk`."""
     ns, data = where.checkpoint_ns, keys[1]
     known = context.chunk_cache.of(data)
     cached, points = known.versions, known.points.get(ns, ())
@@ -248,7 +250,7 @@ def histories(
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
-            had = {}  # another version of these lists, which the server believed to be known: ask for all of it
+            had = {}  # the server left out chunks of another version of these lists: ask for all of it
 
 
 def _histories(
@@ -260,7 +262,7 @@ def _histories(
     chunks: Mapping[bytes, bytes],
     had: Mapping[str, Version],
 ) -> dict[str, DeltaChannelHistory]:
-    """The histories that a walk answers; what is new of them is remembered."""
+    """Decode the histories that a walk found, and remember them."""
     place = f"thread {shown(where.thread_id)}"
     allowance = Allowance(context.limits, place)
     remaining, known = set(channels), dict[str, History]()
@@ -273,9 +275,10 @@ def _histories(
             writes[write.channel].append(whole)
         seeds.update(ancestor.seeds)
         remaining.difference_update(ancestor.seeds)
-        for channel in remaining.intersection(ancestor.point.histories if ancestor.point else ()):
-            known[channel] = ancestor.point.histories[channel]  # type: ignore[union-attr]  # or there is none to iterate over
-            remaining.remove(channel)
+        if ancestor.point is not None:
+            for channel in remaining.intersection(ancestor.point.histories):
+                known[channel] = ancestor.point.histories[channel]
+                remaining.remove(channel)
     answers: dict[str, DeltaChannelHistory] = {}
     learned: dict[str, History] = {}
     seen: dict[ChannelKey, Version] = {}
@@ -291,7 +294,7 @@ def _histories(
             )
             answers[channel]["seed"] = value
             if stored is not None:
-                field = seeds[channel].field if channel in seeds else history.version.field  # type: ignore[union-attr]  # it is in chunks
+                field = seeds[channel].field if channel in seeds else history.version.field  # type: ignore[union-attr]
                 is_same = version is not None and version.field == field and version.stored is stored
                 seen[where.checkpoint_ns, channel] = of = version if is_same and version else Version(field, stored)
                 history = history._replace(version=of, seed=stored.value)
@@ -316,18 +319,18 @@ def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:
 def remember(
     context: Context, where: config.Address, data: bytes, basis: Basis, found: Mapping[str, DeltaChannelHistory]
 ) -> None:
-    """Remember histories that another tier answered, so that this one is asked from now on.
+    """Remember histories that cold answered, so that hot is asked from now on.
 
     Args:
         context: The saver.
         where: The checkpoint.
         data: The thread, by the key of its data.
-        basis: What `Partial` said before the other tier was asked.
-        found: What that answered.
+        basis: The basis that `Partial` named before cold was asked.
+        found: The histories.
 
     Raises:
         EncodeError: This saver's serializer does not know a value.
-        LimitExceeded: One is too long for this saver.
+        LimitExceeded: A value is too long for this saver.
     """
     learned: dict[str, History] = {}
     for channel, history in found.items():

@@ -1,4 +1,4 @@
-"""Histories of `DeltaChannel`s: hot alone, if it has the ancestors they take; else cold, and then hot is filled."""
+"""Histories of `DeltaChannel`s over two tiers: hot answers if it has the ancestors; else cold answers and fills hot."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ from redis_saver.errors import ThreadDamaged
 
 
 def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
-    """Seeds and writes of `DeltaChannel`s: from hot, if it has all ancestors that are needed; if not, from cold, after the thread was flushed.
+    """Read seeds and writes of `DeltaChannel`s from hot, if it has the ancestors.
 
-    What cold answers is remembered by this process, and fills hot for the others: with the ancestors that it takes, if they are not too many or too
-    large (`ANCESTORS_FILLED`, `BYTES_FILLED`).
+    If not, flush the thread and ask cold.
+
+    This process remembers cold's answer. The ancestors fill hot for other processes, up to `ANCESTORS_FILLED` and
+    `BYTES_FILLED`.
     """
     where, damage, basis = config.address(given), None, None
     keys = tiers.hot.keyspace.reading_keys(where.thread_id)
@@ -62,7 +64,7 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
         if (yield from dirty(tiers, where.thread_id)):
             yield from flush_now(tiers, where.thread_id)
             basis = None  # cold may still lack what it refused
-    except HotFailed:  # counted by whoever asks hot next
+    except HotFailed:  # the next call that asks hot counts it
         basis = None
     found = yield ColdCall("get_delta_channel_history", (), {"config": for_cold(given), "channels": channels})
     if basis is not None:
@@ -73,15 +75,16 @@ def get_delta_channel_history(tiers: Tiers, given: RunnableConfig, channels: Seq
 
 
 ANCESTORS_FILLED, BYTES_FILLED = 200, 4_000_000
-"""A history fills hot with so many ancestors, and about so many bytes, at the most. (LangGraph takes a snapshot each 50 writes, if not told otherwise.)"""
+"""Maximum number of ancestors, and of bytes, with which a history fills hot. By default LangGraph takes a snapshot
+every 50 writes."""
 _ANCESTORS_PER_CALL = 20
-"""Cold is asked for so many at a time, as each comes with all its values."""
+"""Number of ancestors for which cold is asked at a time, as each comes with all its values."""
 
 
 def _fill_ancestors(tiers: Tiers, where: config.Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
-    """Bring back to hot the ancestors that a history takes: from the first that is missing to the one where the last channel has its value.
+    """Fill hot with the ancestors of a history, from the first that is missing to the last channel's value.
 
-    Without one of them hot cannot answer, so nothing is stored if they are too many or too large; cold is not asked for more then.
+    Hot needs all of them to answer. So if they are too many or too large, nothing is stored.
     """
     thread, ns, _ = where
     keys, token = tiers.hot.keyspace.tier_keys(thread), uuid4().hex
