@@ -44,13 +44,13 @@ class WriteInfo:
     step: int | None
     """The superstep of the write; None if the metadata do not name it."""
     source: str | None
-    """Source of the first checkpoint that has the write: `input`, `loop`, `update` or `fork`. None if none has it yet."""
+    """Source of the first checkpoint with the write: `input`, `loop`, `update` or `fork`. None if none has it yet."""
     task_id: str | None
     """The task, from its pending write. None if the write is inferred from the channel's version."""
     node: str | None
     """The node of the task, from the task's path or from the `Send` that started it. None if neither names it."""
     candidates: tuple[str, ...]
-    """If `node` is None: the nodes that ran in that superstep, from `versions_seen`. One of them or the caller wrote."""
+    """If `node` is None: the nodes that ran in the superstep, from `versions_seen`. One of them or the caller wrote."""
     bytes: int | None
     """Size of the pending write as stored, so after compression and encryption. None if there is no pending write.
 
@@ -83,8 +83,7 @@ class VersionInfo:
     source: str | None
     """The source of that checkpoint: `input`, `loop`, `update` or `fork`."""
     bytes: int
-    """Size of the value as stored, with its chunks. 0 if the channel was emptied, or is a `DeltaChannel` without a value
-    there."""
+    """Size of the value as stored, with its chunks. 0 if there is none (emptied, or a `DeltaChannel`)."""
     shared_bytes: int
     """Bytes of the value in chunks that the version before has too. Redis stores these once."""
     writes: tuple[WriteInfo, ...]
@@ -146,7 +145,7 @@ class Entry(NamedTuple):
     parents: Mapping[str, str] = {}
     """The checkpoints of the enclosing namespaces that it belongs to, by namespace."""
     sends: Sequence[str] = ()
-    """The nodes of the `Send`s that the next superstep runs, in their order. Read only if writes of such tasks exist."""
+    """The nodes of the `Send`s that the next superstep runs, in order. Read only if writes of such tasks exist."""
 
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
@@ -436,7 +435,7 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
 
 
 def _ran(parent: Entry | None, children: Sequence[Entry]) -> tuple[str, ...]:
-    """Return the nodes that ran between a checkpoint and others: those that saw a new version, and its `Send`s' nodes."""
+    """Return the nodes that ran between a checkpoint and others: those that saw a new version, and those of `Send`s."""
     before = parent.seen if parent else {}
     ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}
     if parent and any(child.source == _LOOP for child in children):

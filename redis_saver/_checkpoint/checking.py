@@ -20,7 +20,7 @@ ATTEMPTS = 5
 APART = 100
 """Milliseconds by which the two deadlines may seem to differ, because older servers read the clock for each."""
 WRITER_GONE = 300_000
-"""Milliseconds after which a writer that has not ended its intent counts as dead. Writing to cold must not take longer."""
+"""Milliseconds after which a writer with an open intent counts as dead. Writing to cold must not take longer."""
 
 
 class CheckReport(NamedTuple):
@@ -41,7 +41,7 @@ class CheckReport(NamedTuple):
     compared: int = 0
     """Number of checkpoints that were compared with cold."""
     lacking: int = 0
-    """Records (checkpoints, pending writes of a task) that cold does not have yet. If there are any, none is compared."""
+    """Records (checkpoints, pending writes of a task) that cold does not have yet. If any, nothing is compared."""
     findings: tuple[Finding, ...] = ()
     """The problems found, up to 100."""
     more: int = 0

@@ -34,9 +34,9 @@ class Change:
     """A difference inside a value."""
 
     kind: Kind
-    """`added`: only the second checkpoint has it. `removed`: only the first has it. `changed`: both have it, and differ."""
+    """`added`: only the second checkpoint has it. `removed`: only the first has it. `changed`: both have it."""
     path: tuple[Step, ...]
-    """Path to it: keys of dicts, elements of sets, positions in lists, ids and fields of messages. Empty: the whole value."""
+    """Path to it: keys of dicts, elements of sets, positions in lists, ids and fields of messages. Empty: the value."""
     before: Any
     """The first checkpoint's part of the value; None if it was added."""
     after: Any
@@ -72,7 +72,7 @@ class CheckpointDiff:
     not_compared: tuple[str, ...] = ()
     """Each `DeltaChannel` with another version in the second checkpoint and without a value in at least one of the two.
 
-    Such a channel stores values only in snapshots. The graph's `get_state` rebuilds it, and `writes()` lists its writes.
+    Such a channel stores values only in snapshots. The graph's `get_state` rebuilds it; `writes()` lists its writes.
     """
 
 
@@ -181,7 +181,7 @@ class _Comparison:
         self._left += reversed(pairs)
 
     def _same(self, one: Any, other: Any) -> bool:
-        """True if two values are equal as stored. NaN equals NaN, and 1 differs from True. No `__eq__` of a class runs."""
+        """True if two values are equal as stored. NaN equals NaN, 1 differs from True. No class's `__eq__` runs."""
         if one is other:
             return True
         if type(one) is not type(other):

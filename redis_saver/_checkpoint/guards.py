@@ -46,7 +46,7 @@ id. The next put of a forgotten loop is not checked for a fork."""
 
 
 def owned_call(script: Script, keys: Sequence[bytes], writer: bytes, arguments: Sequence[Argument]) -> Call:
-    """Return the call of a script with the rule `owned`. It takes the owner's key only if something is to be checked."""
+    """Return the call of a script with the rule `owned`. The owner's key is one of its keys only if needed."""
     return Call(script, (*keys, names.owner_beside(keys[0])) if writer else keys, (*arguments, writer))
 
 

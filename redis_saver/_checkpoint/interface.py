@@ -24,12 +24,13 @@ from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 
 
-class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
+# LangGraph's `prune` returns None, and its callers rely on no more.
+class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]
     """Interface of all our savers. Every method also has an asyncio form with the prefix `a`.
 
-    A `config` argument is `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`. Without a namespace it means
-    the root. Every method raises the client's own errors if the server cannot be reached or refuses a command. It raises
-    `ThreadDamaged` if a part of the thread is gone. None and empty results mean that there is nothing.
+    A `config` argument is `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`. Without a namespace it
+    means the root. Every method raises the client's own errors if the server cannot be reached or refuses a command. It
+    raises `ThreadDamaged` if a part of the thread is gone. None and empty results mean that there is nothing.
     """
 
     _driver: Driver[Any]
@@ -105,7 +106,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
                 `checkpoint_ns` all are listed. None lists all threads. This scans all keys of the server (SCAN), with
                 one step per thread.
             filter: Metadata keys with their required value, or with operators: `{"step": {"$gte": 2}}`. Known operators
-                are `$eq $ne $gt $gte $lt $lte $in $nin $exists`. Values of checkpoints that do not match are not loaded.
+                are `$eq $ne $gt $gte $lt $lte $in $nin $exists`. Values of checkpoints that do not match are not
+                loaded.
             before: Only checkpoints with an id below this config's.
             limit: Maximum number of checkpoints; 0 lists none.
 
@@ -140,8 +142,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         the thread expired or was deleted during the run. So a checkpoint is never stored with less than it had.
 
         Args:
-            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` gives the thread a TTL of its own
-                from now on: a `timedelta`, a text such as `"30d"`, or `{"default_ttl": minutes}`.
+            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` gives the thread a TTL of its
+                own from now on: a `timedelta`, a text such as `"30d"`, or `{"default_ttl": minutes}`.
                 `configurable["thread_history"]` gives it a history limit of its own: `"all"` or `{"keep_last": n}`
                 (`docs/threads.md`).
             checkpoint: The checkpoint with its values.
@@ -174,8 +176,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     ) -> None:
         """Store pending writes of a task on a checkpoint, all or nothing. The checkpoint need not exist yet.
 
-        A write is identified by its task and its index in `writes`. If it is sent again, its first value stays. A write to
-        a special channel (`WRITES_IDX_MAP`) takes the newest value.
+        A write is identified by its task and its index in `writes`. If it is sent again, its first value stays. A write
+        to a special channel (`WRITES_IDX_MAP`) takes the newest value.
 
         Raises:
             EncodeError: The serializer does not know a value. Nothing was written.
@@ -237,18 +239,19 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
 
-        Checkpoints that `copy_thread` made stay, because a copy is not the work of its source's runs. Over two tiers they
-        are deleted too, as cold knows runs only by their metadata. A remaining checkpoint may name a parent that is gone.
+        Checkpoints that `copy_thread` made stay, because a copy is not the work of its source's runs. Over two tiers
+        they are deleted too, as cold knows runs only by their metadata. A remaining checkpoint may name a parent that
+        is gone.
 
-        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip. Redis has no
-        index over threads in different cluster slots. In threads that have the runs, all links are read. Then each step
-        removes up to 500 names.
+        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip. Redis has
+        no index over threads in different cluster slots. In threads that have the runs, all links are read. Then each
+        step removes up to 500 names.
 
         Raises:
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
-            ThreadDamaged, KeyConflict: A thread could not be read. Raised after all others are done. Over two tiers, raised
-                before anything is deleted.
+            ThreadDamaged, KeyConflict: A thread could not be read. Raised after all others are done. Over two tiers,
+                raised before anything is deleted.
             NotImplementedError: Over two tiers, if the cold saver cannot delete by run. Nothing was deleted.
         """
         return self._run(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
@@ -260,12 +263,12 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
 
-        The complete copy replaces the target's old contents in one step. So nobody sees a mixture, and a copy that fails
-        leaves the target as it was. If the source does not exist, or is the target itself, nothing changes.
+        The complete copy replaces the target's old contents in one step. So nobody sees a mixture, and a copy that
+        fails leaves the target as it was. If the source does not exist, or is the target itself, nothing changes.
 
         Metadata that name the source as `thread_id` name the target instead. Metadata keep their `run_id`;
-        `delete_for_runs` explains what it does to copies. The target gets the saver's TTL. The source's own TTL or pin is
-        not copied. If somebody else owns the target (`own`), the owner's next write raises `NotOwner`. With
+        `delete_for_runs` explains what it does to copies. The target gets the saver's TTL. The source's own TTL or pin
+        is not copied. If somebody else owns the target (`own`), the owner's next write raises `NotOwner`. With
         `ownership="required"` the copy raises it instead.
 
         Over two tiers cold gets the copy checkpoint by checkpoint. If that fails, cold's target has only a part of the

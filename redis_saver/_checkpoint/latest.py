@@ -44,7 +44,7 @@ class ChannelValue:
     value: Any
     """The value. For a snapshot of a `DeltaChannel`, the value inside it."""
     stored: bool = True
-    """False if this checkpoint has no snapshot of a `DeltaChannel`. Then `value` is None, and only `get_state` rebuilds it."""
+    """False for a `DeltaChannel` without a snapshot here. Then `value` is None; the graph's `get_state` rebuilds it."""
 
 
 def latest_values(
