@@ -30,7 +30,7 @@ from redis_saver.errors import decoding, not_owner, others_wait
 
 OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
 KEPT = 24 * 3_600_000
-"""Milliseconds for which Redis keeps an owner's key after the lease. A late owner may go on if nobody took the thread."""
+"""Milliseconds for which Redis keeps an owner's key after the lease. A late owner may go on if nobody took it."""
 _LONGEST_LEASE = timedelta(days=1)
 _RENEWALS = 3
 """Number of renewals during one lease."""
