@@ -24,7 +24,7 @@ class Retention(NamedTuple):
     older_than: timedelta | None = None
 
     def kept(self, written: Mapping[CheckpointKey, str]) -> set[CheckpointKey]:
-        """Return the checkpoints of a thread to keep, given their `ts`. It includes finished calls (`finished_calls`)."""
+        """Return the checkpoints to keep, given their `ts`. Finished calls are removed later (`finished_calls`)."""
         by_namespace: dict[str, list[str]] = defaultdict(list)
         for ns, checkpoint_id in written:
             by_namespace[ns].append(checkpoint_id)
