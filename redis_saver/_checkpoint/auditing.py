@@ -1,6 +1,6 @@
-"""Who wrote what: the writes of a thread, and the versions of a channel.
+"""Audit of a thread: its writes, and the versions of a channel.
 
-Values are measured where they are stored, and not read, except `Send`s, which name the nodes of their tasks.
+The server measures values and does not send them, except `Send`s, which name the nodes of their tasks.
 """
 
 from __future__ import annotations
@@ -33,63 +33,65 @@ VersionText: TypeAlias = str | int | float
 
 @dataclass(frozen=True, slots=True)
 class WriteInfo:
-    """A write to a channel, as `writes()` tells of it."""
+    """A write to a channel, as `writes()` returns it."""
 
     channel: str
-    """The channel; LangGraph's own are among them: interrupts, errors, answers to interrupts, branches to nodes."""
+    """The channel. It may be one of LangGraph's own: interrupts, errors, answers to interrupts, branches to nodes."""
     checkpoint_ns: str
     """The namespace; empty for the root."""
     checkpoint_id: str | None
-    """The checkpoint that the task began from. None: the thread, or the call of the subgraph, began with this write."""
+    """The checkpoint that the task began from. None if the thread, or the subgraph's call, began with this write."""
     step: int | None
-    """The superstep that it belongs to; None where the metadata do not say."""
+    """The superstep of the write; None if the metadata do not name it."""
     source: str | None
-    """What made the first checkpoint that has it: `input`, `loop`, `update` or `fork`. None: no checkpoint has it (yet)."""
+    """Source of the first checkpoint with the write: `input`, `loop`, `update` or `fork`. None if none has it yet."""
     task_id: str | None
-    """The task, by its pending write. None: no pending write says so. That the channel was written is inferred from its version."""
+    """The task, from its pending write. None if the write is inferred from the channel's version."""
     node: str | None
-    """The node whose task it was, by the task's path, or by the `Send` that started it. None: neither says so, or there is no task."""
+    """The node of the task, from the task's path or from the `Send` that started it. None if neither names it."""
     candidates: tuple[str, ...]
-    """Where `node` is None: the nodes that ran in that superstep, inferred from `versions_seen`. One of them wrote, if not the caller."""
+    """If `node` is None: the nodes that ran in the superstep, from `versions_seen`. One of them or the caller wrote."""
     bytes: int | None
-    """Size of the pending write as stored: compressed or encrypted, if the saver does that. None if there is none.
+    """Size of the pending write as stored, so after compression and encryption. None if there is no pending write.
 
-    A long `Send` is stored in chunks, of which only the list counts."""
+    A long `Send` is stored in chunks. Only its list of chunks counts here."""
     applied_in: tuple[str, ...]
-    """The checkpoints behind it in which the channel has another version: one, or several after a fork. Empty: it is pending, or is of no channel of the state."""
+    """The checkpoints after it in which the channel has another version: one, or several after a fork.
+
+    Empty if the write is pending, or if its channel is not part of the state."""
 
     @property
     def inferred(self) -> bool:
-        """Whether no pending write says so, and it follows from the versions of the channel alone."""
+        """True if no pending write shows it, so that it follows from the channel's versions alone."""
         return self.task_id is None
 
 
 @dataclass(frozen=True, slots=True)
 class VersionInfo:
-    """A version of a channel, as `channel_history()` tells of it."""
+    """A version of a channel, as `channel_history()` returns it."""
 
     version: VersionText
     """The version."""
     checkpoint_ns: str
     """The namespace; empty for the root."""
     checkpoint_id: str
-    """The first checkpoint of its branch that has it. If that one's parent is gone, the version may be older."""
+    """The first checkpoint of its branch that has the version. If its parent is gone, the version may be older."""
     created_at: datetime | None
-    """That checkpoint's `ts`; None where it has none, or one that is no time."""
+    """That checkpoint's `ts`; None if it has none that is a time."""
     step: int | None
-    """The superstep that made it, by its metadata."""
+    """The superstep of that checkpoint, from its metadata."""
     source: str | None
-    """What made it: `input`, `loop`, `update` or `fork`."""
+    """The source of that checkpoint: `input`, `loop`, `update` or `fork`."""
     bytes: int
-    """Size of the value as stored, with its chunks; 0: the channel has no value there (it was emptied, or is a `DeltaChannel`)."""
+    """Size of the value as stored, with its chunks. 0 if there is none (emptied, or a `DeltaChannel`)."""
     shared_bytes: int
-    """How many of those are in chunks that the version before it has, too, so that they are stored once."""
+    """Bytes of the value in chunks that the version before has too. Redis stores these once."""
     writes: tuple[WriteInfo, ...]
-    """The writes that it was made of. Empty: the checkpoint has no parent, or that is gone, and the writes with it; or nobody wrote, and the channel was emptied."""
+    """The writes that made the version. Empty if the checkpoint's parent is gone, or if the channel was emptied."""
 
     @property
     def new_bytes(self) -> int:
-        """How many bytes this version added."""
+        """Number of bytes that this version added."""
         return self.bytes - self.shared_bytes
 
 
@@ -103,24 +105,24 @@ class WriteHead(NamedTuple):
 
 
 class StoredSize(NamedTuple):
-    """How large a value is where it is stored, in bytes."""
+    """Size of a value as stored, in bytes."""
 
     root: int
-    """What its field holds."""
+    """Size of its field."""
     chunks: Mapping[bytes, int]
-    """Its chunks, by field."""
+    """Sizes of its chunks, by field."""
 
 
 class Size(NamedTuple):
-    """What the value of a channel takes in a checkpoint, in bytes as stored."""
+    """Size of a channel's value in a checkpoint, in bytes as stored."""
 
     bytes: int
     shared: int
-    """How many of those the parent has, too: all where the version is the same, else the chunks that the values have in common."""
+    """Bytes that the parent has too: all if the version is the same, else those of the chunks that both values have."""
 
     @property
     def new(self) -> int:
-        """How many bytes the checkpoint added."""
+        """Number of bytes that the checkpoint added."""
         return self.bytes - self.shared
 
 
@@ -139,26 +141,26 @@ class Entry(NamedTuple):
     """The channels that have a value."""
     writes: Sequence[WriteHead]
     sizes: Mapping[str, StoredSize] = {}
-    """How large values are, by channel, where that was asked for."""
+    """Sizes of the values that the request measured, by channel."""
     parents: Mapping[str, str] = {}
-    """The checkpoints of the namespaces around its own that it belongs to, by namespace."""
+    """The checkpoints of the enclosing namespaces that it belongs to, by namespace."""
     sends: Sequence[str] = ()
-    """The nodes of the `Send`s that the next superstep runs, in their order; read only if the checkpoint has writes of such tasks."""
+    """The nodes of the `Send`s that the next superstep runs, in order. Read only if writes of such tasks exist."""
 
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
-"""How many checkpoints are read at once; fewer where the chunks of a value are looked at, which takes the server longer."""
+"""Page sizes. The second holds if the server measures chunks of values, which takes it longer."""
 _NOTHING, _EVERYTHING = b"", b"*"
-"""Which channels are measured. (The name of one ends with NUL.)"""
+"""Channels to measure. (The name of a single channel ends with NUL.)"""
 _EVERY = Query(None, None, None, None)
 _PULLED = "~__pregel_pull, "
-"""What the path of a task begins with that a channel triggered; its node follows."""
+"""Beginning of the path of a task that a channel triggered. The node's name follows."""
 _PUSHED = re.compile(r"~__pregel_push, (\d+)(?:,|$)")
 """The path of a task that a `Send` started: the position of the `Send` in the channel `TASKS`, which names the node."""
 _SENDS_PER_BATCH = 10
 """Number of values of `TASKS` to read in one round trip. One may hold a state for each of its `Send`s."""
 _NO_TASK = "00000000-0000-0000-0000-000000000000"
-"""The task of what a caller wrote: `Command(resume=...)`, `Command(update=...)`."""
+"""Task id of the caller's own writes: `Command(resume=...)`, `Command(update=...)`."""
 _START = "__start__"
 _LOOP = "loop"
 """The source of a checkpoint that a superstep made."""
@@ -167,53 +169,56 @@ _FIRST_STEP = -1
 
 
 class _Family(NamedTuple):
-    """A checkpoint with those that were made of it. Without a parent: one checkpoint that has none, or whose parent is gone."""
+    """A checkpoint with its children. Without a parent, it holds one checkpoint whose parent is gone or never was."""
 
     parent: Entry | None
     children: Sequence[Entry]
 
 
 def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
-    """The writes of a thread, those that began from its newest checkpoint first."""
+    """Stream the writes of a thread, those of its newest checkpoint first."""
     return _walk(context, thread, ns, _NOTHING, lambda family: [*_known(family), *_inferred(family)])
 
 
 def channel_history(context: Context, thread: str, channel: str, ns: str) -> Stream[VersionInfo]:
-    """The versions of a channel, newest first."""
+    """Stream the versions of a channel, newest first."""
     return _walk(context, thread, ns, names.component(channel), lambda family: list(_versions(family, channel)))
 
 
 def entries(context: Context, thread: str, ns: str | None, before: str | None = None) -> Stream[Entry]:
-    """The checkpoints of a thread without their values, newest first; those with lower ids than `before`."""
+    """Stream the checkpoints of a thread without their values, newest first. `before` is an exclusive upper bound."""
     return _walk(context, thread, ns, _NOTHING, lambda family: [family.parent] if family.parent else [], before)
 
 
 def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Size]]]:
-    """The checkpoints of a thread with what each of their values takes. One comes when its parent was read, or is known to be gone."""
+    """Stream the checkpoints of a thread with the sizes of their values.
+
+    A checkpoint follows once its parent was read, or is known to be gone.
+    """
     return _walk(
         context,
         thread,
         None,
         _EVERYTHING,
-        lambda family: [(one, _sizes(family.parent, one)) for one in family.children],
+        lambda family: [(child, _sizes(family.parent, child)) for child in family.children],
     )
 
 
-def sizes(context: Context, where: Address, parent: Address | None) -> Operation[Mapping[str, Size]]:
-    """What each value of a checkpoint takes. Nothing where it is not there. One round trip."""
-    found = [where, parent] if parent else [where]
-    ranges = [bounds(_EVERY, one.checkpoint_ns, one.checkpoint_id) for one in found]
-    keys = context.keyspace.keys(where.thread_id)
+def sizes(context: Context, address: Address, parent: Address | None) -> Operation[Mapping[str, Size]]:
+    """Measure each value of a checkpoint, in one round trip. The result is empty if there is no such checkpoint."""
+    addresses = [address, parent] if parent else [address]
+    ranges = [bounds(_EVERY, each.checkpoint_ns, each.checkpoint_id) for each in addresses]
+    keys = context.keyspace.keys(address.thread_id)
     answers = yield Batch([Call(scripts.AUDIT, keys, (*some, 1, BYTES_PER_PAGE, _EVERYTHING)) for some in ranges])
     here, *above = [
-        [] if answer is None else _page(context, where.thread_id, answer, upper)[1]
+        [] if answer is None else _page(context, address.thread_id, answer, upper)[1]
         for answer, (upper, _) in zip(answers, ranges, strict=True)
     ]
     return _sizes(above[0][0] if above and above[0] else None, here[0]) if here else {}
 
 
 def ran_between(parent: Entry | None, child: Entry) -> tuple[str, ...]:
-    """The nodes that ran between a checkpoint and its child, inferred from what they have seen."""
+    """Return the nodes that ran between a checkpoint and its child, inferred from the versions that they have seen."""
     return _ran(parent, [child])
 
 
@@ -225,35 +230,41 @@ def _walk(
     describe: Callable[[_Family], list[T]],
     before: str | None = None,
 ) -> Stream[T]:
-    """Read all checkpoints, newest first, and describe each with its children, which wait in memory until it comes: one of each branch."""
+    """Read all checkpoints, newest first, and describe each with its children.
+
+    The children wait in memory until their parent arrives: one for each branch.
+    """
     keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY._replace(before=before), ns, None)
     size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, _Waiting()
     while upper > b"(":
         answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, BYTES_PER_PAGE, measured))
-        if answer is None:  # also of a thread that was deleted meanwhile: what waits is not known to be a beginning
+        if answer is None:  # perhaps deleted meanwhile: then a waiting checkpoint need not be the thread's first
             return
         following, entries = _page(context, thread, answer, upper)
         families = list(waiting.families((yield from _with_sends(context, thread, entries))))
-        yield Page([one for family in families for one in describe(family)])
+        yield Page([item for family in families for item in describe(family)])
         upper = b"(" + following
-    yield Page([one for family in waiting.rest() for one in describe(family)])
+    yield Page([item for family in waiting.rest() for item in describe(family)])
 
 
 def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Operation[list[Entry]]:
     """Add the nodes of their `Send`s to the checkpoints that have writes of such tasks."""
-    found, keys = list(entries), context.keyspace.keys(thread)
-    pushing = [at for at, entry in enumerate(found) if any(_PUSHED.match(write.path) for write in entry.writes)]
+    completed, keys = list(entries), context.keyspace.keys(thread)
+    pushing = [at for at, entry in enumerate(completed) if any(_PUSHED.match(write.path) for write in entry.writes)]
     for first in range(0, len(pushing), _SENDS_PER_BATCH):
         some = pushing[first : first + _SENDS_PER_BATCH]
-        asked = [(names.component(found[at].ns), names.component(TASKS), names.component(found[at].id)) for at in some]
+        asked = [
+            (names.component(completed[at].ns), names.component(TASKS), names.component(completed[at].id))
+            for at in some
+        ]
         answers = yield Batch([Call(scripts.GET_CHANNEL, keys, arguments) for arguments in asked])
         for at, answer in zip(some, answers, strict=True):
-            found[at] = found[at]._replace(sends=_nodes(context, thread, found[at], answer))
-    return found
+            completed[at] = completed[at]._replace(sends=_nodes(context, thread, completed[at], answer))
+    return completed
 
 
 def _nodes(context: Context, thread: str, entry: Entry, answer: Sequence[Any] | None) -> Sequence[str]:
-    """The nodes of the `Send`s in a value of `TASKS`; none if the checkpoint was removed meanwhile."""
+    """Return the nodes of the `Send`s in a value of `TASKS`; none if the checkpoint was removed meanwhile."""
     if answer is None:
         return ()
     address = Address(thread, entry.ns, entry.id)
@@ -266,13 +277,13 @@ def _nodes(context: Context, thread: str, entry: Entry, answer: Sequence[Any] | 
 
 
 def nodes_of(value: object) -> Sequence[str]:
-    """The nodes that a value of `TASKS` starts tasks of."""
+    """Return the nodes whose tasks a value of `TASKS` starts."""
     sends = value if isinstance(value, list) else ()
     return tuple(str(send.node) if isinstance(send, SendProtocol) else "" for send in sends)
 
 
 def _node(parent: Entry, write: WriteHead) -> str | None:
-    """The node whose task wrote, if the task's path or its `Send` names it."""
+    """Return the node of a write's task, if the task's path or its `Send` names it."""
     if write.path.startswith(_PULLED):
         return write.path.removeprefix(_PULLED)
     pushed = _PUSHED.match(write.path)
@@ -281,13 +292,13 @@ def _node(parent: Entry, write: WriteHead) -> str | None:
 
 
 class _Waiting:
-    """Checkpoints whose parents did not come yet."""
+    """Checkpoints whose parents have not been read yet."""
 
     def __init__(self) -> None:
         self._children: dict[tuple[str, str], list[Entry]] = {}
 
     def families(self, entries: Sequence[Entry]) -> Iterator[_Family]:
-        """The families of a page of checkpoints, each newer than the next."""
+        """Iterate over the families that a page of checkpoints completes. The page is sorted, newest first."""
         for entry in entries:
             yield _Family(entry, self._children.pop((entry.ns, entry.id), ()))
             if entry.parent is None:
@@ -296,16 +307,16 @@ class _Waiting:
                 self._children.setdefault((entry.ns, entry.parent), []).append(entry)
         if entries:
             lowest = names.component(entries[-1].id)
-            for place in [place for place in self._children if names.component(place[1]) > lowest]:
-                yield from (_Family(None, [entry]) for entry in self._children.pop(place))
+            for parent in [parent for parent in self._children if names.component(parent[1]) > lowest]:
+                yield from (_Family(None, [entry]) for entry in self._children.pop(parent))
 
     def rest(self) -> Iterator[_Family]:
-        """Those whose parents are gone."""
+        """Iterate over the checkpoints whose parents are gone."""
         return (_Family(None, [entry]) for children in self._children.values() for entry in children)
 
 
 def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) -> tuple[bytes, list[Entry]]:
-    """A page as `lua/checkpoint/audit.lua` answers it: the bound of the next one (empty at the end), and the checkpoints."""
+    """Decode a page of `lua/checkpoint/audit.lua`. Returns the next page's bound (empty at the end) and the entries."""
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, flat, of_chunks, of_values, *stored = answer
         if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not stored)):
@@ -317,9 +328,9 @@ def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) ->
         }
         entries = []
         for raw_id, raw_ns, header, raw_writes, measured in stored:
-            where = Address(thread, names.name_of(raw_ns), names.name_of(raw_id))
+            address = Address(thread, names.name_of(raw_ns), names.name_of(raw_id))
             sizes = {place: values[value] for place, value in _pairs(measured)}
-            entries.append(_entry(context, where, header, chunks, raw_writes, sizes))
+            entries.append(_entry(context, address, header, chunks, raw_writes, sizes))
     return following, entries
 
 
@@ -329,57 +340,56 @@ def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 def _entry(
     context: Context,
-    where: Address,
+    address: Address,
     header: bytes,
     chunks: codec.Chunks,
     raw_writes: Sequence[bytes],
     sizes: Mapping[int, StoredSize],
 ) -> Entry:
-    """A checkpoint; `sizes` has those of its values by the place of their channel."""
-    checkpoint_id = where.checkpoint_id or ""
-    decoded = headers.decode(context, header, checkpoint_id, chunks, where)
-    found, about = decoded.checkpoint, decoded.metadata
-    step, source, time = about.get("step"), about.get("source"), found.get("ts")
-    flags, channels = headers.flags_of(header), dict(enumerate(found["channel_versions"]))
+    """Decode a checkpoint. `sizes` holds the sizes of its values, by the position of their channel in the header."""
+    checkpoint_id = address.checkpoint_id or ""
+    decoded = headers.decode(context, header, checkpoint_id, chunks, address)
+    checkpoint, metadata = decoded.checkpoint, decoded.metadata
+    step, source, time = metadata.get("step"), metadata.get("source"), checkpoint.get("ts")
+    flags, channels = headers.flags_of(header), dict(enumerate(checkpoint["channel_versions"]))
     present = frozenset(channel for channel, flag in zip(channels.values(), flags, strict=True) if flag == PRESENT[0])
     return Entry(
-        ns=where.checkpoint_ns,
+        ns=address.checkpoint_ns,
         id=checkpoint_id,
         parent=decoded.parent,
         created_at=times.moment(time) if isinstance(time, str) else None,
         step=step if type(step) is int else None,
         source=source if isinstance(source, str) else None,
-        versions=found["channel_versions"],
-        seen=found.get("versions_seen") or {},
+        versions=checkpoint["channel_versions"],
+        seen=checkpoint.get("versions_seen") or {},
         present=present,
         writes=_writes(raw_writes),
         sizes=dict(zip(map(channels.__getitem__, sizes), sizes.values(), strict=True)),
-        parents=_parents(about.get("parents")),
+        parents=_parents(metadata.get("parents")),
     )
 
 
-def _parents(found: object) -> Mapping[str, str]:
-    """What the metadata say of the checkpoints around, as far as they are names."""
-    return {ns: one for ns, one in found.items() if isinstance(one, str)} if isinstance(found, dict) else {}
+def _parents(parents: object) -> Mapping[str, str]:
+    """Return the enclosing checkpoints that the metadata name, by namespace. Ids that are no strings are left out."""
+    return {ns: id_ for ns, id_ in parents.items() if isinstance(id_, str)} if isinstance(parents, dict) else {}
 
 
 def _writes(flat: Sequence[Any]) -> list[WriteHead]:
-    found = []
+    heads = []
     for at in range(0, len(flat), 6):
         suffix, _index, path, channel, _kind, size = flat[at : at + 6]
         task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
-        found.append(WriteHead(task_id, names.decode(path), names.decode(channel), int(size)))
-    return found
+        heads.append(WriteHead(task_id, names.decode(path), names.decode(channel), int(size)))
+    return heads
 
 
 def _known(family: _Family) -> Iterator[WriteInfo]:
-    """The pending writes of a checkpoint."""
+    """Iterate over the pending writes of a checkpoint."""
     if (parent := family.parent) is None:
         return
     for write in parent.writes:
-        having = [
-            one for one in family.children if one.versions.get(write.channel) != parent.versions.get(write.channel)
-        ]
+        version = parent.versions.get(write.channel)
+        having = [child for child in family.children if child.versions.get(write.channel) != version]
         node = _node(parent, write)
         is_of_caller = write.task_id == _NO_TASK
         yield WriteInfo(
@@ -392,17 +402,20 @@ def _known(family: _Family) -> Iterator[WriteInfo]:
             node=node,
             candidates=() if node is not None or is_of_caller else _ran(parent, having),
             bytes=write.size,
-            applied_in=tuple(one.id for one in having),
+            applied_in=tuple(child.id for child in having),
         )
 
 
 def _inferred(family: _Family) -> Iterator[WriteInfo]:
-    """The channels that changed without a pending write, checkpoint by checkpoint. A channel that lost its value was not written."""
+    """Infer a write for each channel that changed without a pending write, checkpoint by checkpoint.
+
+    A channel that lost its value was not written.
+    """
     parent = family.parent
     written = {write.channel for write in parent.writes} if parent else set[str]()
     for child in family.children:
         if parent is None and (child.parent is not None or child.step != _FIRST_STEP):
-            continue  # its parent is gone (prune makes it one without a parent), so nobody knows what changed
+            continue  # its parent was removed (prune clears the parent's name), so the changes are not known
         for channel, version in child.versions.items():
             is_changed = parent is None or parent.versions.get(channel) != version
             is_emptied = parent is not None and channel in parent.present and channel not in child.present
@@ -422,7 +435,7 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
 
 
 def _ran(parent: Entry | None, children: Sequence[Entry]) -> tuple[str, ...]:
-    """The nodes that ran between a checkpoint and others: those that have seen something new, and those of its `Send`s."""
+    """Return the nodes that ran between a checkpoint and others: those that saw a new version, and those of `Send`s."""
     before = parent.seen if parent else {}
     ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}
     if parent and any(child.source == _LOOP for child in children):
@@ -431,10 +444,10 @@ def _ran(parent: Entry | None, children: Sequence[Entry]) -> tuple[str, ...]:
 
 
 def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
-    """The versions of a channel that a checkpoint's children have, and it has not."""
+    """Iterate over the versions of a channel that a checkpoint's children have and the checkpoint has not."""
     parent = family.parent
     before = parent.versions.get(channel) if parent else None
-    made = [one for one in (*_known(family), *_inferred(family)) if one.channel == channel]
+    made = [write for write in (*_known(family), *_inferred(family)) if write.channel == channel]
     for child in family.children:
         version = child.versions.get(channel)
         if version is None or version == before:
@@ -449,17 +462,17 @@ def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
             source=child.source,
             bytes=size.bytes,
             shared_bytes=size.shared,
-            writes=tuple(one for one in made if child.id in one.applied_in),
+            writes=tuple(write for write in made if child.id in write.applied_in),
         )
 
 
 def _sizes(parent: Entry | None, child: Entry) -> Mapping[str, Size]:
-    """What each value of a checkpoint takes."""
+    """Return the size of each value of a checkpoint."""
     return {channel: _size(parent, child, channel) for channel in child.sizes}
 
 
 def _size(parent: Entry | None, child: Entry, channel: str) -> Size:
-    """What the value of a channel takes; nothing where it has none."""
+    """Return the size of a channel's value; 0 if it has none."""
     if (stored := child.sizes.get(channel)) is None:
         return Size(0, 0)
     total = stored.root + sum(stored.chunks.values())

@@ -1,6 +1,6 @@
-"""`check`: looks whether a thread is whole (headers, digests, references, deadlines, counters), and writes nothing.
+"""Check that a thread is whole: headers, digests, references, deadlines, counters. Nothing is written.
 
-A finding counts only if nobody wrote to the thread meanwhile. Otherwise the thread is looked at again.
+A finding counts only if nobody wrote to the thread meanwhile. Otherwise the check starts again.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ ATTEMPTS = 5
 APART = 100
 """Milliseconds by which the two deadlines may seem to differ, because older servers read the clock for each."""
 WRITER_GONE = 300_000
-"""Milliseconds after which a writer that has not ended its intent counts as dead. Writing to cold must not take longer."""
+"""Milliseconds after which a writer with an open intent counts as dead. Writing to cold must not take longer."""
 
 
 class CheckReport(NamedTuple):
-    """What `check` saw of a thread."""
+    """The result of `check` for a thread."""
 
     thread_id: str
     """Its name."""
     checkpoints: int = 0
-    """How many checkpoints it has."""
+    """Number of checkpoints."""
     values: int = 0
-    """How many values of channels."""
+    """Number of channel values."""
     chunks: int = 0
-    """How many chunks of long values."""
+    """Number of chunks of long values."""
     writes: int = 0
-    """How many pending writes."""
+    """Number of pending writes."""
     bytes: int = 0
-    """Of headers, values, chunks and writes as stored."""
+    """Size of headers, values, chunks and writes as stored."""
     compared: int = 0
-    """How many checkpoints were compared with cold."""
+    """Number of checkpoints that were compared with cold."""
     lacking: int = 0
-    """How many records (checkpoints, pending writes of a task) cold does not have yet: then nothing was compared."""
+    """Records (checkpoints, pending writes of a task) that cold does not have yet. If any, nothing is compared."""
     findings: tuple[Finding, ...] = ()
-    """What is wrong, 100 at the most."""
+    """The problems found, up to 100."""
     more: int = 0
-    """How many findings there are beside those."""
+    """Number of further findings."""
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is wrong, or what is repairs itself."""
+        """True if there are no findings, except those that repair themselves."""
         return not self.more and all(finding.severity == "info" for finding in self.findings)
 
 
 class State(NamedTuple):
-    """A thread as a whole, as `lua/checkpoint/check.lua` answers it."""
+    """A thread as a whole, as `lua/checkpoint/check.lua` returns it."""
 
     counters: bytes
     index_deadline: int
@@ -69,35 +69,35 @@ class State(NamedTuple):
 
     @property
     def has_cold(self) -> bool:
-        """Whether the thread is `@cold_backed`: cold has all of it, but for what is dirty."""
+        """True if the thread is `@cold_backed`: cold has all of it except the dirty records."""
         return bool(self.marks[0])
 
     @property
     def is_whole(self) -> bool:
-        """Whether the thread is `@complete`: hot has all that cold has."""
+        """True if the thread is `@complete`: hot has all that cold has."""
         return bool(self.marks[1])
 
     @property
     def has_gaps(self) -> bool:
-        """Whether checkpoints were coalesced, so that cold lacks them."""
+        """True if checkpoints were coalesced, so that cold lacks them."""
         return bool(self.marks[2])
 
     def like(self, other: State | None) -> bool:
-        """Whether nobody wrote to the thread between these two states."""
+        """True if nobody wrote to the thread between these two states."""
         return other is not None and _lasting(self) == _lasting(other)
 
 
 def _lasting(now: State) -> tuple[Any, ...]:
-    """The parts of a state that only writes change."""
+    """Return the parts of a state that only writes change."""
     return now.counters, now.members, now.fields, now.lacking, now.oldest_writer < 0, now.marks
 
 
 Compare: TypeAlias = Callable[[State, Inventory, Findings], Generator[Any, Any, int]]
-"""Compares the checkpoints of a thread with another saver; answers how many."""
+"""Compares the checkpoints of a thread with another saver, and returns how many were compared."""
 
 
 def _nothing_to_compare(_: State, __: Inventory, ___: Findings) -> Operation[int]:
-    """There is no cold saver."""
+    """Compare nothing, as there is no cold saver."""
     yield from ()
     return 0
 
@@ -105,12 +105,12 @@ def _nothing_to_compare(_: State, __: Inventory, ___: Findings) -> Operation[int
 def check(
     context: Context, thread: str, *, values: bool, compare: Compare = _nothing_to_compare
 ) -> Generator[Any, Any, CheckReport]:
-    """Look at everything a thread holds.
+    """Check everything that a thread holds.
 
     Args:
         context: The saver.
         thread: The thread.
-        values: Whether values, writes and metadata are decoded, too.
+        values: True to decode values, writes and metadata too.
         compare: Compares with the cold saver.
 
     Raises:
@@ -142,17 +142,17 @@ def check(
 
 
 def _state(context: Context, thread: str) -> Operation[State | None]:
-    """The thread as a whole; None where there is none."""
+    """Read the state of a thread; None if there is no such thread."""
     keys = context.keyspace.tier_keys(thread)
     wanted = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
-    found = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
-    if found is None:
+    reply = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
+    if reply is None:
         return None
     with decoding("the state of thread {!r}", thread):
-        now = State(*found)
+        now = State(*reply)
         lists = now.marks, now.refused
-        if [*map(type, now)] != _STATE or {type(one) for each in lists for one in each} - {bytes}:
-            raise TypeError(f"it is {shown(found)}")
+        if [*map(type, now)] != _STATE or {type(item) for each in lists for item in each} - {bytes}:
+            raise TypeError(f"it is {shown(reply)}")
         if len(now.marks) != _MARKS or len(now.refused) % 2:
             raise ValueError(
                 f"it has {len(now.marks)} marks, and {len(now.refused)} names and notes of refused records"
@@ -161,11 +161,11 @@ def _state(context: Context, thread: str) -> Operation[State | None]:
 
 
 _STATE, _MARKS = [bytes, *[int] * 7, list, list], 4
-"""What `lua/checkpoint/check.lua` answers."""
+"""Types of the reply of `lua/checkpoint/check.lua`, and the number of its marks."""
 
 
 def _check_state(thread: str, now: State, found: Findings) -> None:
-    """Check what of the thread as a whole has to agree."""
+    """Check that the parts of the thread's state agree with each other."""
     where, deadlines = f"thread {thread!r}", (now.index_deadline, now.data_deadline)
     if (min(deadlines) < 0 and deadlines[0] != deadlines[1]) or abs(deadlines[0] - deadlines[1]) > APART:
         index, data = ("never" if left < 0 else f"in {left} ms" for left in deadlines)
@@ -179,7 +179,10 @@ def _check_state(thread: str, now: State, found: Findings) -> None:
         found.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
     if now.marks[3] and not now.lacking:
         text = "its data say that cold lacks some of it, and the list of what is gone"
-        remedy = "redis-saver migrate from Redis to cold brings there what it lacks; after the next write the thread expires again"
+        remedy = (
+            "redis-saver migrate from Redis to cold brings there what it lacks; "
+            "after the next write the thread expires again"
+        )
         found.add("error", where, text, remedy)
     if now.oldest_writer >= WRITER_GONE:
         text = f"a writer that began {now.oldest_writer // 1000} s ago did not say whether cold has what it wrote"

@@ -1,4 +1,4 @@
-"""Compare a checkpoint of one saver with the same checkpoint of another one, whatever the savers are."""
+"""Compare a checkpoint of one saver with the same checkpoint of any other saver."""
 
 from __future__ import annotations
 

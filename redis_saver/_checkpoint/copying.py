@@ -1,6 +1,6 @@
 """Copying a thread, between cluster slots too.
 
-The client carries the source page by page into keys beside the target. Then one script puts the copy in the target's place.
+The client copies the source page by page into keys beside the target. Then one script replaces the target by the copy.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
                 return
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(
-        f"thread {shown(source)} kept changing while it was copied, during each of {ATTEMPTS} attempts. The target was not changed. Try again "
-        "when nobody prunes the thread"
+        f"thread {shown(source)} kept changing while it was copied, during each of {ATTEMPTS} attempts. "
+        "The target was not changed. Try again when nobody prunes the thread"
     )
 
 
 class Counted(NamedTuple):
-    """What is in a copy."""
+    """Counters of a copy."""
 
     pages: int = 0
     bytes: int = 0
@@ -71,7 +71,7 @@ class Counted(NamedTuple):
 
 
 def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes]]:
-    """The fields to copy, each with its members of the index."""
+    """Return the fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
     for place, links in seen.links.items():
         header = names.checkpoint(*place)
@@ -92,7 +92,7 @@ def _stage(
     fields: dict[bytes, list[bytes]],
     staged: Keys,
 ) -> Operation[Counted | None]:
-    """Copy the fields into keys beside the target; None if the copy has to begin anew."""
+    """Copy the fields into keys beside the target. Returns None if the copy has to start again."""
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
     required = {
         names.blob(ns, entry[1:])
@@ -136,7 +136,7 @@ def _stage(
 
 
 def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: ReachableChunks) -> bool:
-    """Whether a field still refers to the same values or chunks as when the copy was planned."""
+    """True if a field still refers to the same values or chunks as when the copy was planned."""
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
         return stored.startswith(seen.links[ns, checkpoint_id].raw)
@@ -148,7 +148,10 @@ def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: Rea
 def _check_lost(
     context: Context, source: str, seen: References, reachable: ReachableChunks, field: bytes
 ) -> Operation[None]:
-    """Find out why a field is gone: it was removed with its checkpoint, or the thread is damaged, and then reading the checkpoint raises."""
+    """Find out why a field is gone, by reading a checkpoint that needs it.
+
+    If a removal took both, nothing happens. If the thread is damaged, the reading script raises.
+    """
     for (ns, checkpoint_id), links in seen.links.items():
         holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
         blobs = {names.blob(ns, entry[1:]) for entry in links.entries}

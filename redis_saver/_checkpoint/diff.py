@@ -1,7 +1,7 @@
-"""What differs between two checkpoints of a thread.
+"""Comparison of two checkpoints of a thread.
 
-The comparison is our own: a general one (`deepdiff`) asks the code of the values' classes whether they are equal, takes 1 for True, recurses as
-deeply as a value is nested, and would have to be taught messages, which are most of what is compared here.
+A general library (`deepdiff`) does not fit. It runs the `__eq__` of the values' classes, takes 1 for True, and recurses
+as deeply as a value is nested. It also knows nothing of messages, which are most of what is compared here.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _SCALARS = (str, bytes, int, bool, type(None))
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A difference inside of a value."""
+    """A difference inside a value."""
 
     kind: Kind
-    """Whether something is there in the second checkpoint alone, in the first alone, or is another one."""
+    """`added`: only the second checkpoint has it. `removed`: only the first has it. `changed`: both have it."""
     path: tuple[Step, ...]
-    """Where: keys of dicts, elements of sets, positions in lists, ids and fields of messages. Empty: the value as a whole."""
+    """Path to it: keys of dicts, elements of sets, positions in lists, ids and fields of messages. Empty: the value."""
     before: Any
-    """What the first checkpoint has there; None where it is added."""
+    """The first checkpoint's part of the value; None if it was added."""
     after: Any
-    """What the second one has there; None where it is removed."""
+    """The second checkpoint's part of the value; None if it was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +50,14 @@ class ChannelDiff:
     channel: str
     """The channel."""
     kind: Kind
-    """Whether it has a value in the second checkpoint alone, in the first alone, or another one."""
+    """`added`: only the second checkpoint has a value. `removed`: only the first has one. `changed`: both have one."""
     changes: tuple[Change, ...]
-    """Where its values differ, in order; of a channel that was added or removed the value as a whole."""
+    """The differences of the two values, in order. For an added or removed channel, the whole value."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointDiff:
-    """What differs between two checkpoints, as `diff()` tells of it."""
+    """The differences of two checkpoints, as `diff()` returns them."""
 
     thread_id: str
     """The thread."""
@@ -70,8 +70,10 @@ class CheckpointDiff:
     channels: tuple[ChannelDiff, ...]
     """The channels whose values differ, by name."""
     not_compared: tuple[str, ...] = ()
-    """Each `DeltaChannel` that has another version in the second checkpoint, and a value in one of the two at the most: in between two snapshots none is
-    stored. The graph's `get_state` rebuilds it, and `writes()` tells what was written."""
+    """Each `DeltaChannel` with another version in the second checkpoint and without a value in at least one of the two.
+
+    Such a channel stores values only in snapshots. The graph's `get_state` rebuilds it; `writes()` lists its writes.
+    """
 
 
 def diff(
@@ -87,19 +89,19 @@ def diff(
     Raises:
         ThreadNotFound: One of them is not there.
     """
-    found = []
+    tuples = []
     for checkpoint_id in (before, after):
-        one = yield from read(to_config(thread, ns, checkpoint_id or ""))
-        if one is None:
+        saved = yield from read(to_config(thread, ns, checkpoint_id or ""))
+        if saved is None:
             raise ThreadNotFound(
                 f"{Address(thread, ns, checkpoint_id)} is not there: it was never written, was removed, or has expired"
             )
-        found.append(one)
-    return compare(serde, found[0], found[1])
+        tuples.append(saved)
+    return compare(serde, tuples[0], tuples[1])
 
 
 def compare(serde: SerializerProtocol, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
-    """Compare two checkpoints of a thread. Channels that have the same version in both are equal, and are not looked at."""
+    """Compare two checkpoints of a thread. A channel with the same version in both is equal, so it is skipped."""
     thread, ns, before_id = address(first.config)
     before, after = first.checkpoint, second.checkpoint
     old, new = ({name: codec.held(value) for name, value in one["channel_values"].items()} for one in (before, after))
@@ -124,22 +126,21 @@ def compare(serde: SerializerProtocol, first: CheckpointTuple, second: Checkpoin
 
 
 def differs(serde: SerializerProtocol, one: object, other: object) -> bool:
-    """Whether two values are different, as `compare` says of those of a channel."""
+    """True if two values differ by the rules of `compare`."""
     with encoding("a value, to compare it"):
         return any(True for _ in _Comparison(serde).changes(one, other))
 
 
 class _Comparison:
-    """The comparison of two values. It keeps what is left to compare in a list of its own, as values may be nested deeply."""
+    """The comparison of two values. It uses a list instead of recursion, as values may be nested deeply."""
 
     def __init__(self, serde: SerializerProtocol) -> None:
-        self._serde = (
-            serde.serde if isinstance(serde, EncryptedSerializer) else serde
-        )  # encrypted, nothing is the same twice
+        # Encrypting a value twice gives different bytes.
+        self._serde = serde.serde if isinstance(serde, EncryptedSerializer) else serde
         self._left: list[tuple[tuple[Step, ...], Any, Any]] = []
 
     def changes(self, before: Any, after: Any) -> Iterator[Change]:
-        """Where two values differ, from the first place on."""
+        """Iterate over the differences of two values, in their order."""
         self._left.append(((), before, after))
         while self._left:
             path, one, other = self._left.pop()
@@ -162,13 +163,13 @@ class _Comparison:
                 yield Change("changed", path, one, other)
 
     def _add(self, path: tuple[Step, ...], old: Mapping[Any, Any], new: Mapping[Any, Any]) -> None:
-        """Compare by key: what was there first, and then what came."""
+        """Compare two mappings by key: the old keys first, then the new ones."""
         old, new = ({_NAN if _is_nan(key) else key: each for key, each in one.items()} for one in (old, new))
         keys = dict.fromkeys((*old, *new))
         self._left += [((*path, key), old.get(key, _GONE), new.get(key, _GONE)) for key in reversed(keys)]
 
     def _add_elements(self, path: tuple[Step, ...], old: Sequence[Any], new: Sequence[Any]) -> None:
-        """Compare lists between what is the same at the front and at the end of both."""
+        """Compare two lists, without their common beginning and their common end."""
         short = min(len(old), len(new))
         front = next((at for at in range(short) if not self._same(old[at], new[at])), short)
         back = next((at for at in range(short - front) if not self._same(old[-1 - at], new[-1 - at])), short - front)
@@ -180,7 +181,7 @@ class _Comparison:
         self._left += reversed(pairs)
 
     def _same(self, one: Any, other: Any) -> bool:
-        """Whether two values are equal as they are stored: NaN is, and 1 and True are not. No code of their classes is asked."""
+        """True if two values are equal as stored. NaN equals NaN, 1 differs from True. No class's `__eq__` runs."""
         if one is other:
             return True
         if type(one) is not type(other):
@@ -191,12 +192,12 @@ class _Comparison:
 
 
 class _Gone:
-    """What stands for a value that is not there."""
+    """Placeholder of a missing value."""
 
 
 _GONE = _Gone()
 _NAN = math.nan
-"""What stands for each NaN among keys and elements: to Python no two of them are one."""
+"""Replacement of each NaN among keys and elements, because no NaN equals another one."""
 
 
 def _is_nan(key: object) -> bool:
@@ -204,13 +205,13 @@ def _is_nan(key: object) -> bool:
 
 
 def _fields(message: BaseMessage) -> Mapping[str, Any]:
-    """All that a message holds."""
+    """Return all fields of a message."""
     return {**vars(message), **(message.__pydantic_extra__ or {})}
 
 
-def _by_id(found: Sequence[Any]) -> Mapping[str, Any] | None:
-    """Messages by their ids; None where some are no messages, have no id, or share one."""
-    if not all(isinstance(one, BaseMessage) and isinstance(one.id, str) for one in found):
+def _by_id(elements: Sequence[Any]) -> Mapping[str, Any] | None:
+    """Return messages by their ids. None if an element is no message, or has no id or one that another has too."""
+    if not all(isinstance(element, BaseMessage) and isinstance(element.id, str) for element in elements):
         return None
-    by_id = {one.id: one for one in found}
-    return by_id if len(by_id) == len(found) else None
+    by_id = {message.id: message for message in elements}
+    return by_id if len(by_id) == len(elements) else None

@@ -1,4 +1,4 @@
-"""Who may write a thread, and on which parent: what scripts with the rule `owned` are told of the writer."""
+"""Guards of writes: the writer argument of scripts with the rule `owned`, for ownership and for forks."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from redis_saver._engine.scripts import Script
 from redis_saver._storage.context import Context
 
 ANYBODY = b""
-"""A writer of which nothing is to be checked."""
+"""A writer for which the script checks nothing."""
 
 
 class Held:
-    """What a block owns while it runs."""
+    """The ownership of a running block."""
 
     token = ""
-    """Nothing behind the block, also where code that began in it goes on."""
+    """The owner's token. Empty after the block exits, even in tasks that it started."""
     before: Held | None = None
-    """What a block around it owns: the same thread, until this one took it."""
+    """The ownership of an enclosing block, which owned the same thread until this block took it."""
 
 
 Tokens: TypeAlias = Mapping[tuple[Keyspace, bytes], Held]
 _NOTHING: Tokens = MappingProxyType({})
 _held: ContextVar[Tokens] = ContextVar("redis_saver_held", default=_NOTHING)
-"""What is owned where the code runs, inside of `with saver.own(...)`: by the saver's keyspace, and the owner key."""
+"""Threads that the enclosing `with saver.own(...)` blocks own, by the saver's keyspace and the owner key."""
 _NOT_HELD = Held()
 _ON_PURPOSE = ("update", "fork")
-"""How LangGraph names the source of a checkpoint that may fork: `update_state`, and a run that was sent back in time."""
+"""LangGraph's sources of checkpoints that may fork: `update_state`, and a run that starts at an older checkpoint."""
 _begun: BoundedCache[tuple[Keyspace, str, str], str] = BoundedCache(10_000, 4 * 2**20)
 """Newest checkpoint of each namespace that a loop of this process began, by keyspace, thread and namespace.
 
@@ -46,7 +46,7 @@ id. The next put of a forgotten loop is not checked for a fork."""
 
 
 def owned_call(script: Script, keys: Sequence[bytes], writer: bytes, arguments: Sequence[Argument]) -> Call:
-    """Return the call of a script with the rule `owned`. It takes the owner's key only if something is to be checked."""
+    """Return the call of a script with the rule `owned`. The owner's key is one of its keys only if needed."""
     return Call(script, (*keys, names.owner_beside(keys[0])) if writer else keys, (*arguments, writer))
 
 
@@ -57,7 +57,7 @@ def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool =
         context: The saver on the server that knows who owns threads.
         thread: The thread.
         token: The writer's token. Without one, the token that the code holds by a block around it counts.
-        deletes: True if the writer deletes or replaces the thread, which ends the ownership of somebody else.
+        deletes: True if the writer deletes or replaces the thread, which ends somebody else's ownership.
     """
     if not token and (held := _held.get()):
         token = held.get((context.keyspace, context.keyspace.owner_key(thread)), _NOT_HELD).token
@@ -69,13 +69,13 @@ def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool =
 
 
 def writer_of_put(
-    context: Context, address: Address, given: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    context: Context, address: Address, parent: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
 ) -> bytes:
     """Return the writer of a checkpoint, with its parent if that has to be the newest (`on_fork="raise"`)."""
-    writer = writer_of(context, address.thread_id, config.of_thread(given).owner)
+    writer = writer_of(context, address.thread_id, config.of_thread(parent).owner)
     if not context.refuses_forks or metadata.get("source") in _ON_PURPOSE:
         return writer
-    if not config.configurable(given).get(config.NEWEST_KEY) and not _is_loop(context, address, metadata):
+    if not config.configurable(parent).get(config.NEWEST_KEY) and not _is_loop(context, address, metadata):
         return writer
     member = names.checkpoint(address.checkpoint_ns, config.name(checkpoint["id"], "checkpoint id"))
     return (writer or b" ") + member + (names.component(address.checkpoint_id) if address.checkpoint_id else b"")
@@ -97,16 +97,19 @@ def _is_loop(context: Context, address: Address, metadata: CheckpointMetadata) -
 
 
 def hold(keyspace: Keyspace, owner: bytes, held: Held) -> None:
-    """From now on, what runs here writes that thread with that token."""
+    """Make writes to that thread use this token from now on, in the current context."""
     held.before = _held.get().get((keyspace, owner))
     _held.set({**_held.get(), (keyspace, owner): held})
 
 
 def let_go(keyspace: Keyspace, owner: bytes, held: Held) -> None:
-    """From now on, nothing is written with that token; what runs here has the one of the block around, which still has its say if it lost the thread."""
+    """Make no further write use this token.
+
+    An enclosing block's token is used again, even if that block lost the thread: then its writes are refused.
+    """
     held.token = ""
     tokens, before = dict(_held.get()), held.before
-    if tokens.get((keyspace, owner)) is not held:  # blocks that are not one inside of the other
+    if tokens.get((keyspace, owner)) is not held:  # the blocks overlap without being nested
         return
     while before is not None and not before.token:
         before = before.before
@@ -117,14 +120,17 @@ def let_go(keyspace: Keyspace, owner: bytes, held: Held) -> None:
 
 
 def marked(
-    operation: Generator[Any, Any, CheckpointTuple | None], given: RunnableConfig
+    operation: Generator[Any, Any, CheckpointTuple | None], requested: RunnableConfig
 ) -> Generator[Any, Any, CheckpointTuple | None]:
-    """`get_tuple`, with a mark in the config it answers, where that is the newest checkpoint of the namespace; else with none that a caller may have had."""
-    found = yield from operation
-    if found is None:
+    """Run `get_tuple`, and mark the returned config if it is the newest checkpoint of its namespace.
+
+    If it is another checkpoint, a mark in the caller's config is cleared.
+    """
+    saved = yield from operation
+    if saved is None:
         return None
-    is_newest = config.checkpoint_id(given) is None
-    if not is_newest and config.NEWEST_KEY not in config.configurable(given):
-        return found
-    where = {**config.configurable(found.config), config.NEWEST_KEY: is_newest}
-    return found._replace(config={**found.config, "configurable": where})
+    is_newest = config.checkpoint_id(requested) is None
+    if not is_newest and config.NEWEST_KEY not in config.configurable(requested):
+        return saved
+    configurable = {**config.configurable(saved.config), config.NEWEST_KEY: is_newest}
+    return saved._replace(config={**saved.config, "configurable": configurable})

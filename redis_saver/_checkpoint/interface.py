@@ -1,4 +1,4 @@
-"""The interface of all our savers: each method is one operation, which the saver's driver runs."""
+"""The interface of all our savers. Each method is one operation, which the saver's driver runs."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 
 
-class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]  # LangGraph's prune returns None, which is all its callers rely on
-    """What all our savers share. Every method also has a form with an `a` in front, for asyncio.
+# LangGraph's `prune` returns None, and its callers rely on no more.
+class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]
+    """Interface of all our savers. Every method also has an asyncio form with the prefix `a`.
 
-    Where a method names `config`, it takes `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`; without a
-    namespace it means the root. Every method raises the client's own errors where the server cannot be reached or refuses,
-    and `ThreadDamaged` where a part of the thread is gone; None and empty answers mean that there is nothing.
+    A `config` argument is `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`. Without a namespace it
+    means the root. Every method raises the client's own errors if the server cannot be reached or refuses a command. It
+    raises `ThreadDamaged` if a part of the thread is gone. None and empty results mean that there is nothing.
     """
 
     _driver: Driver[Any]
-    """What runs the operations."""
+    """Driver that runs the operations."""
     _counting: Counting
-    """What counts the calls."""
+    """Counter of the calls."""
     # The operations behind the methods: on one server (`Saver`), or over two tiers (`TwoTiers`).
     _put_gen: Operates[RunnableConfig]
     _put_writes_gen: Operates[None]
@@ -59,8 +60,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         return self._driver.astream(self._counting.stream(operation, name))
 
     def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
-        found = self._get_tuple_gen(config)
-        return guards.marked(found, config) if self._rules.refuses_forks else found
+        operation = self._get_tuple_gen(config)
+        return guards.marked(operation, config) if self._rules.refuses_forks else operation
 
     # -- checkpoints
 
@@ -69,7 +70,7 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
 
         Returns:
             The checkpoint with its values, metadata, parent and pending writes (in `writes_sort_key` order); its config
-            always carries the `checkpoint_id`. None where there is no such checkpoint.
+            always carries the `checkpoint_id`. None if there is no such checkpoint.
 
         Raises:
             ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
@@ -81,12 +82,12 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         return await self._arun(self._get_tuple(config), "get_tuple")
 
     async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
-        """An iterator over what `aget_tuple` finds: LangGraph's Agent Server asks in this form."""
-        found = await self.aget_tuple(config)
+        """Return an iterator over the result of `aget_tuple`. LangGraph's Agent Server calls this."""
+        saved = await self.aget_tuple(config)
 
         async def iterate() -> AsyncIterator[CheckpointTuple]:
-            if found is not None:
-                yield found
+            if saved is not None:
+                yield saved
 
         return iterate()
 
@@ -98,19 +99,21 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """List checkpoints, newest (greatest id) first. Reads in pages, as the iterator is drawn from.
+        """List checkpoints, newest (greatest id) first. The iterator reads page by page.
 
         Args:
-            config: A thread, and maybe a namespace (`""` is the root; without `checkpoint_ns`: all) and a checkpoint id.
-                None: all threads; then all keys of the server are looked at (SCAN), at one step per thread.
-            filter: Metadata keys with the value they must have, or with operators: `{"step": {"$gte": 2}}`. Known are
-                `$eq $ne $gt $gte $lt $lte $in $nin $exists`. Values of what does not match are not loaded.
+            config: A thread, and optionally a namespace and a checkpoint id. `""` is the root namespace; without
+                `checkpoint_ns` all are listed. None lists all threads. This scans all keys of the server (SCAN), with
+                one step per thread.
+            filter: Metadata keys with their required value, or with operators: `{"step": {"$gte": 2}}`. Known operators
+                are `$eq $ne $gt $gte $lt $lte $in $nin $exists`. Values of checkpoints that do not match are not
+                loaded.
             before: Only checkpoints with an id below this config's.
-            limit: How many at the most; 0 gives none.
+            limit: Maximum number of checkpoints; 0 lists none.
 
         Raises:
             ValueError, TypeError: An argument makes no sense. Raised by the call itself.
-            ThreadDamaged: As `get_tuple`, while iterating. With config=None one damaged thread ends the listing; the
+            ThreadDamaged: As `get_tuple`, while iterating. With `config=None` one damaged thread ends the listing. The
                 message names it.
         """
         return self._stream(self._list_checkpoints_gen(config, filter, before, limit), "list")
@@ -135,13 +138,14 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     ) -> RunnableConfig:
         """Store a checkpoint, all or nothing. The config's `checkpoint_id` is its parent.
 
-        Only the values of `new_versions` are sent. Where the server turns out not to have one of the others (the thread
-        expired or was deleted while the run went on), they are sent too: a checkpoint is never stored with less than it had.
+        Only the values of `new_versions` are sent. If the server lacks one of the others, all are sent. That happens if
+        the thread expired or was deleted during the run. So a checkpoint is never stored with less than it had.
 
         Args:
-            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` (a `timedelta`, a text such as `"30d"`, or
-                `{"default_ttl": minutes}`) gives the thread a TTL of its own from now on, and `configurable["thread_history"]` (`"all"` or
-                `{"keep_last": n}`) a limit of its own (`docs/threads.md`).
+            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` gives the thread a TTL of its
+                own from now on: a `timedelta`, a text such as `"30d"`, or `{"default_ttl": minutes}`.
+                `configurable["thread_history"]` gives it a history limit of its own: `"all"` or `{"keep_last": n}`
+                (`docs/threads.md`).
             checkpoint: The checkpoint with its values.
             metadata: Its metadata; merged with the config's by `get_checkpoint_metadata`.
             new_versions: The channels that changed since the parent.
@@ -151,9 +155,9 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
 
         Raises:
             EncodeError: The serializer does not know a value. Nothing was written.
-            NotOwner: `configurable["thread_owner"]` is not the token of who owns the thread; or it is missing, and `ownership="required"`.
-                Nothing was written.
-            StaleParent: The parent is not the newest checkpoint any more, and `on_fork="raise"`. Nothing was written.
+            NotOwner: `configurable["thread_owner"]` is not the token of the thread's owner. Or it is missing with
+                `ownership="required"`. Nothing was written.
+            StaleParent: With `on_fork="raise"`: the parent is not the newest checkpoint any more. Nothing was written.
         """
         return self._run(self._put_gen(config, checkpoint, metadata, new_versions), "put")
 
@@ -170,10 +174,10 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def put_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store pending writes of a task on a checkpoint, which need not be there yet; all or nothing.
+        """Store pending writes of a task on a checkpoint, all or nothing. The checkpoint need not exist yet.
 
-        A write is known by its task and its index in `writes`. Sent again, it keeps its first value; those to the special
-        channels of `WRITES_IDX_MAP` take the newest.
+        A write is identified by its task and its index in `writes`. If it is sent again, its first value stays. A write
+        to a special channel (`WRITES_IDX_MAP`) takes the newest value.
 
         Raises:
             EncodeError: The serializer does not know a value. Nothing was written.
@@ -191,16 +195,16 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Collect what rebuilds the value of `DeltaChannel` channels: writes of the ancestors, and the nearest stored value.
+        """Collect the nearest stored value of `DeltaChannel` channels, and the ancestors' writes since.
 
-        One round trip for chains of up to 200 ancestors and 4 MB, then one for each so many more.
+        Cost: one round trip for each 200 ancestors or 4 MB.
 
         Args:
             config: The checkpoint to rebuild the channels for; without an id, the newest.
             channels: Their names.
 
         Returns:
-            For each channel `writes`, oldest first, and `seed` where an ancestor has a value.
+            For each channel `writes`, oldest first, and `seed` if an ancestor has a value.
         """
         return self._run(self._get_delta_channel_history_gen(config, channels))
 
@@ -211,20 +215,20 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         return await self._arun(self._get_delta_channel_history_gen(config, channels))
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
-        """The version after `current`: sorts above it, and no other branch of the thread ever makes the same one.
+        """Return a version that sorts above `current` and that no other branch of the thread ever gets.
 
-        What makes it unlike any other comes from the operating system: `random.seed()` in a graph, or a fork of the process,
-        repeats nothing.
+        Its random part comes from the operating system, so `random.seed()` or a fork of the process repeats none.
         """
         return names.next_version(current)
 
     # -- threads
 
     def delete_thread(self, thread_id: str) -> None:
-        """Delete a thread: its checkpoints, values and writes in all namespaces, at once.
+        """Delete a thread: its checkpoints, values and writes in all namespaces, in one step.
 
-        A damaged thread goes too; keys of another program are left alone (`KeyConflict`). No such thread: nothing happens. If somebody else owns it
-        (`own`), its next write raises `NotOwner`; with `ownership="required"`, the deletion does.
+        A damaged thread is deleted too. Keys of another program stay (`KeyConflict`). A missing thread is no error. If
+        somebody else owns the thread (`own`), the owner's next write raises `NotOwner`. With `ownership="required"` the
+        deletion raises it instead.
         """
         return self._run(self._delete_thread_gen(configs.name(thread_id, "thread_id")), "delete_thread")
 
@@ -235,17 +239,20 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints whose metadata have one of these run ids, with their writes, in all threads.
 
-        What `copy_thread` made stays: a copy is not the work of its source's runs. Over two tiers it goes, too, as cold knows runs by their
-        metadata alone. A checkpoint that stays may name a parent that is gone.
+        Checkpoints that `copy_thread` made stay, because a copy is not the work of its source's runs. Over two tiers
+        they are deleted too, as cold knows runs only by their metadata. A remaining checkpoint may name a parent that
+        is gone.
 
-        Cost: a SCAN over the server's keys and one small lookup per thread (500 of them a round trip), as Redis has no
-        index over threads in different cluster slots; then, in the threads that have the runs, their links are read and some hundred names removed a step.
+        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip. Redis has
+        no index over threads in different cluster slots. In threads that have the runs, all links are read. Then each
+        step removes up to 500 names.
 
         Raises:
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
-            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all others are done; over two tiers before anything is deleted.
-            NotImplementedError: Over two tiers, where the cold saver cannot delete by run. Nothing was deleted.
+            ThreadDamaged, KeyConflict: A thread could not be read. Raised after all others are done. Over two tiers,
+                raised before anything is deleted.
+            NotImplementedError: Over two tiers, if the cold saver cannot delete by run. Nothing was deleted.
         """
         return self._run(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
 
@@ -256,17 +263,18 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Make a thread an exact copy of another: all checkpoints with their ids, in all namespaces, and their writes.
 
-        What the target held before is replaced, in one step, when the copy is complete: nobody sees a mixture, and a copy
-        that fails (or loses its connection) leaves the target as it was. Metadata that name the source as `thread_id` name
-        the target instead. Metadata keep their `run_id`; `delete_for_runs` says what it does to copies. The target gets the
-        saver's TTL; a TTL or pin of the source's own is not copied. If somebody else owns the target (`own`), its next write
-        raises `NotOwner`; with `ownership="required"`, the copy does. A source that does not exist, or is the target itself,
-        changes nothing.
-        Over two tiers cold gets the copy checkpoint by checkpoint: one that fails there leaves a part of it as the target. Run it again.
+        The complete copy replaces the target's old contents in one step. So nobody sees a mixture, and a copy that
+        fails leaves the target as it was. If the source does not exist, or is the target itself, nothing changes.
 
-        Checkpoints that are put while the copy is made may be in it or not, but never in part.
+        Metadata that name the source as `thread_id` name the target instead. Metadata keep their `run_id`;
+        `delete_for_runs` explains what it does to copies. The target gets the saver's TTL. The source's own TTL or pin
+        is not copied. If somebody else owns the target (`own`), the owner's next write raises `NotOwner`. With
+        `ownership="required"` the copy raises it instead.
 
-        Cost: the whole thread travels to this process and back, in pages of some 4 MB.
+        Over two tiers cold gets the copy checkpoint by checkpoint. If that fails, cold's target has only a part of the
+        copy. Run it again. A checkpoint that is put during the copy is in it as a whole, or not at all.
+
+        Cost: the whole thread travels to this process and back, in pages of about 4 MB.
 
         Raises:
             ThreadBusy: Checkpoints of the source were removed during each of many attempts.

@@ -1,7 +1,7 @@
-"""For `check`: an inventory of what a thread holds, by name, and whether its parts agree.
+"""Inventory of a thread for `check`: all its names, and whether its parts agree.
 
-It reads all fields of the data once, page by page (HSCAN), and checks each as it comes. It keeps names and links, as `prune` does,
-and no values.
+It reads all fields of the data once, page by page (HSCAN), and checks each at once. It keeps names and links, as
+`prune` does, but no values.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from redis_saver.errors import LimitExceeded, ThreadDamaged, decoding
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
 MAX_FINDINGS = 100
-"""The most findings of a thread that are listed. Others are only counted."""
+"""Maximum number of listed findings of a thread. Further ones are only counted."""
 RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
 
 FOREIGN = "find out which program owns that key; then choose another prefix, or remove the key"
 
 
 class Finding(NamedTuple):
-    """Something that is wrong with a thread."""
+    """A problem of a thread."""
 
     severity: Severity
-    """`error`: something is lost, cannot be read, or is answered wrongly. `warning`: something is left over or counted wrong, and all can
-    be read. `info`: it repairs itself."""
+    """`error`: data are lost, unreadable or returned wrongly. `warning`: all data can be read, but something is left
+    over or counted wrong. `info`: it repairs itself."""
     where: str
-    """What it is about; names are written as `repr` does."""
+    """The part of the thread, with names in the form of `repr`."""
     what: str
-    """What is wrong with it."""
+    """The problem."""
     remedy: str
-    """What to do."""
+    """The action that solves it."""
 
 
 class Findings(list[Finding]):
-    """Findings, of which the first `MAX_FINDINGS` are kept."""
+    """The first `MAX_FINDINGS` findings."""
 
     more: int = 0
-    """How many there are beside those."""
+    """Number of further findings."""
 
     def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
         """Add a finding."""
@@ -64,7 +64,7 @@ class Findings(list[Finding]):
 
     @contextmanager
     def reading(self, where: str, remedy: str = RESTORE) -> Iterator[None]:
-        """A context in which an error becomes a finding: the bytes at `where` cannot be read."""
+        """Turn an error of the block into a finding: the bytes at `where` cannot be read."""
         try:
             with decoding("{}", where):
                 yield
@@ -75,7 +75,7 @@ class Findings(list[Finding]):
 
 
 def describe(name: bytes) -> str:
-    """A field of the data or a member of the index, in words."""
+    """Return a description of a field of the data or a member of the index."""
     try:
         return _described(name[:1], name[1:])
     except (ValueError, IndexError):
@@ -109,11 +109,11 @@ def _of(ns: str) -> str:
 
 
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
-"""How many fields HSCAN is asked for: at first, and at the most. If fields are long, it is asked for fewer."""
+"""The COUNT of HSCAN: at first, and at most. Long fields reduce it."""
 BYTES_PER_PAGE = 500_000
-"""About how many bytes a page of fields should have."""
+"""Target size of a page of fields, in bytes."""
 NAMES_PER_PAGE = 20
-"""How many names chunks are read at once."""
+"""Number of names chunks in a request."""
 CHUNKS_PER_PAGE = 500
 
 _READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {RESTORE}"
@@ -129,16 +129,16 @@ _MARKS = (
 
 
 class Inventory:
-    """What a thread holds."""
+    """The contents of a thread."""
 
     def __init__(self, context: Context, thread: str, found: Findings, *, values: bool) -> None:
-        """Prepare the inventory; `take` makes it.
+        """Prepare an empty inventory. `take` fills it.
 
         Args:
             context: The saver.
             thread: The thread.
-            found: Takes what is wrong.
-            values: Whether values, writes and metadata are decoded, too.
+            found: Receives the findings.
+            values: True to decode values, writes and metadata too.
         """
         self._context, self._thread, self._found, self._decodes = context, thread, found, values
         self._keys = context.keyspace.keys(thread)
@@ -147,9 +147,9 @@ class Inventory:
         self.roots: dict[bytes, bytes] = {}
         """The root of each value, by the value's field; empty if the value is not in chunks."""
         self.records: dict[bytes, int] = {}
-        """How many writes each record of pending writes has, by its field."""
+        """Number of writes in each record of pending writes, by its field."""
         self._in_chunks: dict[bytes, bytes] = {}
-        """The records of which some writes are in chunks, by their fields."""
+        """The records with writes in chunks, by their fields."""
         self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
         """Fields about the thread as a whole (`@…`)."""
@@ -169,10 +169,10 @@ class Inventory:
             reply = yield Command(("HSCAN", self._keys.data_key, cursor, "COUNT", count))
             with decoding("what thread {!r} holds", self._thread):
                 cursor, fields = _page(reply)
-                if cursor in cursors:  # no server answers one twice, whatever is written meanwhile
+                if cursor in cursors:  # a server never returns a cursor twice, even if others write meanwhile
                     raise ValueError(f"HSCAN answers cursor {shown(cursor)} a second time, and would never end")
                 cursors.add(cursor)
-            # HSCAN may answer a field twice.
+            # HSCAN may return a field twice.
             new = {field: stored for field, stored in fields.items() if field not in seen}
             seen.update(new)
             yield from self._read_names(stored for field, stored in new.items() if field[:1] == b"c")
@@ -195,7 +195,7 @@ class Inventory:
                 self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
 
     def _look_at(self, field: bytes, stored: bytes) -> None:
-        """Check a field by itself, and keep what other fields are compared with."""
+        """Check a field by itself, and remember it for `compare`."""
         kind = field[:1]
         self.bytes += len(stored) if kind != b"@" else 0
         if kind == b"c":
@@ -230,7 +230,7 @@ class Inventory:
 
     def _look_at_value(self, field: bytes, stored: bytes) -> None:
         self.roots[field] = b""
-        if not stored:  # the version came again, without a value
+        if not stored:  # a later put emptied this version
             return
         if chunked.in_chunks(stored):
             chunked.check(stored)
@@ -242,26 +242,26 @@ class Inventory:
 
     def _look_at_writes(self, field: bytes, stored: bytes) -> None:
         self.records[field] = 0
-        where, writes = self._writes_in(field, stored)
+        address, writes = self._writes_in(field, stored)
         self.records[field] = len(writes)
         if roots := codec.roots_in(stored):
             self._in_chunks[field] = stored
             for root in roots:
                 chunked.check(root)
         elif self._decodes:
-            self._load(field, where, writes, {})
+            self._load(field, address, writes, {})
 
     def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[Write]]:
-        """The writes in a record of a task, and their checkpoint."""
+        """Return the checkpoint of a task's record, and the writes in it."""
         ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
-        where = self._at(ns, checkpoint_id)
-        return where, codec.decode_writes((names.component(task), record), where)
+        address = self._at(ns, checkpoint_id)
+        return address, codec.decode_writes((names.component(task), record), address)
 
-    def _load(self, field: bytes, where: Address, writes: Sequence[Write], chunks: codec.Chunks) -> None:
+    def _load(self, field: bytes, address: Address, writes: Sequence[Write], chunks: codec.Chunks) -> None:
         """Decode writes."""
         with self._found.reading(describe(field), _READ):
             for write in writes:
-                codec.load_write(self._context, write, where, self._allowance(), chunks)
+                codec.load_write(self._context, write, address, self._allowance(), chunks)
 
     def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
         """Decode a value."""
@@ -289,9 +289,9 @@ class Inventory:
             self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
-            _format, _revision, *said = map(int, counters.split()[:5])
-            there = self.bytes, len(self.roots), sum(self.records.values())
-            pairs = [*zip(("bytes", "values", "pending writes"), said, there, strict=True)]
+            _format, _revision, *counted = map(int, counters.split()[:5])
+            actual = self.bytes, len(self.roots), sum(self.records.values())
+            pairs = [*zip(("bytes", "values", "pending writes"), counted, actual, strict=True)]
         for what, count, wanted in pairs:
             if count != wanted:
                 text = f"its counter says {count} {what}, and there are {wanted}"
@@ -319,7 +319,7 @@ class Inventory:
                 self._found.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:
-        """Check what headers refer to. Returns the fields of all values that some header names."""
+        """Check the references of headers. Returns the fields of all values that a header names."""
         referred, runs = set[bytes](), set[bytes]()
         for place, raw in self.headers.items():
             where, named = describe(names.checkpoint(*place)), _named(raw)
@@ -341,7 +341,7 @@ class Inventory:
         return referred
 
     def _check_chunks(self) -> Operation[None]:
-        """Check that each value and write has all its chunks, and each chunk a value or write. Decode what is whole."""
+        """Check that each value and write has all its chunks, and that each chunk belongs to one. Decode whole ones."""
         used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
         roots = {field: [root] for field, root in self.roots.items()}
         roots |= {field: codec.roots_in(record) for field, record in self._in_chunks.items()}
@@ -367,18 +367,18 @@ class Inventory:
             self._found.add("warning", describe(field), text, _LEFT_OVER)
 
     def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
-        """The chunks of a value. Those that the previous value has too are not read again."""
+        """Read the chunks of a value, except those in `last`, which the previous value has too."""
         chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
         for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
             stored = yield Command(("HMGET", self._keys.data_key, *page))
             with self._found.reading(describe(field)):
-                flat = [one for pair in zip(page, stored, strict=True) if pair[1] is not None for one in pair]
+                flat = [item for pair in zip(page, stored, strict=True) if pair[1] is not None for item in pair]
                 chunks |= codec.as_chunks(self._context, flat, self._thread)
         return chunks
 
 
 def _named(header: bytes) -> bytes:
-    """The field of a header's names chunk; empty if the header is damaged."""
+    """Return the field of a header's names chunk; empty if the header is damaged."""
     try:
         return take(header, 0, 4)[0][3]
     except ValueError:
@@ -391,9 +391,9 @@ def _pages(fields: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
 
 
 def _page(reply: Any) -> tuple[int, Mapping[bytes, bytes]]:
-    """The next cursor and the fields in a page of HSCAN. Some clients answer a dict, others a flat list."""
-    cursor, found = reply
-    fields = found if isinstance(found, Mapping) else dict(zip(found[::2], found[1::2], strict=True))
+    """Return the next cursor and the fields of an HSCAN page. Some clients return a dict, others a flat list."""
+    cursor, page = reply
+    fields = page if isinstance(page, Mapping) else dict(zip(page[::2], page[1::2], strict=True))
     if wrong := [pair for pair in fields.items() if {*map(type, pair)} != {bytes}]:
         raise TypeError(f"{shown(wrong[0])} is no field with its bytes")
     return int(cursor), fields

@@ -22,35 +22,35 @@ from redis_saver._storage.context import Context
 from redis_saver.errors import decoding
 
 FIRST_BATCH, MAX_BATCH = 10, 200
-"""How many threads are asked at once: at first, and at the most."""
+"""Number of threads in a batch: in the first one, and at most."""
 BYTES_PER_BATCH = 4_000_000
-"""About how many bytes their values should have together."""
+"""Target size of a batch's values, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelValue:
-    """The newest value of a channel of a thread, as `latest_values()` tells of it."""
+    """The newest value of a channel of a thread, as `latest_values()` returns it."""
 
     thread_id: str
     """The thread."""
     checkpoint_id: str
     """Its newest checkpoint in the namespace."""
     updated_at: datetime | None
-    """That checkpoint's `ts`; None where it has none, or one that is no time."""
+    """That checkpoint's `ts`; None if it has none that is a time."""
     version: VersionText
     """The channel's version."""
     bytes: int
     """Size of the value as stored, with its chunks."""
     value: Any
-    """The value; of a snapshot of a `DeltaChannel` what it holds."""
+    """The value. For a snapshot of a `DeltaChannel`, the value inside it."""
     stored: bool = True
-    """False: a `DeltaChannel` of which this checkpoint has no snapshot, so that `value` is None. The graph's `get_state` rebuilds it."""
+    """False for a `DeltaChannel` without a snapshot here. Then `value` is None; the graph's `get_state` rebuilds it."""
 
 
 def latest_values(
     context: Context, channel: str, thread_ids: Sequence[str] | None, thread_prefix: str, ns: str
 ) -> Stream[ChannelValue]:
-    """A channel's newest values, of some threads in their order, or of all with a prefix in no order."""
+    """Stream a channel's newest values: of these threads in their order, or of all with a prefix in any order."""
     arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
     pump = Pump(scan_threads(context) if thread_ids is None else _given(thread_ids))
     for step in pump:
@@ -66,9 +66,9 @@ def latest_values(
             )
             pairs = zip(some, answers, strict=True)
             read = [_value(context, thread, ns, channel, answer) for thread, answer in pairs if answer is not None]
-            found = [one for one in read if one is not None]
-            yield Page(found)
-            length = 1 + sum(one.bytes for one in found)
+            values = [value for value in read if value is not None]
+            yield Page(values)
+            length = 1 + sum(value.bytes for value in values)
             size = max(1, min(MAX_BATCH, 4 * size, len(some) * BYTES_PER_BATCH // length))
 
 
@@ -78,20 +78,20 @@ def _given(thread_ids: Sequence[str]) -> Stream[str]:
 
 
 def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]) -> ChannelValue | None:
-    """The value in an answer; None where the channel has none, and is no `DeltaChannel`."""
+    """Decode the value in an answer. None if the channel has no value and is no `DeltaChannel`."""
     with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):
         raw_id, head, version, stored, flat = answer
-        where = Address(thread, ns, names.name_of(raw_id))
+        address = Address(thread, ns, names.name_of(raw_id))
         value = None
         if stored:
             chunks = codec.as_chunks(context, flat, thread)
-            value = codec.decode_value(context, stored, chunks, channel, where, Allowance(context.limits, where))
+            value = codec.decode_value(context, stored, chunks, channel, address, Allowance(context.limits, address))
             value = codec.held(value)
-        elif channel not in unstored(headers.metadata(context, head, where)):
+        elif channel not in unstored(headers.metadata(context, head, address)):
             return None
         return ChannelValue(
             thread_id=thread,
-            checkpoint_id=where.checkpoint_id or "",
+            checkpoint_id=address.checkpoint_id or "",
             updated_at=times.moment(headers.decode_time(head, thread)),
             version=names.version_from(version),
             bytes=len(stored) + sum(map(len, flat[1::2])),

@@ -31,7 +31,7 @@ Predicate = Callable[[Mapping[str, Any]], bool]
 
 
 class Query(NamedTuple):
-    """The arguments of a `list` call, checked."""
+    """The checked arguments of a `list` call."""
 
     config: RunnableConfig | None
     matches: Predicate | None
@@ -58,7 +58,7 @@ def query(
 
 
 def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
-    """The checkpoints of a query, newest first, page after page."""
+    """Stream the checkpoints of a query, newest first, page by page."""
     if asked.limit == 0:
         return
     if asked.config is None:
@@ -68,7 +68,7 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
 
 
 def bounds(asked: Query, ns: str | None, checkpoint_id: str | None) -> tuple[bytes, bytes]:
-    """The range of the index in which a thread's matching checkpoints lie, as ZREVRANGEBYLEX takes it."""
+    """Return the bounds, for ZREVRANGEBYLEX, of the matching checkpoints in a thread's index: upper, lower."""
     order = b"i" if ns is None else b"c" + names.component(ns)
     lower, upper = order, (b"i\xff" if ns is None else names.after(order))
     if checkpoint_id is not None:
@@ -79,9 +79,9 @@ def bounds(asked: Query, ns: str | None, checkpoint_id: str | None) -> tuple[byt
     return b"(" + upper, b"[" + lower
 
 
-def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream[CheckpointTuple]:
-    thread, left = config.thread_id(given), asked.limit
-    upper, lower = bounds(asked, config.namespace(given), config.checkpoint_id(given))
+def _one_thread(context: Context, asked: Query, requested: RunnableConfig) -> Stream[CheckpointTuple]:
+    thread, left = config.thread_id(requested), asked.limit
+    upper, lower = bounds(asked, config.namespace(requested), config.checkpoint_id(requested))
     keys = context.keyspace.keys(thread)
     size, what = (HEADERS_PER_PAGE, b"headers") if asked.matches else (CHECKPOINTS_PER_PAGE, b"whole")
     while upper > b"(":
@@ -90,22 +90,22 @@ def _one_thread(context: Context, asked: Query, given: RunnableConfig) -> Stream
         arguments = (upper, lower, size, BYTES_PER_PAGE, what, *refresh_arguments(context))
         following, chunks, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
         if asked.matches:
-            chosen = [where for one in stored if (where := _passes(context, asked.matches, thread, one))]
+            chosen = [address for saved in stored if (address := _passes(context, asked.matches, thread, saved))]
             yield from load(context, chosen[:left])
-            found = len(chosen)
+            count = len(chosen)
         else:
             yield Page(_tuples(context, thread, stored, chunks))
-            found = len(stored)
-        if left is not None and (left := left - found) <= 0:
+            count = len(stored)
+        if left is not None and (left := left - count) <= 0:
             return
         upper = b"(" + following
 
 
 def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequence[bytes], list[Any]]:
-    """A page as `lua/checkpoint/list.lua` answers it: the bound of the next page (empty at the end), the chunks, the checkpoints.
+    """Take a page of `lua/checkpoint/list.lua` apart: the next page's bound (empty at the end), chunks, checkpoints.
 
     Raises:
-        DecodeError: It is no such page, or the next page would not go on below `upper`, where this one began.
+        DecodeError: It is no such page, or the next page would not begin below `upper`, where this one began.
     """
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, chunks, *stored = answer
@@ -119,20 +119,20 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
 
 
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
-    """The address of a checkpoint that `list` answered, if its metadata match."""
+    """Return the address of a listed checkpoint if its metadata match, else None."""
     with decoding("a checkpoint of thread {!r}", thread):
-        where = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
-        metadata = None if matches is None else headers.metadata(context, stored[2], where)
-    return where if matches is None or metadata is None or matches(metadata) else None
+        address = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
+        metadata = None if matches is None else headers.metadata(context, stored[2], address)
+    return address if matches is None or metadata is None or matches(metadata) else None
 
 
 def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence[bytes]) -> list[CheckpointTuple]:
     chunks = codec.as_chunks(context, flat, thread)
-    return [codec.decode_tuple(context, thread, one, chunks) for one in stored if one is not None]
+    return [codec.decode_tuple(context, thread, saved, chunks) for saved in stored if saved is not None]
 
 
 def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
-    """The checkpoints at these addresses, all of one thread, in this order. Those that are gone by now are left out."""
+    """Stream the checkpoints at these addresses of one thread, in this order. Those that are gone are left out."""
     while wanted:
         arguments: list[Argument] = [BYTES_PER_PAGE]
         for _, ns, checkpoint_id in wanted:
@@ -147,22 +147,22 @@ def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]
 
 
 def mapped(
-    found: Generator[Any, Any, None], each: Callable[[Sequence[Any]], Generator[Any, Any, list[T]]]
+    stream: Generator[Any, Any, None], each: Callable[[Sequence[Any]], Generator[Any, Any, list[T]]]
 ) -> Generator[Any, Any, None]:
-    """A stream of the results of an operation that runs on each page of another stream."""
-    pump = Pump(found)
+    """Run an operation on each page of a stream, and stream the results."""
+    pump = Pump(stream)
     for step in pump:
         if not isinstance(step, Page):
             with pump:
                 pump.reply = yield step
-        elif made := (yield from each(step.items)):
-            yield Page(made)
+        elif results := (yield from each(step.items)):
+            yield Page(results)
 
 
 def scan_threads(context: Context) -> Stream[str]:
-    """The names of all threads, by SCAN: each at least once, some twice.
+    """Stream the names of all threads, by SCAN: each at least once, some twice.
 
-    A thread is found by its index. If that was evicted it is found by its data, and reading it then raises `ThreadDamaged`.
+    A thread is found by its index, or by its data if the index was evicted. Reading it then raises `ThreadDamaged`.
     """
     position: Any = None
     keyspace = context.keyspace
@@ -179,14 +179,14 @@ def scan_threads(context: Context) -> Stream[str]:
 
 
 def collect(stream: Stream[T]) -> Operation[list[T]]:
-    """All results of a stream."""
+    """Return all results of a stream."""
     items, pump = list[T](), Pump(stream)
-    for asked in pump:
-        if isinstance(asked, Page):
-            items += asked.items
+    for step in pump:
+        if isinstance(step, Page):
+            items += step.items
             continue
         with pump:
-            pump.reply = yield asked
+            pump.reply = yield step
     return items
 
 
@@ -205,7 +205,7 @@ class _Newest:
     def fill(self, page: list[Any]) -> None:
         following, _, stored = _page(page, self.thread, self.upper)
         with decoding("a page of the checkpoints of thread {!r}", self.thread):
-            if not all(isinstance(name, bytes) for one in stored for name in one[:2]):
+            if not all(isinstance(name, bytes) for saved in stored for name in saved[:2]):
                 raise TypeError("the server answered a checkpoint without an id")
             self.stored = stored[::-1]
         self.upper = b"(" + following
@@ -216,16 +216,19 @@ class _Newest:
 
 
 def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
-    """Merge the checkpoints of all threads by id. Holds in memory one id for each thread, and a page of ids for each thread that it has drawn from."""
+    """Merge the checkpoints of all threads by id.
+
+    Memory holds one id for each thread, and a page of ids for each thread whose checkpoints were already yielded.
+    """
     upper, lower = bounds(asked, None, None)
     what = b"headers" if asked.matches else b"names"
     heap: list[_Newest] = []
     threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
     while batch := [_Newest(thread, upper) for thread in islice(threads, THREADS_PER_BATCH)]:
-        replies = yield Batch([one.request(context, lower, what) for one in batch])
-        for one, page in zip(batch, replies, strict=True):
-            one.fill(page)
-        heap += [one for one in batch if one.stored]
+        replies = yield Batch([newest.request(context, lower, what) for newest in batch])
+        for newest, page in zip(batch, replies, strict=True):
+            newest.fill(page)
+        heap += [newest for newest in batch if newest.stored]
     heapq.heapify(heap)
 
     left = asked.limit
@@ -234,26 +237,26 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
         for _ in range(CHECKPOINTS_PER_PAGE):
             if not heap or len(drawn) == left:
                 break
-            one = heap[0]
-            if where := _passes(context, asked.matches, one.thread, one.stored.pop()):
-                drawn.append(where)
-            if not one.stored and one.upper > b"(":
-                one.fill((yield one.request(context, lower, what)))
-            if one.stored:
-                heapq.heapreplace(heap, one)
+            newest = heap[0]
+            if address := _passes(context, asked.matches, newest.thread, newest.stored.pop()):
+                drawn.append(address)
+            if not newest.stored and newest.upper > b"(":
+                newest.fill((yield newest.request(context, lower, what)))
+            if newest.stored:
+                heapq.heapreplace(heap, newest)
             else:
                 heapq.heappop(heap)
         by_address: dict[Address, CheckpointTuple] = {}
         for thread in dict.fromkeys(address.thread_id for address in drawn):
             wanted = [address for address in drawn if address.thread_id == thread]
-            for found in (yield from collect(load(context, wanted))):
-                by_address[config.address(found.config)] = found
+            for saved in (yield from collect(load(context, wanted))):
+                by_address[config.address(saved.config)] = saved
         yield Page([by_address[address] for address in drawn if address in by_address])
         if left is not None:
             left -= len(drawn)
 
 
-# -- filters on metadata: equality on any key, and a few operators. The process that lists compares the decoded metadata. So
+# -- filters on metadata: equality on any key, and a few operators. This process compares the decoded metadata, so
 # values may have any type, and may be encrypted in Redis.
 
 
@@ -266,7 +269,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
             return False
         try:
             return bool(compare(stored, wanted))
-        except TypeError:  # these two types cannot be ordered, so neither is below the other
+        except TypeError:  # values of these two types have no order
             return False
 
     return matches
@@ -283,14 +286,14 @@ _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "$gte": _ordered(operator.ge),
     "$lt": _ordered(operator.lt),
     "$lte": _ordered(operator.le),
-    "$in": lambda stored, wanted: any(_or_none(stored) == one for one in wanted),
-    "$nin": lambda stored, wanted: all(_or_none(stored) != one for one in wanted),
+    "$in": lambda stored, wanted: any(_or_none(stored) == value for value in wanted),
+    "$nin": lambda stored, wanted: all(_or_none(stored) != value for value in wanted),
     "$exists": lambda stored, wanted: (stored is not _ABSENT) == wanted,
 }
 
 
 def _operators(key: str, wanted: Any) -> dict[str, Any]:
-    """The operators in `wanted`, with their operands. A plain value means `$eq`."""
+    """Return the operators in `wanted`, with their operands. A plain value means `$eq`."""
     if not isinstance(wanted, Mapping) or not any(isinstance(name, str) and name.startswith("$") for name in wanted):
         return {"$eq": wanted}
     for name, operand in wanted.items():
@@ -311,7 +314,7 @@ def compile_filter(filter: Mapping[str, Any] | None) -> Predicate | None:
 
     Raises:
         TypeError: The filter is no mapping.
-        ValueError: An unknown operator, or an operand it cannot take, or the filter is nested too deep.
+        ValueError: An operator is unknown or gets a wrong operand, or the filter is nested too deeply.
     """
     if filter is not None and not isinstance(filter, Mapping):
         raise TypeError(f"filter={shown(filter)}: a filter is a dict of metadata keys")

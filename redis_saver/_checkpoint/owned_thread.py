@@ -1,4 +1,4 @@
-"""A thread that is owned while a block runs: it is taken, the lease is renewed in the background, and the thread is given back."""
+"""Ownership of a thread by a block: take the thread, renew the lease in the background, give the thread back."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]
 
 
 class Ownership:
-    """`with saver.own(...) as config:`, and `async with`. Each is for one block."""
+    """Context manager of `with saver.own(...) as config:`, and of `async with`. Each instance serves one block."""
 
     def __init__(
         self, terms: Terms, context: Context, owner_driver: Driver[Any], driver: Driver[Any], take: Taking
     ) -> None:
-        """Own a thread on these terms, from when the block begins.
+        """Own a thread on these terms, from the beginning of the block.
 
         Args:
-            terms: How the thread is to be owned.
-            context: The saver on the server that knows who owns threads.
-            owner_driver: What runs operations there, and `failures`, what it raises if the server fails.
-            driver: What takes threads.
-            take: How: an operation over `driver`, of the terms and a nonce.
+            terms: The terms of the ownership.
+            context: The saver on the server that holds the owners of threads.
+            owner_driver: Driver for that server. Its `failures` are the errors that it raises if the server fails.
+            driver: Driver that takes threads.
+            take: Operation for `driver` that takes the thread, from the terms and a nonce.
         """
         self._terms, self._context, self._owner_driver = terms, context, owner_driver
         self._driver, self._take = driver, take
@@ -52,15 +52,19 @@ class Ownership:
 
     @property
     def token(self) -> str:
-        """The token, which `configurable["thread_owner"]` carries; nothing before the block begins.
+        """The token, which `configurable["thread_owner"]` carries. Empty before the block begins.
 
-        It is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread: whatever an agent changes elsewhere can refuse a smaller one.
+        Its form is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread, so other systems that an
+        agent writes to can refuse a smaller one.
         """
         return self._token
 
     @property
     def is_lost(self) -> bool:
-        """Whether a renewal found that the thread is not owned by this block any more: it was taken or deleted, or the server lost the key. A write finds out at once."""
+        """True if a renewal found that this block does not own the thread any more.
+
+        Then the thread was taken or deleted, or the server lost the key. A write finds out at once.
+        """
         return self._is_lost
 
     # -- the block
@@ -94,7 +98,7 @@ class Ownership:
         if self._end():
             try:
                 await self._give_back(self._token)
-            except asyncio.CancelledError:  # as in a cancelled scope of anyio, where nothing can be awaited any more
+            except asyncio.CancelledError:  # nothing can be awaited any more, as in a cancelled scope of anyio
                 loops.start(self._give_back(self._token))
                 raise
 
@@ -123,14 +127,14 @@ class Ownership:
         self._renewing.add_done_callback(self._renewed)
 
     def _renewed(self, renewing: Future[None]) -> None:
-        """Start anew if anything but the end of the block or of the process ended the renewals."""
+        """Restart the renewals, unless the end of the block or of the process ended them."""
         if not renewing.cancelled() and renewing.exception() is not None:
             self._start_renewing()
 
     def _not_begun(self, error: BaseException) -> None:
-        """Give back what the server may have given to this block, unless `NotOwner` says that it gave nothing.
+        """Give the thread back in the background if the block fails to begin, as the server may have given it.
 
-        Nobody waits for that. The child of a fork leaves it to its parent.
+        After `NotOwner` the server gave nothing. The child of a fork leaves this to its parent.
         """
         nonce, self._nonce = self._nonce, ""
         is_ours = self._pid == os.getpid()
@@ -138,7 +142,7 @@ class Ownership:
             loops.start(self._give_back(nonce))
 
     def _end(self) -> bool:
-        """Renew the lease no more. Returns whether this process is to give the thread back: the child of a fork is not."""
+        """Stop the renewals. Returns True if this process gives the thread back. The child of a fork does not."""
         guards.let_go(self._context.keyspace, self._key, self._held)
         if self._pid != os.getpid():
             return False
@@ -160,16 +164,17 @@ class Ownership:
         return (*self._owner_driver.failures, RedisSaverError)  # type: ignore[attr-defined]
 
     def _not_released(self, error: Exception) -> None:
-        """The lease runs out by itself, so what the block did is not undone by an error."""
+        """Log the failure instead of raising it. The lease runs out anyway, and the block's work is done."""
         thread = shown(self._terms.thread)
         _LOG.warning(
             "thread %s was not given back, or it is not known; its lease runs out: %s", thread, error_text(error)
         )
 
     async def _renew(self) -> None:
-        """Renew the lease, until the block ends or the thread is not owned any more.
+        """Renew the lease until the block ends or loses the thread.
 
-        If the server fails, it is asked again; also if it does not answer before the lease has run out, as the client may have no timeout.
+        If the server fails, the next renewal tries again. A request is given up when the lease has run out, as the
+        client may have no timeout.
         """
         terms, thread = self._terms, shown(self._terms.thread)
         left = terms.lease / 1000 - terms.renewal_interval
@@ -182,7 +187,7 @@ class Ownership:
                 waited = times.shown(timedelta(seconds=left))
                 _LOG.warning("the lease of thread %s was not renewed: no answer in %s", thread, waited)
                 continue
-            except Exception as error:  # noqa: BLE001 - whatever it is, the next renewal may succeed; and writes find out themselves
+            except Exception as error:  # noqa: BLE001 - the next renewal may succeed, and writes find out themselves
                 _LOG.warning("the lease of thread %s was not renewed: %s", thread, error_text(error))
                 continue
             if not is_owned:

@@ -1,8 +1,9 @@
 """Ownership of a thread: one run at a time writes it.
 
-Redis holds who owns it in a key beside the thread: a token, until when the lease lasts, and who the owner says it is. The token begins with an *epoch*, a
-number that grows with each owner. Scripts that write look whether the writer's token is the one that is there (`guards.py`). So a writer whose
-thread was taken is refused however late it comes, and no clock decides that.
+Redis holds the owner in a key beside the thread: a token, the end of the lease, and the owner's description of itself.
+The token begins with an *epoch*, a number that grows with each owner. Scripts that write compare the writer's token
+with the stored one (`guards.py`). So they refuse a writer whose thread was taken, however late it writes. No clock
+decides.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ from redis_saver.errors import decoding, not_owner, others_wait
 
 OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
 KEPT = 24 * 3_600_000
-"""Milliseconds for which Redis keeps the key of an owner behind its lease. So long may an owner be late, and go on if nobody took the thread."""
+"""Milliseconds for which Redis keeps an owner's key after the lease. A late owner may go on if nobody took it."""
 _LONGEST_LEASE = timedelta(days=1)
 _RENEWALS = 3
-"""How often a lease is renewed before it would run out."""
+"""Number of renewals during one lease."""
 _MODES = {"raise": "free", "wait": "wait", "take": "any", "rollback": "any"}
 _ARRIVAL = re.compile(rb"\d{1,16}")
 _lines: dict[tuple[Keyspace, str], dict[str, tuple[int, float]]] = {}
-"""Waiters of this process, by thread and nonce: the arrival, and until when (`time.monotonic`) the waiter counts.
+"""Waiters of this process, by thread and nonce: the arrival, and the time (`time.monotonic`) until which each counts.
 
 Only the first waiter of a thread polls. So a hundred waiters cost Redis as much as one.
 """
@@ -45,49 +46,49 @@ _PAUSE_PER_WAITER, _LONGEST_PAUSE = 0.01, 0.3
 _LATE = 0.4
 """Seconds after which a waiter that did not wake up is skipped, for example because its event loop ended."""
 _MAX_PAUSE = 10_000
-"""Milliseconds. A longer pause in a reply is damage."""
+"""Milliseconds. A reply with a longer pause counts as damaged."""
 _MAX_BY = 200
 
 
 class Owner(NamedTuple):
-    """Who owns a thread."""
+    """The owner of a thread."""
 
     by: str
-    """As the owner described itself."""
+    """The owner's description of itself."""
     since: datetime
-    """Since when, by the server's clock."""
+    """Beginning of the ownership, by the server's clock."""
     run_id: str | None
-    """Its run."""
+    """The owner's run."""
     lease_left: timedelta
-    """How long the lease lasts still. Nothing is left where the owner is late, or gone."""
+    """Time left of the lease; 0 if the owner is late or gone."""
 
 
 class Record(NamedTuple):
-    """What the key of an owner holds."""
+    """The content of an owner key."""
 
     token: str
     until: int
-    """Until when the lease lasts, in milliseconds."""
+    """End of the lease, in milliseconds."""
     since: int
-    """In microseconds."""
+    """Beginning of the ownership, in microseconds."""
     run_id: str | None
     before: str
-    """`-`; if it was taken from an owner whose lease lasted, that one's run, percent-encoded, or `?`."""
+    """Percent-encoded run of an owner from whom the thread was taken during its lease, `?` without a run; else `-`."""
     by: str
 
     @property
     def was_owned(self) -> bool:
-        """Whether it was taken from an owner whose lease lasted."""
+        """True if the thread was taken from an owner during its lease."""
         return self.before != "-"
 
     @property
     def run_before(self) -> str | None:
-        """The run of that owner, if it told."""
+        """The run of that owner, if it named one."""
         return None if self.before in ("-", "?") else unquote(self.before, errors="surrogatepass")
 
     @classmethod
     def of(cls, raw: bytes) -> Record:
-        """Take it apart.
+        """Decode the content of an owner key.
 
         Raises:
             ValueError: It is not a record.
@@ -97,20 +98,20 @@ class Record(NamedTuple):
         return cls(token, int(until), int(since), run_id, before, by)
 
     def owner(self, left: int) -> Owner:
-        """As users see it, with so many milliseconds of the lease left."""
+        """Return the public form. `left` is the rest of the lease in milliseconds."""
         since = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=self.since)
         return Owner(self.by, since, self.run_id, timedelta(milliseconds=max(0, left)))
 
 
 class Terms(NamedTuple):
-    """How a thread is to be owned."""
+    """The checked arguments of an `own` call."""
 
     thread: str
     lease: int
     """Milliseconds."""
     on_busy: OnBusy
     wait: float | None
-    """Seconds; None: as long as it takes."""
+    """Seconds; None: no limit."""
     by: str
     run_id: str | None
 
@@ -160,7 +161,7 @@ class Terms(NamedTuple):
 
 
 def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
-    """Take a thread, and remove what its last owner's run has written if that is to be rolled back.
+    """Take a thread, and remove the last owner's run if the terms ask for a rollback.
 
     Args and errors: as `taken`.
     """
@@ -172,7 +173,7 @@ def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
 
 
 def to_roll_back(terms: Terms, record: Record) -> str | None:
-    """The run to remove, for who has just taken the thread."""
+    """Return the run to remove after the thread was taken, if any."""
     return record.run_before if terms.on_busy == "rollback" else None
 
 
@@ -180,7 +181,7 @@ class Busy(NamedTuple):
     """A reply to a caller who did not get the thread."""
 
     owner: Record | None
-    """None if the thread is free, and left to a waiter who came first."""
+    """None if the thread is free but reserved for a waiter that arrived earlier."""
     pause: float
     """Seconds to the caller's next poll, if it waits."""
     arrival: int
@@ -191,15 +192,15 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     """Take a thread. A waiter polls until its turn comes. Redis keeps the order of arrival.
 
     Args:
-        context: The saver on the server that knows who owns threads.
-        terms: How the thread is to be owned.
+        context: The saver on the server that holds the owners of threads.
+        terms: The terms of the ownership.
         nonce: 16 hex digits that name this owner. The same nonce gets the same answer again.
 
     Returns:
         The record that the owner key holds now.
 
     Raises:
-        NotOwner: Somebody else owns it, and the terms do not take it from them, or the time to wait is over.
+        NotOwner: Somebody else owns the thread. With `on_busy="wait"`, the time to wait is over too.
     """
     limits.check_name(context.limits, terms.thread, "a thread")
     limits.check_name(context.limits, terms.run_id or "", "a run")
@@ -215,7 +216,7 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
             if isinstance(answer, Record):
                 return answer
             if terms.on_busy != "wait" or time.monotonic() >= deadline:
-                if terms.on_busy == "wait":  # before the error, so that whoever comes next finds no place taken
+                if terms.on_busy == "wait":  # leave the queue before the error, so that the next waiter moves up
                     yield from release(context, terms.thread, nonce)
                 owner = answer.owner
                 raise others_wait(keys[1]) if owner is None else not_owner(str(owner.since), owner.by, keys[0])
@@ -251,7 +252,7 @@ def _answered(reply: Any, nonce: str) -> Record | Busy:
     """Decode the reply of `lua/checkpoint/take_ownership.lua`. A record means that the caller owns the thread.
 
     Raises:
-        ValueError, TypeError: It is no such reply.
+        ValueError, TypeError: It is not a reply of the script.
     """
     code, raw, *rest = reply
     record = Record.of(raw) if raw else None
@@ -265,15 +266,15 @@ def _answered(reply: Any, nonce: str) -> Record | Busy:
 
 
 def renew(context: Context, thread: str, token: str, lease: int) -> Operation[bool]:
-    """Let a lease of so many milliseconds begin anew. Returns False if somebody else took the thread, or it was deleted."""
+    """Start a new lease of that many milliseconds. Returns False if the thread was taken or deleted."""
     reply = yield Call(scripts.RENEW_OWNERSHIP, (context.keyspace.owner_key(thread),), (token, lease, KEPT))
     return _is_done(reply, thread)
 
 
 def release(context: Context, thread: str, token: str) -> Operation[bool]:
-    """Give a thread back, by a token, or by a nonce alone, or leave its queue.
+    """Give a thread back, or leave its queue. `token` may also be a nonce alone.
 
-    Returns False if it was not owned by that any more.
+    Returns False if the token or nonce did not own the thread any more.
     """
     reply = yield Call(scripts.RELEASE_OWNERSHIP, context.keyspace.owner_keys(thread), (token,))
     return _is_done(reply, thread)

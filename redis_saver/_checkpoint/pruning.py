@@ -1,9 +1,9 @@
 """Removing checkpoints: prune, delete_for_runs, and the trim that follows a put over its history limit.
 
-A plan is made from the links of all checkpoints of a thread, then carried out in steps. Each step is a script that
-removes some checkpoints, their writes, and the values that no other checkpoint holds. A step is done only if nothing was
-put or removed since the plan was made; else the plan is made anew. So a value that a put has just come to rely on never
-goes, and a removal that dies in the middle leaves a sound thread, with which the next removal goes on.
+The plan comes from the links of all checkpoints of a thread. It is carried out in steps. Each step is a script that
+removes some checkpoints, their writes, and the values that no other checkpoint holds. A step does nothing if something
+was put or removed since the plan was made. Then a new plan is made. So no step removes a value that a new put relies
+on. A removal that dies in the middle leaves a sound thread, and the next removal continues.
 """
 
 from __future__ import annotations
@@ -41,35 +41,36 @@ from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
 CALLS_PER_PAGE = 200
 FORGET_PARENT = b"^"
-"""In front of a header's name among what `lua/checkpoint/remove.lua` is to remove: its parent alone."""
+"""Prefix of a header's name in the arguments of `lua/checkpoint/remove.lua`: remove only its parent's name."""
 WRITES_WITH_A_HEADER = 500
-"""How many records of a checkpoint's writes `lua/checkpoint/remove.lua` takes with its header."""
+"""Number of records of a checkpoint's writes that `lua/checkpoint/remove.lua` removes with its header."""
 ATTEMPTS, ATTEMPTS_OF_TRIM = 20, 5
 ROOTS_PER_CHECKPOINT, BYTES_PER_ROOT = 128, 1024
-"""When a trim also removes chunks: once the roots of removed values take this many bytes for each checkpoint, and a byte
-for each so many bytes of the thread. Then many puts share what it takes to read the lists of chunks."""
+"""Thresholds for a trim that also removes chunks. The roots of removed values must take at least 128 bytes for each
+checkpoint, and one byte for each 1,024 bytes of the thread. So many puts share the cost of reading the lists of chunks.
+"""
 OVER_AT = b"@over_at"
 MARKS_OF_NAMESPACES = (OVER_AT, b"@has_latest", b"@flushed_head")
-"""Fields about a namespace, without its name. They go with its last checkpoint."""
+"""Fields about a namespace, without its name. They are removed with its last checkpoint."""
 _LOG = ThrottledLog("redis_saver.checkpoint")
 
 
 class Pruned(NamedTuple):
-    """What prune removed (or, with dry_run, would remove)."""
+    """Numbers of what prune removed, or would remove with `dry_run`."""
 
     checkpoints: int = 0
-    """How many checkpoints."""
+    """Number of checkpoints."""
     writes: int = 0
-    """How many pending writes."""
+    """Number of pending writes."""
     blobs: int = 0
-    """How many values of channels."""
+    """Number of channel values."""
     bytes: int = 0
-    """What these took: headers, values and writes as stored."""
+    """Size of the removed headers, values and writes as stored."""
 
 
-def added(one: Pruned, other: Iterable[int]) -> Pruned:
-    """The sum of two."""
-    return Pruned(*(mine + theirs for mine, theirs in zip(one, other, strict=True)))
+def added(total: Pruned, more: Iterable[int]) -> Pruned:
+    """Return the sum of two counts."""
+    return Pruned(*(first + second for first, second in zip(total, more, strict=True)))
 
 
 def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Operation[Pruned]:
@@ -90,7 +91,7 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
 
 
 class Limit(NamedTuple):
-    """A history limit that a put went over: what the trim takes into account beside the number of checkpoints."""
+    """A history limit that a put went over, and the checkpoints that its trim has to keep."""
 
     keep_last: int
     written: frozenset[CheckpointKey]
@@ -98,7 +99,7 @@ class Limit(NamedTuple):
     dirty: bytes = b""
     """Over two tiers: the key that names the records that cold lacks."""
     writer: bytes = ANYBODY
-    """Who put it."""
+    """The writer of the put."""
 
 
 def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
@@ -108,7 +109,7 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
     """
     try:
         yield from context.counted(_trim(context, thread, limit), "trim")
-    except Exception as error:  # noqa: BLE001 - the put is stored, and the error is said
+    except Exception as error:  # noqa: BLE001 - the put is stored, and the error is logged
         _LOG.warning(
             "thread %s is over its history limit, and old checkpoints could not be removed; "
             "a later put tries again: %s",
@@ -121,7 +122,7 @@ def _trim(context: Context, thread: str, limit: Limit) -> Operation[Pruned]:
     try:
         return (yield from _prune_thread(context, thread, Retention(limit.keep_last), limit.writer, limit=limit))
     except ThreadBusy:
-        # If others write, too, each put tries again. While their writers are busy with that, one of them succeeds.
+        # Each put of other writers then tries again. While those writers are busy trimming, one of them succeeds.
         data = context.keyspace.keys(thread).data_key
         yield Command(("HDEL", data, *{OVER_AT + names.component(ns) for ns, _ in limit.written}))
         raise
@@ -141,7 +142,10 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
 
 
 def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[tuple[list[str], dict[str, bytes]]]:
-    """The threads that have checkpoints of some runs, by their members of the index; and those that cannot be read, with the text of the error."""
+    """Find the threads that have checkpoints of some runs, given as members of the index.
+
+    Also returns the threads that cannot be read, with the text of the error.
+    """
     found, unread = list[str](), dict[str, bytes]()
     threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
     for start in range(0, len(threads), THREADS_PER_BATCH):
@@ -175,7 +179,7 @@ def _prune_thread(
             return total
         reachable = (yield from reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
         with decoding("what thread {!r} holds", thread):
-            if dirty:  # cold has the parents, and all that goes; hot has what is newest until the end
+            if dirty:  # cold has the parents and all victims; hot keeps the newest ones until the end
                 plan = _plan(seen, reachable, sorted(victims, key=_by_age), strays)
             else:
                 newest_first = sorted(victims, key=_by_age, reverse=True)
@@ -192,22 +196,23 @@ def _prune_thread(
 
 
 def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]:
-    """The checkpoints that cold lacks, or whose writes it lacks."""
+    """Return the checkpoints that cold lacks, or whose writes it lacks."""
     members = yield Command(("ZRANGE", dirty, 0, -1))
     with decoding("what cold lacks of thread {!r}", thread):
         return {_place_of(member) for member in members if member[:1] in (b"c", b"w")}
 
 
 def _place_of(member: bytes) -> CheckpointKey:
-    """The checkpoint that a member of a checkpoint or of its writes names."""
+    """Return the checkpoint that an index member of a checkpoint or of its writes names."""
     ns, checkpoint_id, _ = member[1:].split(b"\0", 2)
     return names.name_of(ns + b"\0"), names.name_of(checkpoint_id + b"\0")
 
 
 def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
-    """True if a trim is to remove chunks, too, which takes the lists of all chunks of the thread.
+    """True if a trim also removes chunks, for which it has to read all lists of chunks of the thread.
 
-    It is worth that once enough roots of removed values are noted. A names chunk may also be a chunk of a value.
+    It does so once enough roots of removed values are noted, or if a names chunk becomes free.
+    A names chunk may also be a chunk of a value.
     """
     left = {links.names_chunk for place, links in seen.links.items() if place not in victims}
     frees_names = any(seen.links[place].names_chunk not in left for place in victims)
@@ -215,10 +220,10 @@ def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
 
 
 def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) -> bool:
-    """True if a remembered history could be believed wrongly later, as its counts come right again (ARCHITECTURE.md).
+    """True if a removal could make a remembered history wrong while its counts still match (ARCHITECTURE.md).
 
-    That is possible if something goes from between two checkpoints that stay. It is also possible if one that stays lacks
-    a parent, which may still come. Over two tiers cold has the parents.
+    That can happen if a checkpoint between two remaining ones is removed. It can also happen if the parent of a
+    remaining checkpoint is missing, as it may still arrive. Over two tiers cold has the parents.
     """
     newest: dict[str, str] = {}
     for ns, checkpoint_id in victims:
@@ -242,11 +247,11 @@ def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) 
 
 
 class Removal(NamedTuple):
-    """A plan that holds while the thread is at that revision."""
+    """A plan that is valid while the thread has that revision."""
 
     revision: bytes
     plan: list[list[bytes]]
-    """The names to remove. Each list goes in one step."""
+    """The names to remove. Each list is removed in one step."""
 
 
 def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal | None]:
@@ -262,7 +267,7 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operatio
 
 
 def divided(plan: Sequence[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]]:
-    """Divide a plan into all names that a reader may notice, and the steps that remove chunks."""
+    """Divide a plan into the names that a reader may notice, and the steps that remove chunks."""
     kinds = (b"n", b"p", b"z", STRAY[:1])
     names_of = [name for step in plan if step[0][:1] not in kinds for name in step]
     return names_of, [step for step in plan if step[0][:1] in kinds]
@@ -278,10 +283,9 @@ def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
 def _needed(
     context: Context, thread: str, seen: References, keep: set[CheckpointKey], lacking: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Return the checkpoints that stay: those to keep and the ancestors that they need, without calls that are over.
+    """Return the checkpoints that stay: those to keep and the ancestors that they need, without finished calls.
 
-    A call of which cold lacks something stays, and so does its root checkpoint, which alone says later that the call is
-    over.
+    A call stays if cold lacks a part of it. So does its root checkpoint, which shows later that the call is finished.
     """
     roots = yield from _roots_of_calls(context, thread, seen)
     of_lacking = {("", root) for ns, _ in lacking if (root := roots.get(ns))} & seen.links.keys()
@@ -301,24 +305,24 @@ def _roots_of_calls(context: Context, thread: str, seen: References) -> Operatio
     calls, roots, data = list(newest.items()), dict[str, str | None](), context.keyspace.keys(thread).data_key
     for start in range(0, len(calls), CALLS_PER_PAGE):
         page = calls[start : start + CALLS_PER_PAGE]
-        found = yield Command(("HMGET", data, *(names.checkpoint(*call) for call in page)))
+        stored = yield Command(("HMGET", data, *(names.checkpoint(*call) for call in page)))
         with decoding("the subgraph calls of thread {!r}", thread):
-            for (ns, checkpoint_id), header in zip(page, found, strict=True):
-                if header is not None:  # else it went meanwhile, and the plan is void
-                    where = f"checkpoint {shown(checkpoint_id)} of thread {shown(thread)}"
-                    roots[ns] = root_of(headers.metadata(context, header, where))
+            for (ns, checkpoint_id), header in zip(page, stored, strict=True):
+                if header is not None:  # else it was removed meanwhile, and the plan is void
+                    described = f"checkpoint {shown(checkpoint_id)} of thread {shown(thread)}"
+                    roots[ns] = root_of(headers.metadata(context, header, described))
     return roots
 
 
 def _with_ancestors(
     context: Context, thread: str, seen: References, keep: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Return checkpoints with the ancestors without which a channel of any of them could not be rebuilt.
+    """Return checkpoints with the ancestors that rebuild their channels.
 
     A `DeltaChannel` stores no value in most checkpoints: its value is the nearest ancestor's stored one and the writes
-    since. From here it looks like any channel that is empty now; but a channel that was emptied has no writes between
-    its last value and now, for they would have given it a value. So a channel without a value needs the ancestors back
-    to its nearest stored value, if there are writes to it on the way (or at that ancestor).
+    since. In a header it looks like any empty channel. But a channel that was emptied has no writes since its last
+    value, as they would have given it a value. So an empty channel with such writes needs the ancestors back to its
+    nearest stored value.
     """
     keep, added, covered = set(keep), keep, set[tuple[CheckpointKey, bytes]]()
     while added:
@@ -334,11 +338,11 @@ def _with_ancestors(
             channels = {names.name_of(channel): channel for channel in empty}
             ancestors = (yield from walk(context, Address(thread, *place), list(channels))).ancestors
             for channel, escaped in channels.items():
-                written = [i for i, one in enumerate(ancestors) if any(w.channel == channel for w in one.writes)]
+                written = [i for i, each in enumerate(ancestors) if any(w.channel == channel for w in each.writes)]
                 if not written:
                     continue
-                seeded = [i for i, one in enumerate(ancestors) if channel in one.seeds]
-                needed.update((place[0], one.checkpoint_id) for one in ancestors[: max(written + seeded) + 1])
+                seeded = [i for i, each in enumerate(ancestors) if channel in each.seeds]
+                needed.update((place[0], each.checkpoint_id) for each in ancestors[: max(written + seeded) + 1])
                 covered.add((place, escaped))
         added = (needed & seen.links.keys()) - keep
         keep |= added
@@ -348,16 +352,16 @@ def _with_ancestors(
 def _to_rebuild(
     seen: References, place: CheckpointKey, parent: CheckpointKey | None, covered: set[tuple[CheckpointKey, bytes]]
 ) -> list[bytes]:
-    """Return the empty channels of a checkpoint whose needs are not known yet.
+    """Return the empty channels of a checkpoint whose ancestors have to be read.
 
     Args:
         seen: The links of the thread.
         place: The checkpoint.
         parent: Its parent, if that stays.
-        covered: Channels of checkpoints, all of whose ancestors up to the nearest stored value stay. Those that the
+        covered: Channels whose ancestors all stay, back to the nearest stored value, by checkpoint. Those that the
             parent covers are added.
     """
-    inherited, found = _entries(seen, parent), list[bytes]()
+    inherited, empty = _entries(seen, parent), list[bytes]()
     for channel, entry in _entries(seen, place).items():
         before = inherited.get(channel)
         if entry[:1] != ABSENT:
@@ -365,16 +369,16 @@ def _to_rebuild(
         if before and (before[:1] != ABSENT or (parent, channel) in covered):
             covered.add((place, channel))
         elif before != entry and _was_written(seen, place, entry):
-            found.append(channel)
-    return found
+            empty.append(channel)
+    return empty
 
 
 def _was_written(seen: References, place: CheckpointKey, entry: bytes) -> bool:
-    """True if an ancestor has another entry for a channel, or none: with a write, the channel got another version.
+    """True if an ancestor has another entry for a channel, or none, as each write gives the channel a new version.
 
-    Most channels that are empty from the first checkpoint on, such as `__start__`, need no look at the server by this.
+    So most channels that are empty from the first checkpoint on, such as `__start__`, cost no round trip.
     """
-    for _ in seen.links:  # and no longer: a caller may have made a checkpoint its own ancestor
+    for _ in seen.links:  # bounds the loop, as a caller may have made a checkpoint its own ancestor
         place = place[0], seen.links[place].parent
         if place not in seen.links:
             return False
@@ -384,16 +388,16 @@ def _was_written(seen: References, place: CheckpointKey, entry: bytes) -> bool:
 
 
 def _entries(seen: References, place: CheckpointKey | None) -> dict[bytes, bytes]:
-    """The entries of a checkpoint, by channel."""
+    """Return the entries of a checkpoint, by channel."""
     if place is None:
         return {}
     return {entry[1 : entry.index(b"\0") + 1]: entry for entry in headers.own_entries(seen.links[place].entries)}
 
 
 def _stray_writes(seen: References) -> list[bytes]:
-    """Writes of checkpoints that are not there and are older than their namespace's newest: nothing will ever read them.
+    """Return writes of missing checkpoints that are older than their namespace's newest. Nobody will ever read these.
 
-    Those of a checkpoint newer than that, or made within the last hour, may belong to one whose put is still on its way.
+    If the checkpoint is newer, or was made within the last hour, its put may still arrive. Then its writes stay.
     """
     newest: dict[str, str] = {}
     for ns, checkpoint_id in seen.links:
@@ -411,7 +415,7 @@ def _stray_writes(seen: References) -> list[bytes]:
 
 
 def _is_recent(checkpoint_id: str) -> bool:
-    """Whether an id, where it is a UUIDv6 as LangGraph makes them, was made within the last hour."""
+    """True if an id is a UUIDv6, as LangGraph makes them, from the last hour."""
     try:
         made = UUID(checkpoint_id)
     except ValueError:
@@ -421,9 +425,9 @@ def _is_recent(checkpoint_id: str) -> bool:
 
 
 def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]]:
-    """The headers of those that stay and whose parent goes: before it does, they lose it, so none names a parent that this removes.
+    """Return the headers that stay without their parent. They lose its name first, so none ever names a removed parent.
 
-    Also of those whose parent was gone before, with its run (`delete_for_runs`), as `PostgresSaver.prune` does.
+    That includes checkpoints whose parent was removed earlier (`delete_for_runs`), as in `PostgresSaver.prune`.
     """
     stay = seen.links.keys() - victims
     return [
@@ -440,16 +444,15 @@ def _by_age(place: CheckpointKey) -> str:
 def _plan(
     seen: References, reachable: ReachableChunks, order: Sequence[CheckpointKey], stray_writes: Sequence[bytes] = ()
 ) -> list[list[bytes]]:
-    """Plan what to remove for each victim: the header, and the values and the run that no other checkpoint holds.
+    """Plan the removal of each victim: its header, and the values and the run that no other checkpoint holds.
 
-    The stray writes follow.
+    Victims are removed in the given order, but subgraph calls before root checkpoints, which show that calls are
+    finished. With the newest first, a removal that dies leaves the ancestors of the remaining checkpoints. Stray writes
+    follow.
 
-    The victims go in this order, but subgraph calls go before the root checkpoints that say they are over. If the newest
-    go first, those that a removal leaves when it dies still have their ancestors.
-
-    Each is removed in one step, so that a removal that dies leaves nothing that the next one does not find. `remove` takes
-    a checkpoint's writes with its header; of more than it takes at once, the rest follow, which nothing reads any more.
-    The chunks of values, of which there may be any number, come last; until they are gone, `@gc_roots` tells of them.
+    Each victim is removed in one step, so the next removal finds all that a dead one leaves. `remove.lua` removes up to
+    500 records of writes with a header. The rest follow, and nobody reads them any more. Chunks of values come last.
+    Until they are removed, `@gc_roots` names their roots.
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     for member in seen.writes:
@@ -489,7 +492,7 @@ def _plan(
 
 
 def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """Return the number of levels below each list of chunks. Lists go before what is below them, so any list is whole."""
+    """Return the number of levels below each list of chunks. Lists are removed before their children, so stay whole."""
     heights: dict[bytes, int] = {}
     for chunk in chunks:
         path, below = list[bytes](), chunk
@@ -497,14 +500,14 @@ def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[byte
             path.append(below)
             below = lists[below][: 1 + chunked.DIGEST]
         height = heights.get(below, 0)
-        for one in reversed(path):
+        for chunk_list in reversed(path):
             height += 1
-            heights[one] = height
+            heights[chunk_list] = height
     return heights
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """Cut the plan into steps of up to 500 names, between its parts. A header counts more: its writes go with it."""
+    """Cut the plan into steps of up to 500 names. A header counts as ten, as its writes are removed with it."""
     step, size = list[bytes](), 0
     for part in plan:
         weight = len(part) + (WEIGHT_OF_HEADER if part[0][:1] == b"c" else 0)
@@ -527,7 +530,7 @@ def carry_out(
     dry_run: bool = False,
     is_known: bool = False,
 ) -> Operation[tuple[Pruned, bool]]:
-    """Remove what is planned, step by step. Return what was removed, and False if the thread changed meanwhile."""
+    """Carry out a plan, step by step. Returns the numbers removed, and False if the thread changed meanwhile."""
     total, steps = Pruned(), list(_steps(plan))
     is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
     flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"

@@ -24,8 +24,7 @@ from redis_saver.errors import DecodeError, decoding
 MAX_TOLD = 100
 """Maximum number of chunks that `get_tuple` names as known. The server does not send these."""
 BYTES_PER_PAGE = 4_000_000
-"""A reading script ends its page after the checkpoint with which it has this many bytes, so that it does not block the
-server for long."""
+"""Size at which a reading script ends its page, in bytes. It keeps a script from blocking the server for long."""
 
 
 class HasIntents(Exception):
@@ -50,71 +49,71 @@ class Reply(NamedTuple):
     fill: bytes
 
 
-def get_tuple(context: Context, given: RunnableConfig) -> Operation[CheckpointTuple | None]:
+def get_tuple(context: Context, requested: RunnableConfig) -> Operation[CheckpointTuple | None]:
     """Read the newest checkpoint of a namespace, or the one that a config names."""
-    where = config.address(given)
-    return read(context, where, context.keyspace.keys(where.thread_id))
+    address = config.address(requested)
+    return read(context, address, context.keyspace.keys(address.thread_id))
 
 
 def read(
-    context: Context, where: config.Address, keys: Sequence[bytes], hear: Callable[[bytes], None] | None = None
+    context: Context, address: config.Address, keys: Sequence[bytes], hear: Callable[[bytes], None] | None = None
 ) -> Operation[CheckpointTuple | None]:
     """Read a checkpoint.
 
     Args:
         context: The saver.
-        where: The checkpoint; without an id, the newest.
-        keys: The thread's two keys. In front of a cold saver also those of the write intents and of the dirty records.
-        hear: Takes the token of the fill by which hot learned what is newest.
+        address: The checkpoint; without an id, the newest.
+        keys: The thread's two keys. Over two tiers also the keys of the write intents and of the dirty records.
+        hear: Receives the token of the fill by which hot learned its newest checkpoint.
 
     Raises:
         HasIntents: The thread has write intents.
         Nowhere: Cold does not have the checkpoint either.
     """
-    cache, ns = context.chunk_cache, where.checkpoint_ns
+    cache, ns = context.chunk_cache, address.checkpoint_ns
     known = cache.of(keys[1])
     had = {key: version for key, version in known.versions.items() if key[0] == ns}
     expected, its_names = known.checkpoints.get(ns), had.get((ns, None))
-    # The header's names are decoded from their chunk, so this has to be known, too.
+    # The header's names are decoded from their chunk, so this process has to know the chunk too.
     has_names = expected is not None and its_names is not None and its_names.field == expected.names_chunk
     if expected and not (expected.header and expected.chain == known.chain and has_names):
         expected = None
     while True:
-        stored = yield Call(scripts.GET, keys, _arguments(context, where, had, known.tag, expected))
-        if (reply := _reply(where.thread_id, stored, hear, in_tiers=len(keys) > 2)) is None:
+        stored = yield Call(scripts.GET, keys, _arguments(context, address, had, known.tag, expected))
+        if (reply := _reply(address.thread_id, stored, hear, in_tiers=len(keys) > 2)) is None:
             return None
         is_expected = expected is not None and not reply.header
         if expected is not None and is_expected:
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
         used: dict[ChannelKey, Version] = {}
         try:
-            found = _decoded(context, where.thread_id, reply, had, used)
+            saved = _decoded(context, address.thread_id, reply, had, used)
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
             had, expected = {}, None  # the server left out chunks of another version of these lists: ask for all of it
             continue
         # An older checkpoint that somebody looks at is not remembered.
-        newest = None if where.checkpoint_id else expected if is_expected else _known(ns, found, reply)
+        newest = None if address.checkpoint_id else expected if is_expected else _known(ns, saved, reply)
         cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
         if hear and reply.fill:
             hear(reply.fill)
-        return found
+        return saved
 
 
 def _arguments(
     context: Context,
-    where: config.Address,
+    address: config.Address,
     had: Mapping[ChannelKey, Version],
     tag: bytes,
     expected: KnownCheckpoint | None,
 ) -> tuple[Argument, ...]:
     """Return the arguments of `lua/checkpoint/get.lua`."""
-    wanted = names.component(where.checkpoint_id) if where.checkpoint_id else b""
+    wanted = names.component(address.checkpoint_id) if address.checkpoint_id else b""
     roots = b"".join([version.stored.value[1 : 1 + DIGEST] for version in had.values() if version.stored.levels])
     told = [field for version in had.values() for field in version.right_edge()]
     return (
-        names.component(where.checkpoint_ns), wanted, *refresh_arguments(context), roots, b"".join(told[:MAX_TOLD]),
+        names.component(address.checkpoint_ns), wanted, *refresh_arguments(context), roots, b"".join(told[:MAX_TOLD]),
         *((tag, expected.field) if expected else (b"", b"")),
     )  # fmt: skip
 
@@ -164,10 +163,10 @@ def _decoded(
     return codec.decode_tuple(context, thread, reply, chunks, had, used)
 
 
-def _known(ns: str, found: CheckpointTuple, reply: Reply) -> KnownCheckpoint:
+def _known(ns: str, saved: CheckpointTuple, reply: Reply) -> KnownCheckpoint:
     """Return the checkpoint that was read, as it is stored."""
     prefix = names.blob(ns)
-    fields = [prefix + names.entry(*entry) for entry in found.checkpoint["channel_versions"].items()]
+    fields = [prefix + names.entry(*entry) for entry in saved.checkpoint["channel_versions"].items()]
     values = dict(zip(fields, [value or None for value in reply.values], strict=True))
-    member = names.checkpoint(ns, found.checkpoint["id"])
+    member = names.checkpoint(ns, saved.checkpoint["id"])
     return KnownCheckpoint(member, reply.header, headers.names_chunk_of(reply.header), values)

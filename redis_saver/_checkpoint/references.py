@@ -1,4 +1,4 @@
-"""What refers to what in a thread: prune, delete_for_runs and copy_thread make their plans from it."""
+"""References between the fields of a thread. The plans of prune, delete_for_runs and copy_thread are made from them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VALUES_PER_PAGE = 500
 
 CHUNKED_WRITES = 2
 STRAY = b"@gc_roots"
-"""The field with the roots of values that were overwritten or removed: no other value may have their chunks."""
+"""The field with the roots of overwritten or removed values, whose chunks may be unused."""
 
 
 class References(NamedTuple):
@@ -35,9 +35,9 @@ class References(NamedTuple):
     format: int
     """The thread's format. From `CHUNKED_WRITES` on, pending writes may be in chunks."""
     size: int
-    """Bytes that the thread takes."""
+    """Size of the thread in bytes."""
     strays: int
-    """Bytes of `@gc_roots`."""
+    """Size of `@gc_roots` in bytes."""
     writes: list[bytes]
     """The members of all pending writes, in their order."""
     links: dict[CheckpointKey, headers.Links]
@@ -45,7 +45,7 @@ class References(NamedTuple):
 
 
 def read_references(context: Context, thread: str) -> Operation[References | None]:
-    """Read the links of a thread; None where there is no such thread."""
+    """Read the links of a thread; None if there is no such thread."""
     keys = context.keyspace.keys(thread)
     links: dict[CheckpointKey, headers.Links] = {}
     lower, first, newest_format = b"[c", tuple[Any, ...](), 0
@@ -54,18 +54,18 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
         if page is None:
             return None
         with decoding("the checkpoints of thread {!r}", thread):
-            revision, thread_format, size, strays, writes, flat, *found = page
+            revision, thread_format, size, strays, writes, flat, *pairs = page
             if [type(revision), type(thread_format), type(size), type(strays)] != [bytes, int, int, int]:
                 raise TypeError(f"{shown(page[:4])} is no revision with a format and two sizes")
             first = first or (revision, size, strays, _checked(writes, b"w", b"[w"))
             newest_format = max(newest_format, thread_format)
             chunks = codec.as_chunks(context, flat, thread)
             allowance = Allowance(context.limits, f"thread {shown(thread)}")
-            for member, head in zip(found[::2], found[1::2], strict=True):
+            for member, head in zip(pairs[::2], pairs[1::2], strict=True):
                 ns, checkpoint_id = names.components(member[1:])
                 links[ns, checkpoint_id] = headers.decode_links(head, chunks, thread, allowance)
-            is_last = len(found) < 2 * LINKS_PER_PAGE
-            lower = lower if is_last else _behind(lower, found[-2])
+            is_last = len(pairs) < 2 * LINKS_PER_PAGE
+            lower = lower if is_last else _after(lower, pairs[-2])
         if is_last:
             break
     revision, size, strays, writes = first
@@ -78,8 +78,8 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
     return References(revision, newest_format, size, strays, writes, links)
 
 
-def _behind(lower: bytes, member: bytes) -> bytes:
-    """The lower bound of the next page, after one that began at `lower` and ended with `member`."""
+def _after(lower: bytes, member: bytes) -> bytes:
+    """Return the lower bound of the page after one that began at `lower` and ended with `member`."""
     if member < lower[1:] or b"(" + member == lower:
         raise ValueError(f"the page of members above {shown(lower)} ends with {shown(member)}, which is not above it")
     return b"(" + member
@@ -87,20 +87,20 @@ def _behind(lower: bytes, member: bytes) -> bytes:
 
 def members(context: Context, thread: str, kind: bytes = b"", lower: bytes = b"") -> Operation[list[bytes]]:
     """Return the members of a thread's index in their order: all, those of a kind, or those from a lower bound on."""
-    index, found = context.keyspace.keys(thread).index_key, list[bytes]()
+    index, all_members = context.keyspace.keys(thread).index_key, list[bytes]()
     lower, upper = lower or (b"[" + kind if kind else b"-"), b"(" + bytes((kind[0] + 1,)) if kind else b"+"
     while True:
         page = yield Command(("ZRANGEBYLEX", index, lower, upper, "LIMIT", 0, MEMBERS_PER_PAGE))
         with decoding("the index of thread {!r}", thread):
-            found += _checked(page, kind, lower)
+            all_members += _checked(page, kind, lower)
             is_last = len(page) < MEMBERS_PER_PAGE
-            lower = lower if is_last else _behind(lower, page[-1])
+            lower = lower if is_last else _after(lower, page[-1])
         if is_last:
-            return found
+            return all_members
 
 
 def _checked(page: list[bytes], kind: bytes, lower: bytes) -> list[bytes]:
-    """A page of members of a kind, as the server answered it."""
+    """Return a page of members, after a check that all are of that kind."""
     for member in page:
         if not isinstance(member, bytes) or not member.startswith(kind):
             raise ValueError(f"{shown(member)} is no member of the kind {shown(kind)} above {shown(lower)}")
@@ -108,21 +108,21 @@ def _checked(page: list[bytes], kind: bytes, lower: bytes) -> list[bytes]:
 
 
 class ReachableChunks(NamedTuple):
-    """The chunks of which the values and pending writes of a thread are made."""
+    """The chunks of a thread's values and pending writes."""
 
     roots: dict[bytes, list[bytes]]
-    """The root of each value in chunks, by its field, and those of the writes in a record, by its member."""
+    """The root of each value in chunks, by its field, and the roots of each record's writes, by its member."""
     strays: list[bytes]
-    """Roots of values that were overwritten or removed. Other values may share their chunks."""
+    """Roots of overwritten or removed values. Other values may share their chunks."""
     lists: dict[bytes, bytes]
     """The lists of chunks below all of these, by field."""
 
     def chunks(self, fields: Iterable[bytes]) -> set[bytes]:
-        """All chunks of some values and records."""
+        """Return all chunks of some values and records."""
         return chunked.reachable((root for field in fields for root in self.roots.get(field, ())), self.lists)
 
     def unused(self, fields: Iterable[bytes], used: set[bytes]) -> set[bytes]:
-        """Chunks of some values and records, and of strays, except those in `used`, which has all chunks of all others."""
+        """Return the chunks of some values and records and of strays, except `used`: all chunks of all others."""
         roots = [root for field in fields for root in self.roots.get(field, ())]
         return chunked.reachable((*roots, *self.strays), self.lists, used)
 
@@ -131,18 +131,18 @@ def reachable_chunks(context: Context, thread: str, seen: References) -> Operati
     """Find all chunks of the values and pending writes of a thread."""
     values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
     records = seen.writes if seen.format >= CHUNKED_WRITES else ()
-    left, found = [STRAY, *values, *records], ReachableChunks({}, [], {})
+    left, reachable = [STRAY, *values, *records], ReachableChunks({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
         answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)
         with decoding("the chunks of values of thread {!r}", thread):
             flat, first, *others = answer
             roots = [first, *others]
-            found.lists.update(codec.as_chunks(context, flat, thread))
+            reachable.lists.update(codec.as_chunks(context, flat, thread))
             for field, root in zip(left, roots, strict=False):
                 if field == STRAY:
-                    found.strays.extend(unpack(root))
+                    reachable.strays.extend(unpack(root))
                 elif root:
-                    found.roots[field] = unpack(root) if field[:1] == b"w" else [root]
+                    reachable.roots[field] = unpack(root) if field[:1] == b"w" else [root]
         left = left[len(roots) :]
-    return found
+    return reachable

@@ -1,4 +1,4 @@
-"""What `RedisSaver` and `AsyncRedisSaver` share: the settings, LangGraph's interface over one server, and what we do beyond it with threads."""
+"""`RedisSaver` and `AsyncRedisSaver`: their settings, LangGraph's interface over one server, and our own methods."""
 
 from __future__ import annotations
 
@@ -70,21 +70,23 @@ from redis_saver._storage.context import Context
 
 
 class QueryInterface(Interface[ThreadInfo]):
-    """What savers on one server share. A saver over two tiers has these questions on its `hot`, where they cost what the docstrings say."""
+    """Queries of savers on one server. A saver over two tiers offers them on its `hot`, at the same cost."""
 
     @keywords.checked
     def writes(self, thread_id: str, *, checkpoint_ns: str | None = None) -> Iterator[WriteInfo]:
-        """Which task of which node wrote which channel, and how large: those that began from the newest checkpoint first.
+        """List the writes of a thread with task, node, channel and size, those of the newest checkpoint first.
 
-        What pending writes say is known. Where they are gone (pruned, or run with `durability="exit"`), a write is inferred from the channel's
-        version, and the node from `versions_seen`: `WriteInfo` says which is which. What led to a checkpoint without
-        a parent (it was pruned, or the thread began with `durability="exit"` or `update_state`) is not known, and left out.
+        Pending writes name the task and the node. They may be gone, because of a prune or `durability="exit"`. Then a
+        write is inferred from the channel's version, and its node from `versions_seen`. `WriteInfo` tells these apart.
+        Writes before a checkpoint without a parent are unknown, and left out. A prune, `durability="exit"` and
+        `update_state` can make such checkpoints.
 
-        Cost: a round trip for 50 checkpoints, and one for every ten whose tasks were started by a `Send`. The server sends headers and each such `Send`, and no
-        other values. Memory holds a page, and a header for each branch of the history.
+        Cost: a round trip for 50 checkpoints, and one for every ten with tasks that a `Send` started. The server sends
+        headers and these `Send`s, but no other values. Memory holds a page, and a header for each branch of the
+        history.
 
         Args:
-            thread_id: The thread. One that is not there has no writes.
+            thread_id: The thread. A missing thread has no writes.
             checkpoint_ns: One namespace, empty for the root; None: all.
 
         Raises:
@@ -103,13 +105,13 @@ class QueryInterface(Interface[ThreadInfo]):
 
     @keywords.checked
     def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
-        """The versions of a channel, newest first: when, by which writes, how many bytes, and how many of them it shares with the version before.
+        """List the versions of a channel, newest first, with their time, writes, size and shared bytes.
 
-        Cost: a round trip for 20 checkpoints. Headers, sizes and lists of chunks are sent, no values. In memory are a page,
-        and for each branch of the history a header with the names of the value's chunks.
+        Cost: a round trip for 20 checkpoints. The server sends headers, sizes and lists of chunks, but no values.
+        Memory holds a page. For each branch of the history it also holds a header with the names of the value's chunks.
 
         Args:
-            thread_id: The thread. One that is not there has no versions.
+            thread_id: The thread. A missing thread has no versions.
             channel: The channel.
             checkpoint_ns: The namespace; empty for the root.
 
@@ -136,24 +138,26 @@ class QueryInterface(Interface[ThreadInfo]):
         thread_prefix: str | None = None,
         checkpoint_ns: str = "",
     ) -> Iterator[ChannelValue]:
-        """One channel of the newest checkpoint of many threads; nothing else of them is read.
+        """Read one channel of the newest checkpoint of many threads, and nothing else of them.
 
-        Threads without a value in that channel are left out. A `DeltaChannel` has one stored where the newest checkpoint is a snapshot; else it is
-        answered without its value, and `ChannelValue.stored` is False: a saver does not know the channel's reducer.
+        Threads without a value in that channel are left out. A `DeltaChannel` has a stored value only if the newest
+        checkpoint is a snapshot. Else the result has no value, and `ChannelValue.stored` is False, because a saver does
+        not know the channel's reducer.
 
-        Cost: a round trip for some threads (on a cluster one for each node), ten at first, then as many as have about 4 MB of values by those that
-        were read before, one at least and 200 at the most. These are in memory at once. With a prefix also a look at all keys of the server, which may
-        name a thread twice, as `threads()`.
+        Cost: a round trip for each batch of threads; on a cluster, one for each node. The first batch has ten threads.
+        Each later one has about 4 MB of values, estimated from those before, and 1 to 200 threads. A batch is in memory
+        at once. A prefix also costs a SCAN of all keys of the server, which may return a thread twice, as in
+        `threads()`.
 
         Args:
             channel: The channel.
             thread_ids: These threads, in this order.
-            thread_prefix: All threads whose names begin so, in no order; `""`: all.
+            thread_prefix: All threads whose names begin with this, in any order; `""`: all.
             checkpoint_ns: The namespace; empty for the root.
 
         Raises:
             TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
-            ThreadDamaged: A thread cannot be read, while iterating; the message names it.
+            ThreadDamaged: A thread cannot be read, while iterating. The message names it.
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 
@@ -209,7 +213,7 @@ ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
 class Saver(QueryInterface, Generic[ClientT]):
-    """A saver on one Redis or Valkey. Every method also has a form with an `a` in front, for asyncio."""
+    """A saver on one Redis or Valkey. Every method also has an asyncio form with the prefix `a`."""
 
     serde: SerializerProtocol = FastSerializer()
     _driver: RedisDriver | DriverWrapper[Request]
@@ -236,44 +240,47 @@ class Saver(QueryInterface, Generic[ClientT]):
         ownership: OwnershipRule = "optional",
         on_fork: OnFork = "allow",
     ) -> None:
-        """Use a client of yours. The saver does not close it.
+        """Use an existing client. The saver does not close it.
 
         Args:
-            client: `RedisSaver` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or valkey-py's clients.
-                `AsyncRedisSaver` takes those of `redis.asyncio`. `decode_responses=True` is fine.
-            serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's `JsonPlusSerializer`. With another one,
-                values are stored whole: versions share no chunks. A `JsonPlusSerializer`, and an `EncryptedSerializer` around one, is
-                copied, and the copy bears values that other OS threads change meanwhile (`docs/changing-state.md`).
-            prefix: The beginning of all keys. Savers with different prefixes see nothing of each other.
-            ttl: How long after its last write a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or LangGraph's
-                `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
-            history: How much a thread keeps of its history, as it is written: `"all"`, or `{"keep_last": n}`, the newest `n` checkpoints of each
-                namespace (1 to 1,000). Once there are half as many more, at least 32 more, a put is followed by a
-                `prune` of the thread (`docs/threads.md`). A thread's own `thread_history` counts first.
-            compression: `"zstd"` compresses chunks, and values and writes of a kilobyte and more (extra `zstd`). Every saver reads them,
-                whatever its own setting.
-            cache_bytes: Memory for the last long values that this saver wrote or read, in bytes. What is remembered is not sent again,
-                in either direction. 0: remember nothing.
-            limits: The longest names, the largest values, the most channels and writes. More raises `LimitExceeded`.
-            require_encryption: Refuse values that are not encrypted: reading one raises `PlainValueRefused` before it is decoded. None:
-                yes, where `serde` is an `EncryptedSerializer`. Set False while threads that were written plain are still read.
-            strict: Decode with a `StrictSerializer`: it makes objects only of classes that LangGraph calls safe, and of those given to
-                `with_allowlist`. False: as with LangGraph's serializer, whoever can write to Redis can run code here
-                (`docs/security.md`).
-            cluster_timeout: Seconds for which a request to a cluster is repeated, at least once, while its slot moves or its primary is
-                replaced. Then it raises `ClusterMoving`. 0 repeats nothing. The last try may take as long as the client's timeouts allow
-                (`docs/high-availability.md`).
-            require_primary: Reads from a server that is a replica raise the client's `ReadOnlyError`, as writes do in any case. Costs no
-                round trip. (A cluster's replicas redirect by themselves.)
-            min_replicas: How many replicas must have a write before it is acknowledged (WAIT, in the same round trip): checkpoints,
-                pending writes, deletions of threads, copies, TTLs. `docs/high-availability.md` says how many to choose.
-            replica_timeout: Seconds to wait for them. Then the write raises `ReplicationTimeout`. Keep it below the client's
-                `socket_timeout`.
-            ownership: What becomes of writes without a token while somebody owns the thread (`own`): `"optional"`: they are let through.
-                `"required"`: they raise `NotOwner`, also deletions and prunes.
-            on_fork: `"raise"`: a run's checkpoint is refused (`StaleParent`) if its parent is not the newest of its namespace any more, because
-                another run wrote it meanwhile. What forks on purpose goes through: `update_state`, a run with an explicit `checkpoint_id`,
-                `copy_thread`. `"allow"`: as with LangGraph's savers, the chain forks.
+            client: For `RedisSaver`, a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or a
+                client of valkey-py. For `AsyncRedisSaver`, one of `redis.asyncio`. `decode_responses=True` is fine.
+            serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's
+                `JsonPlusSerializer`. With another serializer, values are stored whole and their versions share no
+                chunks. A `JsonPlusSerializer`, also inside an `EncryptedSerializer`, is copied. The copy tolerates
+                values that other OS threads change meanwhile (`docs/changing-state.md`).
+            prefix: The beginning of all keys. Savers with different prefixes share no data.
+            ttl: Time after its last write when a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or
+                LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
+            history: History limit of a thread: `"all"`, or `{"keep_last": n}` for the newest `n` checkpoints of each
+                namespace (1 to 1,000). A put that finds 1.5 times as many, and at least 32 more, prunes the thread
+                (`docs/threads.md`). A thread's own `thread_history` takes precedence.
+            compression: `"zstd"` compresses chunks, and values and writes of at least a kilobyte (extra `zstd`). Every
+                saver reads them, regardless of its own setting.
+            cache_bytes: Memory for the last long values that this saver wrote or read, in bytes. Cached values are not
+                sent again in either direction. 0 disables the cache.
+            limits: Maximum length of names, size of values, and number of channels and writes. More raises
+                `LimitExceeded`.
+            require_encryption: True: reading a value that is not encrypted raises `PlainValueRefused` before it is
+                decoded. None: True if `serde` is an `EncryptedSerializer`. Set False while there are threads that were
+                written plain.
+            strict: True: decode with a `StrictSerializer`. It makes only objects of classes that LangGraph calls safe,
+                or that `with_allowlist` names. False: as with LangGraph's serializer, anybody who can write to Redis
+                can run code here (`docs/security.md`).
+            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves or its primary is
+                replaced. Then it raises `ClusterMoving`. It is repeated at least once, but never if this is 0. The last
+                try may take as long as the client's timeouts allow (`docs/high-availability.md`).
+            require_primary: True: reads from a replica raise the client's `ReadOnlyError`, as writes always do. This
+                costs no round trip. (A cluster's replicas redirect by themselves.)
+            min_replicas: Number of replicas that must confirm a write (WAIT, in the same round trip): checkpoints,
+                pending writes, deletions of threads, copies, TTLs. `docs/high-availability.md` helps to choose it.
+            replica_timeout: Seconds to wait for the replicas. Then the write raises `ReplicationTimeout`. Keep it below
+                the client's `socket_timeout`.
+            ownership: Rule for writes without a token while somebody owns the thread (`own`). `"optional"`: they are
+                allowed. `"required"`: they raise `NotOwner`, and so do deletions and prunes.
+            on_fork: `"raise"`: a run's checkpoint raises `StaleParent` if another run has written a newer one than its
+                parent. Deliberate forks are allowed: `update_state`, a run with an explicit `checkpoint_id`, and
+                `copy_thread`. `"allow"`: the chain forks, as with LangGraph's savers.
 
         Raises:
             ImportError: `compression` without its extra.
@@ -308,7 +315,7 @@ class Saver(QueryInterface, Generic[ClientT]):
 
     @property
     def _context(self) -> Context:
-        """The saver as its operations see it; with the serializer it has now, as LangGraph assigns others (`with_allowlist`)."""
+        """The saver as its operations see it, with its current serializer (LangGraph may assign another one)."""
         if self._current.serde is not self.serde:
             self._current = self._current._replace(serde=self.serde)
         return self._current
@@ -382,7 +389,7 @@ class Saver(QueryInterface, Generic[ClientT]):
         return threads.expire(self._context, thread_id, verb, ttl)
 
     def __repr__(self) -> str:
-        """The class, the server without its login, the prefix and the TTL."""
+        """Return the class, the server without its login, the prefix and the TTL."""
         amount = self._current.expiry.milliseconds
         ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
@@ -396,7 +403,7 @@ class Saver(QueryInterface, Generic[ClientT]):
         await self._driver.acheck_version()
 
     def stats(self) -> RedisStats:
-        """A copy of what was counted so far, in this process. Nothing is sent."""
+        """Return a copy of this process's counters. Nothing is sent."""
         traffic, remembered = self._driver.traffic.numbers(), self._current.chunk_cache.numbers()
         return RedisStats(self._counting.snapshot(), **traffic, **remembered)
 
@@ -406,18 +413,18 @@ class Saver(QueryInterface, Generic[ClientT]):
         return Measured(self._counting, driver.server, "checkpoints", sources, context.keyspace.thread_of_key)
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
-        """Look whether a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
+        """Check that a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
 
-        Cost: all of the thread is read once, in pages of about half a megabyte (a longer value is a page by itself), and once more what is in chunks.
-        Names and links are held in memory, and one value at a time.
+        Cost: the whole thread is read once, in pages of about half a megabyte. A longer value is a page by itself.
+        Values in chunks are read a second time. Memory holds all names and links, and one value at a time.
 
         Args:
             thread_id: The thread.
-            values: Whether values, writes and metadata are decoded, too, as a reader does. False: no serializer is needed, and
-                what is stored in chunks is read once.
+            values: True: also decode values, writes and metadata. False: no serializer is needed, and values in chunks
+                are read only once.
 
         Returns:
-            What was seen; `findings` names what is wrong, where, and how it is repaired.
+            The report. Its `findings` name each problem, its place, and its repair.
 
         Raises:
             ThreadNotFound: There is no such thread.
@@ -431,21 +438,22 @@ class Saver(QueryInterface, Generic[ClientT]):
 
 
 def context_of(saver: Saver[Any]) -> Context:
-    """What operations are given of a saver: for packages that run more of them. It is private to users."""
+    """Return a saver's context for its operations. It is meant for other packages here, and private to users."""
     return saver._context  # noqa: SLF001
 
 
 def driver_of(saver: Saver[Any]) -> RedisDriver | DriverWrapper[Request]:
-    """What runs a saver's operations at this moment, for the same packages."""
+    """Return the current driver of a saver, for the same packages."""
     return saver._driver  # noqa: SLF001
 
 
 class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interface`
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
-    Its `a...` methods run in worker threads, so the event loop is never blocked. For a service on asyncio, `AsyncRedisSaver` does without
-    these. Any number of OS threads may share a saver, as they may share its client. It works before and after a fork: the child makes a
-    client of its own, with the same settings.
+    Its `a...` methods run in worker threads, so they never block the event loop. For a service on asyncio,
+    `AsyncRedisSaver` needs no worker threads. Any number of OS threads may share a saver, as they may share its client.
+    It
+    works before and after a fork: the child makes a client of its own, with the same settings.
     """
 
     _driver: SyncDriver | DriverWrapper[Request]
@@ -474,10 +482,10 @@ class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interfa
 
         Args:
             url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service`,
-                `redis+cluster://host:port`, or `memory://`, whose data only this process has and loses when it exits
-                (`docs/connections.md` has all forms).
-            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`. They may
-                also stand after the `?` of the URL.
+                `redis+cluster://host:port`, or `memory://`. Data in `memory://` are private to this process, and lost
+                when it exits. `docs/connections.md` lists all forms.
+            client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 2.0}`. The URL
+                may also carry them after its `?`.
             settings: The keywords of the constructor.
 
         Raises:
@@ -489,16 +497,17 @@ class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interfa
 class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):  # type: ignore[misc]  # as `Interface`
     """Checkpoints on plain Redis or Valkey, over an asyncio client.
 
-    Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and after a fork. Its
-    methods without an `a` work on any OS thread that runs no event loop, such as the worker threads of `graph.invoke`. On the OS thread of a
-    running loop they would block that loop, and raise `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
+    It can be built anywhere, even without a running event loop. Any number of event loops and OS threads may share it,
+    before and after a fork. Its methods without an `a` work on any OS thread that runs no event loop, such as the
+    worker threads of `graph.invoke`. On the OS thread of a running loop they would block the loop, so they raise
+    `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
     """
 
     _driver: AsyncDriver | DriverWrapper[Request]
     _driver_class = AsyncDriver
 
     async def setup(self) -> None:
-        """The same as `asetup`, so await it."""
+        """Do the same as `asetup`."""
         await self.asetup()
 
     @classmethod

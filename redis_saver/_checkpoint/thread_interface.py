@@ -1,4 +1,4 @@
-"""What all our savers do with whole threads, beyond LangGraph's interface."""
+"""Methods of all our savers on whole threads, beyond LangGraph's interface."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")
-"""How a saver describes a thread."""
+"""A saver's description of a thread."""
 Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
-"""A method that makes an operation of a call's arguments."""
+"""A method that turns a call's arguments into an operation."""
 
 
 class ThreadInterface(Generic[InfoT]):
-    """Threads as a whole: which there are, how much is kept of them, when they expire."""
+    """Methods on whole threads: list, describe, prune, compare and own them, and change their expiry."""
 
     _driver: Driver[Any]
-    """What runs the operations."""
+    """Driver that runs the operations."""
     serde: SerializerProtocol
     _get_tuple_gen: Operates[CheckpointTuple | None]
     _prune_gen: Operates[Pruned]
@@ -51,7 +51,7 @@ class ThreadInterface(Generic[InfoT]):
     @property
     @abstractmethod
     def _rules(self) -> Context:
-        """The saver on the server that knows who owns threads: its settings."""
+        """The settings of the saver on the server that holds the owners of threads."""
 
     @abstractmethod
     def _take(self, terms: Terms, nonce: str) -> Generator[Any, Any, Record]:
@@ -60,7 +60,7 @@ class ThreadInterface(Generic[InfoT]):
     @property
     @abstractmethod
     def _owner_driver(self) -> Driver[Any]:
-        """What runs operations on that server."""
+        """Driver that runs operations on that server."""
 
     @abstractmethod
     def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T: ...
@@ -84,33 +84,37 @@ class ThreadInterface(Generic[InfoT]):
         older_than: timedelta | str | None = None,
         dry_run: bool = False,
     ) -> Pruned:
-        """Remove old checkpoints of some threads, with their writes and with the values nothing refers to any more.
+        """Remove old checkpoints of some threads, with their writes, and with values that nothing else refers to.
 
-        What is kept is what `PostgresSaver.prune` (3.2) keeps. The namespace of a subgraph's call goes with the root checkpoint that the
-        call started from: so calls that are finished go, and the call that an interrupt waits in stays. The namespace of a subgraph with
-        `checkpointer=True` is kept like the root's. A kept checkpoint whose parent goes has no parent (`parent_config` is None).
+        The rule is that of `PostgresSaver.prune` (3.2). A subgraph call is removed with the root checkpoint that it
+        started from. So finished calls are removed, and a call that waits for an interrupt stays. The namespace of a
+        subgraph with `checkpointer=True` is kept like the root's. If the parent of a kept checkpoint is removed, its
+        `parent_config` is None.
 
-        What is kept stays whole: its values, its pending writes, and the ancestors a `DeltaChannel` is rebuilt from, which stay in the list.
+        A kept checkpoint keeps its values and its pending writes. It also keeps the ancestors that rebuild a
+        `DeltaChannel`; `list` still returns them.
 
         Args:
-            thread_ids: The threads. Those that do not exist, and an empty list, change nothing.
-            strategy: `"keep_latest"` keeps the newest checkpoint of each namespace; `"delete"` removes the threads
-                (`"delete_all"` too, which is what LangGraph's Agent Server says).
-            keep_last: Keep this many of each namespace instead of one.
-            older_than: Remove only what is older than this `timedelta`, or text such as `"30d"` (by the checkpoint's `ts`); the newest of a namespace stays in any case.
+            thread_ids: The threads. Missing threads, and an empty list, change nothing.
+            strategy: `"keep_latest"` keeps the newest checkpoint of each namespace. `"delete"` removes the threads, and
+                so does `"delete_all"`, the word of LangGraph's Agent Server.
+            keep_last: Number of checkpoints to keep in each namespace. Default: 1.
+            older_than: Remove only checkpoints older than this `timedelta`, or text such as `"30d"`, by their `ts`. The
+                newest of a namespace always stays.
             dry_run: Remove nothing, and return what would be removed.
 
         Returns:
-            How many checkpoints, writes, values (blobs) and bytes were removed, over all threads. Too low where the client
-            had to send a step again after a lost reply. Over two tiers, what cold removed; zeros where cold is not LangGraph's Postgres
-            saver, as others do not tell.
+            The numbers of removed checkpoints, writes, values (blobs) and bytes over all threads. They are too low if
+            the client sent a step again after a lost reply. Over two tiers, they are cold's numbers. They are 0 if cold
+            is not LangGraph's Postgres saver, as other savers do not return them.
 
         Raises:
-            ValueError: An unknown strategy, or arguments that contradict each other. Nothing was removed.
-            ThreadBusy: A thread was written to during each of many attempts; what was removed so far is whole checkpoints.
-            NotImplementedError: Over two tiers, where the cold saver cannot do it: a `DeltaChannel` in Postgres, or `keep_last`, `older_than` or
-                `dry_run` with another saver. Nothing was removed, unless a thread began to use a `DeltaChannel` meanwhile: then those before it
-                were pruned.
+            ValueError: The strategy is unknown, or arguments contradict each other. Nothing was removed.
+            ThreadBusy: A thread was written to during each of many attempts. Some checkpoints may be removed already,
+                each as a whole.
+            NotImplementedError: Over two tiers, the cold saver cannot do this: Postgres with a `DeltaChannel`, or
+                another saver with `keep_last`, `older_than` or `dry_run`. Nothing was removed. But if a thread began to
+                use a `DeltaChannel` meanwhile, the threads before it were pruned.
         """
         threads, kept = configs.names(thread_ids, "thread_id"), retention(strategy, keep_last, older_than)
         return self._run(self._prune_gen(threads, kept, dry_run), "prune")
@@ -142,33 +146,36 @@ class ThreadInterface(Generic[InfoT]):
     ) -> Ownership:
         """Own a thread while a block runs: `with saver.own(thread_id) as config:`, or `async with`.
 
-        The block runs the graph with that config (or one merged with it): `graph.invoke(input, config)`. Its `configurable["thread_owner"]` is a token,
-        a str, which also subgraphs get, and which may be handed to other processes that write for this run. Each write with a token is refused
-        (`NotOwner`) unless it is the one of who owns the thread now. So a run whose thread was taken cannot write any more, however late it
-        wakes up. Inside of the block, also `delete_thread`, `prune` and other methods of this saver write as the owner.
+        The block runs the graph with that config, or one merged with it: `graph.invoke(input, config)`. Its
+        `configurable["thread_owner"]` is a token, a str. Subgraphs get it too, and other processes that write for this
+        run may use it. A write with a token raises `NotOwner` unless the token belongs to the current owner. So a run
+        whose thread was taken cannot write any more, however late it wakes up. Inside the block, `delete_thread`,
+        `prune` and other methods of this saver also write as the owner.
 
-        The thread need not exist. Ownership is no part of it: `copy_thread` does not copy it. A deletion by anybody else ends it, and so does a
-        copy onto the thread.
+        The thread need not exist. Ownership is not part of the thread, so `copy_thread` does not copy it. It ends if
+        somebody else deletes the thread, or copies another thread onto it.
 
         Cost: one round trip to take the thread, one to give it back, and one in the background for each third of the
         lease. Writes need no more round trips. The first waiter of a process polls, up to 100 times a second.
 
         Args:
             thread_id: The thread.
-            lease: How long it is owned if this process dies: between a second and a day. While the block runs it is renewed. Who is late (because the
-                process was stopped, or could not reach the server) may go on as long as nobody took the thread, for a day.
-            on_busy: Rule for a thread that somebody else owns by a lease that lasts.
+            lease: Time after which others may take the thread if this process dies: between a second and a day. The
+                block renews it. An owner may be late because its process was stopped, or could not reach the server.
+                Then it may go on for up to a day, unless somebody else took the thread.
+            on_busy: Rule for a thread that somebody else owns, with a lease that has not run out.
                 `"raise"`: raise `NotOwner`.
                 `"wait"`: wait until the owner gives it back, or the lease runs out. Waiters get it in order of arrival.
-                `"take"`: take the thread. What the other owner still writes is refused.
+                `"take"`: take the thread. Later writes of the other owner are refused.
                 `"rollback"`: take it, and remove the checkpoints of the other owner's `run_id`, if it had one. Other
                 threads stay as they are.
             wait: Longest time to wait, with `"wait"`. After it, the block raises `NotOwner`. None: no limit.
-            by: Who the owner is, for people: errors, logs and `threads()` show it. Default: the host and the process.
+            by: Description of the owner for people. Errors, logs and `threads()` show it. Default: the host and the
+                process.
             run_id: The run's id. Its checkpoints get it as their metadata's `run_id`.
 
         Raises:
-            NotOwner: When the block begins: somebody else owns the thread.
+            NotOwner: Somebody else owns the thread when the block begins.
             ValueError, TypeError: An argument makes no sense.
         """
         terms = Terms.of(thread_id, lease, on_busy, wait, by, run_id)
@@ -188,24 +195,30 @@ class ThreadInterface(Generic[InfoT]):
         dirty: bool | None = None,
         owned: bool | None = None,
     ) -> Iterator[InfoT]:
-        """The threads there are, in no order, found with SCAN while you draw from the iterator.
+        """List threads in any order. The iterator finds them with SCAN, page by page.
 
-        Cost: a look at all keys of the server, in pages; one page is in memory. The server itself leaves out threads that do not match, but for
-        `updated_after` and `updated_before`, which this process compares. As SCAN may, it can name a thread twice while the server resizes its
-        tables. Over two tiers, the threads of hot come first, then those that only cold has; the names of hot's threads are in memory, and all
-        conditions are looked at in this process, on what both tiers have together. A cold saver that is not LangGraph's Postgres saver is read whole.
+        Cost: a SCAN of all keys of the server, with one page in memory. The server filters the threads. This process
+        checks `updated_after` and `updated_before` itself. SCAN can return a thread twice while the server resizes its
+        tables.
+
+        Over two tiers, the threads of hot come first, then those that only cold has. The names of hot's threads are in
+        memory. This process checks all conditions, on the combined data of both tiers. A cold saver that is not
+        LangGraph's Postgres saver is read completely.
 
         Args:
-            thread_prefix: Only threads whose name begins so.
-            state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`: it has a pending error of
-                a task. `"active"`: neither; the thread runs, is done, or was broken off.
-            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime`, which has a zone.
-            updated_before: Only those whose newest checkpoint has an earlier one.
-            min_bytes: Only threads of at least so many bytes.
+            thread_prefix: Only threads whose name begins with this.
+            state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`:
+                it has a pending error of a task. `"active"`: neither; the thread runs, is done, or was broken off.
+            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime` with a
+                zone.
+            updated_before: Only threads whose newest checkpoint has an earlier time.
+            min_bytes: Only threads of at least this size.
             expires_within: Only threads that expire within this `timedelta`, or text such as `"1h"`.
-            pinned: Only threads that are pinned, or only others.
-            dirty: Only threads of which cold does not have all yet, or only others. Without a cold saver none is dirty.
-            owned: Only threads that somebody owns (`own`) by a lease that lasts, or only others. Over two tiers, as far as hot has them.
+            pinned: True: only pinned threads. False: only others.
+            dirty: True: only threads that cold does not have completely yet. False: only others. Without a cold saver
+                no thread is dirty.
+            owned: True: only threads with an owner (`own`) whose lease has not run out. False: only others. Over two
+                tiers, only hot's threads have owners.
 
         Raises:
             TypeError, ValueError: An argument makes no sense. Raised by the call itself.
@@ -237,12 +250,13 @@ class ThreadInterface(Generic[InfoT]):
         return self._astream(self._stream_threads_gen(asked), "threads")
 
     def get_thread(self, thread_id: str) -> InfoT | None:
-        """One thread, as `threads()` describes it; None: there is no such thread.
+        """Describe one thread as `threads()` does. Returns None if there is no such thread.
 
-        Cost: one round trip; over two tiers one to each. A cold saver that is not LangGraph's Postgres saver is asked for all checkpoints of the thread.
+        Cost: one round trip; over two tiers one to each. A cold saver that is not LangGraph's Postgres saver returns
+        all checkpoints of the thread.
         """
-        found: InfoT | None = self._run(self._get_thread_gen(configs.name(thread_id, "thread_id")))
-        return found
+        info: InfoT | None = self._run(self._get_thread_gen(configs.name(thread_id, "thread_id")))
+        return info
 
     async def aget_thread(self, thread_id: str) -> InfoT | None:
         """`get_thread` for asyncio."""
@@ -250,14 +264,15 @@ class ThreadInterface(Generic[InfoT]):
 
     @keywords.checked
     def diff(self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = "") -> CheckpointDiff:
-        """What differs between two checkpoints of a thread: channels, and inside of their values.
+        """Compare two checkpoints of a thread: their channels, and the inside of their values.
 
-        Dicts are compared by key, sets by element, lists by element between what is the same at the front and at the end of both, messages by id (whatever
-        their order) and field, all else by the bytes that the serializer makes of it. A `DeltaChannel` has a value only where a snapshot was taken; where
-        one of the two has none, it is named in `CheckpointDiff.not_compared`.
+        Dicts are compared by key, and sets by element. Lists are compared by element, without their common beginning
+        and end. Messages are compared by id, in any order, and by field. All other values are compared by their
+        serialized bytes. A `DeltaChannel` has a value only in a snapshot. If one of the two checkpoints has none,
+        `CheckpointDiff.not_compared` names the channel.
 
-        Cost: two `get_tuple`, which count as reads for a TTL with `refresh_on_read`. Both checkpoints are in memory. Only channels with another
-        version are compared.
+        Cost: two `get_tuple`, which count as reads for a TTL with `refresh_on_read`. Both checkpoints are in memory.
+        Only channels with different versions are compared.
 
         Args:
             thread_id: The thread.
@@ -266,7 +281,7 @@ class ThreadInterface(Generic[InfoT]):
             checkpoint_ns: The namespace of both; empty for the root.
 
         Raises:
-            ThreadNotFound: One of them is not there.
+            ThreadNotFound: One of them does not exist.
         """
         return self._run(self._diff(thread_id, before, after, checkpoint_ns))
 
@@ -285,7 +300,10 @@ class ThreadInterface(Generic[InfoT]):
         return diff(self._get_tuple_gen, self.serde, thread, ns, *ids)
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
-        """The time a thread has left; None: it does not expire, or is not there (`get_thread` tells which). Over two tiers, in hot."""
+        """Return the time that a thread has left; over two tiers, in hot.
+
+        None means that it does not expire, or does not exist. `get_thread` distinguishes these.
+        """
         return self._run(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
 
     async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
@@ -293,11 +311,11 @@ class ThreadInterface(Generic[InfoT]):
         return await self._arun(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
 
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
-        """Give a thread a TTL of its own: it expires so long after now, and after each write from now on. Ends a pin.
+        """Give a thread a TTL of its own, which counts from now, and from each later write. This ends a pin.
 
         Args:
             thread_id: The thread.
-            ttl: A `timedelta`, a text such as `"90m"`, or `{"default_ttl": minutes}`; None goes back to the saver's TTL.
+            ttl: A `timedelta`, a text such as `"90m"`, or `{"default_ttl": minutes}`. None restores the saver's TTL.
 
         Raises:
             ThreadNotFound: There is no such thread.
@@ -316,7 +334,7 @@ class ThreadInterface(Generic[InfoT]):
         )
 
     def pin(self, thread_id: str) -> None:
-        """Keep a thread until `unpin`, whatever TTL its saver, or a later `configurable["thread_ttl"]`, has.
+        """Keep a thread until `unpin`, regardless of the saver's TTL and of a later `configurable["thread_ttl"]`.
 
         Raises:
             ThreadNotFound: There is no such thread.
@@ -329,7 +347,7 @@ class ThreadInterface(Generic[InfoT]):
         await self._arun(self._expire_gen(configs.name(thread_id, "thread_id"), "pin"), "pin")
 
     def unpin(self, thread_id: str) -> None:
-        """End a pin: the saver's TTL counts from now; without one the thread stays. Not pinned: nothing happens.
+        """End a pin. The saver's TTL counts from now; without one the thread stays. An unpinned thread does not change.
 
         Raises:
             ThreadNotFound: There is no such thread.
@@ -342,6 +360,6 @@ class ThreadInterface(Generic[InfoT]):
 
 
 def _own_ttl(ttl: TTL) -> tuple[str, int | None]:
-    """What `expire` is to do."""
+    """Return the arguments of `expire` for a TTL: the action and the milliseconds."""
     own = ttls.parse(ttl, refresh_allowed=False).milliseconds
     return ("clear" if own is None else "set"), own

@@ -25,37 +25,39 @@ _ROOT = names.component("")
 _INTERRUPT, _ERROR = b"\0%d" % WRITES_IDX_MAP[INTERRUPT], b"\0%d" % WRITES_IDX_MAP[ERROR]
 
 ThreadState: TypeAlias = Literal["active", "interrupted", "failed"]
-"""What the newest checkpoint of a thread's root namespace says: it has a pending `interrupt()`; it has a pending error of a task; or neither, so the
-thread runs, is done, or was broken off."""
+"""State of a thread, from the pending writes of its newest root checkpoint.
+
+`interrupted`: an `interrupt()`. `failed`: an error of a task. `active`: neither, so the thread runs, is done, or was
+broken off."""
 
 
 class ThreadInfo(NamedTuple):
-    """A thread, as `threads()` tells of it."""
+    """A thread, as `threads()` returns it."""
 
     thread_id: str
     """Its name."""
     checkpoint_id: str | None
-    """The newest checkpoint over all namespaces; None where there are only writes of one that is not there yet."""
+    """The newest checkpoint over all namespaces; None if there are only writes of a missing checkpoint."""
     updated_at: datetime | None
-    """That checkpoint's `ts`; None where it has none, or one that is no time."""
+    """That checkpoint's `ts`; None if it has none that is a time."""
     checkpoints: int
-    """How many it has, in all namespaces."""
+    """Number of checkpoints in all namespaces."""
     bytes: int
-    """Headers, values and writes as stored; Redis's own overhead comes on top."""
+    """Size of headers, values and writes as stored, without Redis's own overhead."""
     ttl: timedelta | None
-    """Time left, or None where it does not expire."""
+    """Time left; None if it does not expire."""
     pinned: bool
-    """Whether it stays until `unpin`."""
+    """True if the thread stays until `unpin`."""
     interrupted: bool
-    """Whether the newest checkpoint of the root namespace has a pending `interrupt()`."""
+    """True if the newest checkpoint of the root namespace has a pending `interrupt()`."""
     failed: bool = False
-    """Whether that checkpoint has a pending error: a task raised, and was not run again with success."""
+    """True if that checkpoint has a pending error: a task raised, and has not succeeded since."""
     owner: Owner | None = None
-    """Who owns it (`own`), also one whose lease has run out and whom nobody took it from; None: nobody."""
+    """The owner (`own`), even after its lease, until somebody else takes the thread. None if nobody owns it."""
 
 
 class ThreadQuery(NamedTuple):
-    """The arguments of a `threads` call, checked."""
+    """The checked arguments of a `threads` call."""
 
     prefix: str = ""
     state: ThreadState | None = None
@@ -68,7 +70,7 @@ class ThreadQuery(NamedTuple):
     owned: bool | None = None
 
     def is_updated(self, at: datetime | None) -> bool:
-        """Whether a thread with a checkpoint of that time is looked for. One without a time is, if no time is asked for."""
+        """True if the time of a thread's newest checkpoint matches. None matches if the query names no time."""
         after, before = self.updated_after, self.updated_before
         if at is None:
             return after is None and before is None
@@ -114,21 +116,21 @@ ANY = ThreadQuery()
 
 
 def delete_thread(context: Context, thread: str) -> Operation[None]:
-    """Remove a thread, a damaged one too: both of its keys, at once."""
+    """Remove both keys of a thread in one step, even if the thread is damaged."""
     keys = context.keyspace.keys(thread)
     context.chunk_cache.forget(keys.data_key)
     yield owned_call(scripts.DELETE_THREAD, keys, writer_of(context, thread, deletes=True), (b"any",))
 
 
 def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
-    """Describe the threads that are looked for. The server leaves out others; only times are compared here, as they are texts."""
+    """Stream the threads that match the query. The server filters them, except by time, as times are strings there."""
 
-    def describe(found: Sequence[str]) -> Operation[list[ThreadInfo]]:
-        threads = [thread for thread in found if thread.startswith(asked.prefix)]
+    def describe(page: Sequence[str]) -> Operation[list[ThreadInfo]]:
+        threads = [thread for thread in page if thread.startswith(asked.prefix)]
         answers = (yield Batch([described(context, thread, asked) for thread in threads])) if threads else []
         pairs = zip(threads, answers, strict=True)
         infos = [info(thread, answer) for thread, answer in pairs if answer is not None]
-        return [one for one in infos if asked.is_updated(one.updated_at)]
+        return [each for each in infos if asked.is_updated(each.updated_at)]
 
     return mapped(scan_threads(context), describe)
 
@@ -140,7 +142,7 @@ def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
 
 
 def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
-    """The request that describes a thread, if it is looked for."""
+    """Return the request that describes a thread, if the thread matches the query."""
     within: Argument = b"" if asked.expires_within is None else asked.expires_within // _MILLISECOND
     flags = [b"" if flag is None else b"%d" % flag for flag in (asked.pinned, asked.dirty, asked.owned)]
     arguments = (_ROOT, _INTERRUPT, _ERROR, asked.state or b"", asked.min_bytes, within, *flags)
@@ -149,7 +151,7 @@ def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
 
 
 def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
-    """The `ThreadInfo` in the reply to that request."""
+    """Decode the reply to that request."""
     with decoding("what there is of thread {!r}", thread):
         newest, head, checkpoints, size, left, waits, pinned, failed, owner, lease = answer
         return ThreadInfo(
@@ -175,7 +177,7 @@ def _time_left(amount: int) -> timedelta | None:
 
 
 def get_ttl(context: Context, thread: str) -> Operation[timedelta | None]:
-    """The time that a thread has left; None if it does not expire, or does not exist."""
+    """Return the time that a thread has left; None if it does not expire, or does not exist."""
     left = yield expiring(context, thread, "get", None)
     with decoding("the deadline of thread {!r}", thread):
         return None if left is None else _time_left(left)
@@ -191,18 +193,21 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
         own: The TTL to set, in milliseconds.
 
     Raises:
-        ThreadNotFound: there is no such thread.
+        ThreadNotFound: There is no such thread.
     """
     if (yield expiring(context, thread, action, own)) is None:
         raise not_there(thread)
 
 
 def not_there(thread: str) -> ThreadNotFound:
-    """The error for a thread that does not exist."""
+    """Return the error for a thread that does not exist."""
     return ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
 
 
 def expiring(context: Context, thread: str, action: str, own: int | None) -> Call:
-    """The request that reads or changes when a thread expires. Reply: the milliseconds left, None if there is no such thread."""
+    """Return the request that reads or changes a thread's deadline.
+
+    The reply is the number of milliseconds left, or None if there is no such thread.
+    """
     arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
     return Call(scripts.SET_TTL, context.keyspace.keys(thread), arguments)

@@ -18,7 +18,8 @@ from langgraph.checkpoint.serde.types import TASKS
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import owned_call, remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.pruning import Limit, trim
-from redis_saver._common import config, limits, names
+from redis_saver._common import config as configs
+from redis_saver._common import limits, names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
@@ -47,19 +48,19 @@ from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
-"""In place of a history limit: neither the saver's nor the thread's own counts for this put."""
+"""Replaces the history limit of a put that ignores the saver's limit and the thread's own."""
 _NEW, _UNCHANGED, _EMPTIED, _EMPTY = NEW[0], UNCHANGED[0], EMPTIED[0], EMPTY[0]
 
 
 class Variant(NamedTuple):
-    """The script that stores something: `put.lua` or `put_writes.lua`, or one that does the same and then more."""
+    """`put.lua` or `put_writes.lua`, or a replacement script with extra keys and arguments."""
 
     script: Script
     keys: Sequence[bytes]
     writer: bytes
-    """Who writes, if the script looks at that."""
+    """The writer, if the script checks it."""
     more: Sequence[Argument] = ()
-    """Its arguments behind those of the operation's own."""
+    """Extra arguments, after the operation's own."""
 
     def call(self, arguments: Sequence[Argument]) -> Call:
         """Return the call with the operation's arguments."""
@@ -70,24 +71,24 @@ class Variant(NamedTuple):
 
 def put(
     context: Context,
-    given: RunnableConfig,
+    config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
 ) -> Operation[RunnableConfig]:
     """Store a checkpoint."""
-    where = config.address(given)
-    writer = writer_of_put(context, where, given, checkpoint, metadata)
-    by = Variant(scripts.PUT, context.keyspace.keys(where.thread_id), writer)
-    yield from store(context, where, given, checkpoint, metadata, new_versions, by)
-    remember_loop(context, where, checkpoint, metadata)
-    return config.to_config(where.thread_id, where.checkpoint_ns, checkpoint["id"])
+    address = configs.address(config)
+    writer = writer_of_put(context, address, config, checkpoint, metadata)
+    by = Variant(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
+    yield from store(context, address, config, checkpoint, metadata, new_versions, by)
+    remember_loop(context, address, checkpoint, metadata)
+    return configs.to_config(address.thread_id, address.checkpoint_ns, checkpoint["id"])
 
 
 def store(
     context: Context,
-    where: Address,
-    given: RunnableConfig,
+    address: Address,
+    config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
@@ -99,8 +100,8 @@ def store(
 
     Args:
         context: The saver.
-        where: The parent, as the config says.
-        given: The config.
+        address: The parent, as the config says.
+        config: The config.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
@@ -109,38 +110,39 @@ def store(
     Returns:
         False if the script refused the checkpoint.
     """
-    check_names(context, where)
+    check_names(context, address)
     limits.check_name(context.limits, str(checkpoint["id"]), "a checkpoint")
-    keys, cache = context.keyspace.keys(where.thread_id), context.chunk_cache
-    stored = encoded(context, where, given, checkpoint, metadata, new_versions, cache.of(keys.data_key))
+    keys, cache = context.keyspace.keys(address.thread_id), context.chunk_cache
+    stored = encoded(context, address, config, checkpoint, metadata, new_versions, cache.of(keys.data_key))
     reply = yield by.call(stored.arguments)
     if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(
-            "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; they are sent again",
-            shown(where.thread_id),
+            "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; "
+            "they are sent again",
+            shown(address.thread_id),
         )
         cache.forget(keys.data_key)
-        stored = encoded(context, where, given, checkpoint, metadata, new_versions, sends_all=True)
+        stored = encoded(context, address, config, checkpoint, metadata, new_versions, sends_all=True)
         reply = yield by.call(stored.arguments)
     if reply == PutReply.REFUSED:
         return False
-    with decoding("what put answered about thread {!r}", where.thread_id):
+    with decoding("what put answered about thread {!r}", address.thread_id):
         before, tag, keep_last, *missing = reply
         if missing:
             raise ValueError(f"the server asks again for {len(missing)} values or chunks that were sent to it")
         if not (isinstance(before, bytes) and isinstance(tag, bytes) and isinstance(keep_last, int)):
             raise TypeError(f"{shown([before, tag])} are not tags, or {shown(keep_last)} is not a number")
-    cache.remember(keys.data_key, stored.seen, where.checkpoint_ns, stored.checkpoint, before, tag)
+    cache.remember(keys.data_key, stored.seen, address.checkpoint_ns, stored.checkpoint, before, tag)
     if keep_last:
-        ns = where.checkpoint_ns
-        written = frozenset(((ns, str(checkpoint["id"])), (ns, where.checkpoint_id or "")))
-        dirty = b"" if by.script is scripts.PUT else context.keyspace.tier_keys(where.thread_id).dirty
-        yield from trim(context, where.thread_id, Limit(keep_last, written, dirty, by.writer))
+        ns = address.checkpoint_ns
+        written = frozenset(((ns, str(checkpoint["id"])), (ns, address.checkpoint_id or "")))
+        dirty = b"" if by.script is scripts.PUT else context.keyspace.tier_keys(address.thread_id).dirty
+        yield from trim(context, address.thread_id, Limit(keep_last, written, dirty, by.writer))
     return True
 
 
 class Encoded(NamedTuple):
-    """A checkpoint that is put, and what the process knows once it is stored."""
+    """A checkpoint to put, and the process's memory of it once it is stored."""
 
     arguments: list[Argument]
     """The arguments of `lua/checkpoint/put.lua`."""
@@ -152,8 +154,8 @@ class Encoded(NamedTuple):
 
 def encoded(
     context: Context,
-    where: Address,
-    given: RunnableConfig,
+    address: Address,
+    config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
@@ -165,12 +167,12 @@ def encoded(
     """Encode a checkpoint, without the values and chunks that the server should have.
 
     If the process put or read all of these under the thread's tag, the arguments name the tag. Then the script does not
-    look for them.
+    check them.
 
     Args:
         context: The saver.
-        where: The parent.
-        given: The config, which may add metadata, a TTL and a history limit.
+        address: The parent.
+        config: The config, which may add metadata, a TTL and a history limit.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
@@ -182,7 +184,7 @@ def encoded(
         LimitExceeded: A name is too long, or there are too many channels.
         EncodeError: The serializer does not know a value.
     """
-    ns, prefix, values = where.checkpoint_ns, names.blob(where.checkpoint_ns), checkpoint["channel_values"]
+    ns, prefix, values = address.checkpoint_ns, names.blob(address.checkpoint_ns), checkpoint["channel_values"]
     table = version_table(checkpoint, new_versions, prefix)
     _check_table(context, checkpoint, table, len(prefix))
     flags = table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags
@@ -190,9 +192,9 @@ def encoded(
     retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
 
     last_names, last_checkpoint = known.versions.get((ns, None)), known.checkpoints.get(ns)
-    # Without a parent the thread has nothing yet, most likely.
-    knows_all = sends_all or not where.checkpoint_id or last_names is not None
-    # A Send shares chunks with other channels and with the pending write that it was. No tag says that these are stored.
+    # A thread without a parent checkpoint is most likely empty.
+    knows_all = sends_all or not address.checkpoint_id or last_names is not None
+    # A Send shares chunks with other channels and with the pending write that it was. No tag proves that these exist.
     has_sends = (ns, WRITTEN) in known.versions or (TASKS in new_versions and TASKS in values)
     shared = fields_in(known.versions) if has_sends else frozenset[bytes]()
     seen, chunks = dict[ChannelKey, Version | None](), dict[bytes, bytes]()
@@ -231,10 +233,10 @@ def encoded(
             is_known = is_known and unchanged.get(field, b"") is None
         of_checkpoint[field] = value
 
-    checkpoint_id = config.name(checkpoint["id"], "checkpoint id")
-    own, (merged, run) = config.of_thread(given), _metadata(context, given, metadata)
+    checkpoint_id = configs.name(checkpoint["id"], "checkpoint id")
+    own, (merged, run) = configs.of_thread(config), _metadata(context, config, metadata)
     entries = pack([field[len(prefix) :] for field in retained.values()])
-    header = headers.encode(context, where.checkpoint_id, run, checkpoint, merged, table, entries)
+    header = headers.encode(context, address.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
     packed = list(chunks.values())
     if context.compression is not None:
@@ -249,12 +251,12 @@ def encoded(
 
 
 def _metadata(
-    context: Context, given: RunnableConfig, metadata: CheckpointMetadata
+    context: Context, config: RunnableConfig, metadata: CheckpointMetadata
 ) -> tuple[CheckpointMetadata, bytes]:
-    """Return the metadata to store, and the run's member of the index, or nothing."""
-    merged = get_checkpoint_metadata(given, metadata)
-    for key in config.OURS:
-        merged.pop(key, None)  # type: ignore[misc]  # which is about the thread; LangGraph takes texts along
+    """Return the metadata to store, and the run's member of the index or an empty one."""
+    merged = get_checkpoint_metadata(config, metadata)
+    for key in configs.OURS:
+        merged.pop(key, None)  # type: ignore[misc]  # it is about the thread, but LangGraph merges all strings
     run_id = merged.get("run_id")
     run = b"" if run_id is None else names.run(str(run_id))
     limits.check_names(context.limits, [run], "a run")
@@ -264,8 +266,8 @@ def _metadata(
 def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -> Iterable[bytes]:
     """Return the chunks of a value that the server may lack.
 
-    If this process knows nothing of a thread that has checkpoints, another process wrote them. Then the guess is that the
-    value has grown by its last chunk. The lists are sent too, so that one answer names all that the server lacks.
+    If this process knows nothing of a thread that has checkpoints, another process wrote them. Then the client guesses
+    that the value has grown by its last chunk. It sends the lists too, so one answer names all that the server lacks.
     """
     if before or knows_all:
         return [field for field in stored.new if field not in before]
@@ -286,7 +288,7 @@ def _history(context: Context, own: bytes) -> bytes:
 
 
 def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:
-    """Return the fields of values that have another version than the checkpoint says."""
+    """Return the fields of values whose version differs from the checkpoint's."""
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     return {
         channel: prefix + names.entry(channel, version)
@@ -296,10 +298,10 @@ def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: byt
 
 
 def _check_table(context: Context, checkpoint: Checkpoint, table: VersionTable, prefix: int) -> None:
-    """Check the number of channels, their names and those of nodes, and the versions.
+    """Check the number of channels, the names of channels and nodes, and the versions.
 
     Raises:
-        LimitExceeded: There are too many, or one is too long.
+        LimitExceeded: There are too many channels, or a name or version is too long.
     """
     limits.check(context.limits, "channels", len(table.fields), "checkpoint {!r} has {} channels", checkpoint["id"])
     if len(table.names) > context.limits.name_bytes:
@@ -310,25 +312,25 @@ def _check_table(context: Context, checkpoint: Checkpoint, table: VersionTable, 
         limits.check_names(context.limits, unpack(table.tokens), "a version that a node has seen")
 
 
-def whole(context: Context, found: CheckpointTuple) -> list[Argument]:
+def whole(context: Context, saved: CheckpointTuple) -> list[Argument]:
     """Return the arguments of `lua/checkpoint/put.lua` for a checkpoint with all its values."""
-    where = config.address(found.config)
-    given = found.parent_config or config.to_config(where.thread_id, where.checkpoint_ns, "")
-    values, channel_versions = found.checkpoint["channel_values"], found.checkpoint["channel_versions"]
+    address = configs.address(saved.config)
+    config = saved.parent_config or configs.to_config(address.thread_id, address.checkpoint_ns, "")
+    values, channel_versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
     new = {channel: version for channel, version in channel_versions.items() if channel in values}
-    parent = where._replace(checkpoint_id=config.checkpoint_id(given))
+    parent = address._replace(checkpoint_id=configs.checkpoint_id(config))
     return encoded(
-        context, parent, given, found.checkpoint, found.metadata, new, sends_all=True, is_limited=False
+        context, parent, config, saved.checkpoint, saved.metadata, new, sends_all=True, is_limited=False
     ).arguments
 
 
-def check_names(context: Context, where: Address) -> None:
+def check_names(context: Context, address: Address) -> None:
     """Check the names of a thread, a namespace, and a parent or a checkpoint.
 
     Raises:
         LimitExceeded: A name is too long.
     """
-    thread, ns, checkpoint_id = where
+    thread, ns, checkpoint_id = address
     if 4 * max(len(thread), len(ns), len(checkpoint_id or "")) > context.limits.name_bytes:
         limits.check_name(context.limits, thread, "a thread")
         limits.check_name(context.limits, ns, "a namespace")
@@ -336,71 +338,72 @@ def check_names(context: Context, where: Address) -> None:
 
 
 def put_writes(
-    context: Context, given: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
+    context: Context, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Operation[None]:
     """Store the pending writes of a task."""
-    where = address_of_writes(given)
+    address = address_of_writes(config)
     if writes:
-        writer = writer_of(context, where.thread_id, config.of_thread(given).owner)
-        by = Variant(scripts.PUT_WRITES, context.keyspace.keys(where.thread_id), writer)
-        yield from store_writes(context, where, given, writes, task_id, task_path, by)
+        writer = writer_of(context, address.thread_id, configs.of_thread(config).owner)
+        by = Variant(scripts.PUT_WRITES, context.keyspace.keys(address.thread_id), writer)
+        yield from store_writes(context, address, config, writes, task_id, task_path, by)
 
 
-def address_of_writes(given: RunnableConfig) -> Address:
+def address_of_writes(config: RunnableConfig) -> Address:
     """Return the checkpoint of a task's writes.
 
     Raises:
-        TypeError, ValueError: The config names none, or what else it says makes no sense.
+        TypeError, ValueError: The config names no checkpoint, or has another wrong entry.
     """
-    where = config.address(given)
-    if not where.checkpoint_id:
+    address = configs.address(config)
+    if not address.checkpoint_id:
         raise ValueError(
-            'config["configurable"] has no "checkpoint_id": pass the config of the checkpoint that the pending writes belong to'
+            'config["configurable"] has no "checkpoint_id": '
+            "pass the config of the checkpoint that the pending writes belong to"
         )
-    config.of_thread(given)  # checks also what only the next put takes
-    return where
+    configs.of_thread(config)  # checks also settings that only the next put uses
+    return address
 
 
 def store_writes(
     context: Context,
-    where: Address,
-    given: RunnableConfig,
+    address: Address,
+    config: RunnableConfig,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
     task_path: str,
     by: Variant,
 ) -> Operation[bool]:
-    """Store a list of pending writes that is not empty. The result is that of `store`."""
-    check_names(context, where)
+    """Store a non-empty list of pending writes. The result is that of `store`."""
+    check_names(context, address)
     limits.check_name(context.limits, task_id, "a task")
     chunks: dict[bytes, bytes] = {}
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
-    member = names.task(where.checkpoint_ns, where.checkpoint_id or "", task_id)
+    member = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id)
     arguments: list[Argument] = [member, b"".join(regular), len(regular)]
-    arguments += (default_ttl(context), config.of_thread(given).ttl or b"")
+    arguments += (default_ttl(context), configs.of_thread(config).ttl or b"")
     for index, record in special.items():
         arguments += (index, record)
-    keys = context.keyspace.keys(where.thread_id)
+    keys = context.keyspace.keys(address.thread_id)
     if not chunks:
         return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
     stored = fields_in(context.chunk_cache.of(keys.data_key).versions)
     while isinstance(missing := (yield by.call([*arguments, *_packed(chunks, stored)])), list):
-        with decoding("what put_writes lacks of thread {!r}", where.thread_id):
+        with decoding("what put_writes lacks of thread {!r}", address.thread_id):
             if not stored:
                 raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
         context.chunk_cache.forget(keys.data_key)
         stored = frozenset()
     if missing == PutReply.REFUSED:
         return False
-    # The put that follows need not send them.
-    key = where.checkpoint_ns, WRITTEN
+    # The next put need not send these chunks.
+    key = address.checkpoint_ns, WRITTEN
     last = context.chunk_cache.of(keys.data_key).versions.get(key)
     context.chunk_cache.remember(keys.data_key, {key: written_version(chunks, last)})
     return True
 
 
 def _packed(chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
-    """Return the chunks as `lua/checkpoint/put_writes.lua` takes them, without those that should be stored."""
+    """Return the chunks as `lua/checkpoint/put_writes.lua` takes them, except those that the server should have."""
     pairs: list[Argument] = []
     for field, chunk in chunks.items():
         if field not in stored:
