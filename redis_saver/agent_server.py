@@ -1,4 +1,6 @@
-"""A checkpointer and a store for LangGraph's Agent Server (`langgraph dev`, `langgraph up`, self-hosted), set by the environment.
+"""A checkpointer and a store for LangGraph's Agent Server (`langgraph dev`, `langgraph up`, self-hosted).
+
+The environment has their settings.
 
 Name them in `langgraph.json` by their dotted paths, and have the package in the server's environment:
 
@@ -10,23 +12,29 @@ Name them in `langgraph.json` by their dotted paths, and have the package in the
 
 The server reads `module.name` for what is installed and `./file.py:name` for a file; it does not find `module:name`.
 
-    REDIS_URL                          the server to keep both on, in any form of `RedisSaver.from_conn_string`; required
-    REDIS_SAVER_PREFIX                 the beginning of all keys; by default the saver's
-    REDIS_SAVER_TTL                    how long after its last write a thread expires, such as 7d or 90m; by default never
+    REDIS_URL                          the server to keep both on, in any form of `RedisSaver.from_conn_string`;
+    required REDIS_SAVER_PREFIX                 the beginning of all keys; by default the saver's
+    REDIS_SAVER_TTL                    how long after its last write a thread expires, such as 7d or 90m; by default
+    never
     REDIS_SAVER_REFRESH_ON_READ        true: reading a thread moves its deadline too; by default false
-    REDIS_SAVER_KEEP_LAST              keep the newest so many checkpoints of each namespace, such as 100; by default all
-    REDIS_SAVER_OWNERSHIP              run: a run owns its thread from when it first reads it, so what an older run still writes is refused; by
+    REDIS_SAVER_KEEP_LAST              keep the newest so many checkpoints of each namespace, such as 100; by default
+    all
+    REDIS_SAVER_OWNERSHIP              run: a run owns its thread from when it first reads it, so what an older run
+    still writes is refused; by
                                        default nobody owns threads
-    REDIS_SAVER_STORE_TTL              how long after it was last put, or read, an item of the store expires; by default never
-    REDIS_SAVER_STORE_REFRESH_ON_READ  false: reading an item does not move its deadline; by default true, as in LangGraph's stores
-    REDIS_SAVER_STORE_EMBED            the model that embeds items, such as openai:text-embedding-3-small (extra `vectors`, and LangChain
+    REDIS_SAVER_STORE_TTL              how long after it was last put, or read, an item of the store expires; by default
+    never
+    REDIS_SAVER_STORE_REFRESH_ON_READ  false: reading an item does not move its deadline; by default true, as in
+    LangGraph's stores REDIS_SAVER_STORE_EMBED            the model that embeds items, such as
+    openai:text-embedding-3-small (extra `vectors`, and LangChain
                                        with the model's package); by default none, so searches have no `query`
     REDIS_SAVER_STORE_DIMS             how many dimensions its vectors have, such as 1536; required with it
-    REDIS_SAVER_STORE_FIELDS           which fields of items are embedded, such as text,meta.title; by default all of an item
+    REDIS_SAVER_STORE_FIELDS           which fields of items are embedded, such as text,meta.title; by default all of an
+    item
     LANGGRAPH_AES_KEY                  16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
 
-A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So are
-`checkpointer.ttl` and `store.ttl` in `langgraph.json`, which the server reads for savers and stores of its own.)
+A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So
+are `checkpointer.ttl` and `store.ttl` in `langgraph.json`, which the server reads for savers and stores of its own.)
 """
 
 from __future__ import annotations
@@ -77,7 +85,8 @@ async def store() -> AsyncIterator[AsyncRedisStore]:
 
     Raises:
         ValueError: A variable is missing or makes no sense; the message says which and why.
-        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed; or REDIS_SAVER_STORE_EMBED, and what it needs is not.
+        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed; or REDIS_SAVER_STORE_EMBED, and what
+            it needs is not.
         UnsupportedServer: The server lacks what the store needs.
     """
     settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER_STORE", refreshes=True), "index": _index(), **_shared()}
@@ -89,8 +98,9 @@ async def store() -> AsyncIterator[AsyncRedisStore]:
 class SaverOfRuns(AsyncRedisSaver):
     """An `AsyncRedisSaver` whose runs own their threads: each from its first read on, until the next run begins.
 
-    A run is what the server names by `run_id`. One that was thought dead, and goes on after the next has begun, is refused (`NotOwner`). A call
-    without a `run_id`, such as an update of the state over HTTP, is let through. Cost: one round trip more at the first read of a run.
+    A run is what the server names by `run_id`. One that was thought dead, and goes on after the next has begun, is
+    refused (`NotOwner`). A call without a `run_id`, such as an update of the state over HTTP, is let through. Cost: one
+    round trip more at the first read of a run.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -127,13 +137,15 @@ class SaverOfRuns(AsyncRedisSaver):
 
 
 _MAX_RUNS = 10_000
-"""Of so many runs a process knows that they have begun. One that it has forgotten takes its thread anew when it reads it."""
+"""Of so many runs a process knows that they have begun. One that it has forgotten takes its thread anew when it reads
+it."""
 
 
 def _run_of(config: RunnableConfig) -> tuple[str, str] | None:
     """The run that a call belongs to, and which attempt at it; None: it belongs to none.
 
-    The server names the run in one of these places, by release and attempt. A later attempt may come back to a process that knows an earlier one.
+    The server names the run in one of these places, by release and attempt. A later attempt may come back to a process
+    that knows an earlier one.
     """
     metadata = config.get("metadata") or {}
     places = (config, metadata, configs.configurable(config))
@@ -152,7 +164,8 @@ def _kind() -> type[AsyncRedisSaver]:
 def _url() -> str:
     if not (url := os.environ.get("REDIS_URL")):
         raise ValueError(
-            "REDIS_URL is not set; it says where checkpoints and items are kept: set it to redis://[user:password@]host:port/0, in "
+            "REDIS_URL is not set; it says where checkpoints and items are kept: set it to "
+            "redis://[user:password@]host:port/0, in "
             'the server\'s environment, or by "env" in langgraph.json'
         )
     return url
@@ -168,8 +181,9 @@ def _shared() -> dict[str, Any]:
 def _pass_histories_on() -> None:
     """Have Agent Server's adapter ask the saver for the histories of `DeltaChannel`s, where it does not by itself.
 
-    The adapter of langgraph-api 0.16 inherits LangGraph's default, which reads one ancestor a round trip, back to the last snapshot: in a long
-    thread hundreds at the start of each run. All other calls it passes on. An adapter that has its own method, or is not what is known here, is left alone.
+    The adapter of langgraph-api 0.16 inherits LangGraph's default, which reads one ancestor a round trip, back to the
+    last snapshot: in a long thread hundreds at the start of each run. All other calls it passes on. An adapter that has
+    its own method, or is not what is known here, is left alone.
     """
     adapter: Any = getattr(sys.modules.get("langgraph_api._checkpointer._adapter"), "_CustomCheckpointerAdapter", None)
     default = BaseCheckpointSaver.aget_delta_channel_history
@@ -209,7 +223,8 @@ def _index() -> RedisIndexConfig | None:
     if embed is None:
         if dims is not None or fields is not None:
             raise ValueError(
-                "REDIS_SAVER_STORE_EMBED is not set, and REDIS_SAVER_STORE_DIMS or REDIS_SAVER_STORE_FIELDS is: name the model, such as "
+                "REDIS_SAVER_STORE_EMBED is not set, and REDIS_SAVER_STORE_DIMS or REDIS_SAVER_STORE_FIELDS is: name "
+                "the model, such as "
                 "openai:text-embedding-3-small, or leave all three out"
             )
         return None

@@ -13,11 +13,11 @@
     ├── ThreadNotFound           the named thread does not exist                                  (also a LookupError)
     ├── ThreadBusy               others wrote or flushed the thread all the time
     ├── NotOwner                 somebody else owns the thread; nothing was written
-    ├── StaleParent              the parent of a checkpoint is not the newest any more, and forks are refused; nothing was written
-    ├── StoreBusy                others emptied a namespace, time and again, while it was announced or read; nothing was written
+    ├── StaleParent              a checkpoint's parent is not the newest, and forks are refused; nothing was written
+    ├── StoreBusy                others emptied a namespace again and again meanwhile; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
-    ├── ClusterMoving            a slot of a cluster was not served for `cluster_timeout` seconds  (also redis-py's ConnectionError)
+    ├── ClusterMoving            a slot was not served for `cluster_timeout` seconds    (also redis-py's ConnectionError)
     ├── UnsupportedServer        the server is too old, or lacks the module that an option needs
     ├── IndexNotBuilt            the server's index of vectors is not there, or some items are not in it
     ├── EndpointError            the source or target of a migration cannot be opened, or fails
@@ -25,11 +25,11 @@
     ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive as it was
     ├── ItemMigrationError       an item of a store cannot be stored as it is
     ├── Closed                   the saver, store or cache was closed in this process              (also a RuntimeError)
-    ├── CalledOnEventLoop        a synchronous call would block its own event loop  (also an asyncio.InvalidStateError and a RuntimeError)
+    ├── CalledOnEventLoop        a synchronous call would block its own event loop   (also an asyncio.InvalidStateError)
     ├── LoopEnded                an event loop ended before it answered a call                    (also a RuntimeError)
     └── ForkMissed               this process was forked in C, without Python's fork hooks        (also a RuntimeError)
 
-    BacklogWarning               a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning, not raised)
+    BacklogWarning               a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning)
 
 Arguments that make no sense raise the built-in `ValueError` or `TypeError`, before anything is sent.
 """
@@ -103,20 +103,25 @@ class PlainValueRefused(DecodeError):
 
 
 class NotEncrypted(ValueError):
-    """The reason why a plain value was refused. `decoding` adds where the value is, and makes it a `PlainValueRefused`."""
+    """The reason why a plain value was refused.
+
+    `decoding` adds where the value is, and makes it a `PlainValueRefused`.
+    """
 
 
 class StoreDamaged(RedisSaverError):
     """A key of a store is missing or unreadable: it was evicted, deleted by hand, or overwritten.
 
-    The message names it: a key of a partition (its items are not answered in part), or of the directory of all partitions. What is left is not changed.
+    The message names it: a key of a partition (its items are not answered in part), or of the directory of all
+    partitions. What is left is not changed.
     """
 
 
 class Conflict(RedisSaverError):
     """An item has another version than the caller of `put(..., if_version=...)` expects. Nothing was written.
 
-    One exception: the client sent the put twice after a lost reply, and the server has forgotten the first one (`docs/store.md`).
+    One exception: the client sent the put twice after a lost reply, and the server has forgotten the first one
+    (`docs/store.md`).
     """
 
     def __init__(self, message: str, version: int) -> None:
@@ -130,7 +135,10 @@ class Conflict(RedisSaverError):
 
 
 class UnsupportedFormat(RedisSaverError):
-    """A newer release of this package stored the thread, in a format that this one does not know. Nothing was changed. Upgrade this process."""
+    """A newer release of this package stored the thread, in a format that this one does not know.
+
+    Nothing was changed. Upgrade this process.
+    """
 
 
 class KeyConflict(RedisSaverError):
@@ -149,7 +157,10 @@ class LimitExceeded(RedisSaverError, ValueError):
 
 
 class NotOwner(RedisSaverError):
-    """Somebody else owns the thread (`own`), or nobody does any more by the token that was given. Nothing was written."""
+    """Somebody else owns the thread (`own`), or nobody does any more by the token that was given.
+
+    Nothing was written.
+    """
 
     def __init__(self, message: str, by: str = "", since: datetime | None = None) -> None:
         """Say who owns it."""
@@ -164,7 +175,10 @@ class NotOwner(RedisSaverError):
 
 
 class StaleParent(RedisSaverError):
-    """Another run has written a newer checkpoint than the parent of this one, and `on_fork="raise"`. Nothing was written."""
+    """Another run has written a newer checkpoint than the parent of this one, and `on_fork="raise"`.
+
+    Nothing was written.
+    """
 
 
 class ThreadNotFound(RedisSaverError, LookupError):
@@ -176,35 +190,59 @@ class ThreadBusy(RedisSaverError):
 
 
 class StoreBusy(RedisSaverError):
-    """The items of a namespace could not be announced in the directory of the store, or read, in many attempts, as others emptied it each time. Nothing was written."""
+    """The items of a namespace could not be announced in the store's directory, or read, in many attempts.
+
+    Others emptied it each time. Nothing was written.
+    """
 
 
 class BacklogFull(RedisSaverError):
-    """The backlog of a write-behind `TieredSaver` is at `max_backlog`, and stayed there for `backlog_timeout` seconds. Nothing was written."""
+    """The backlog of a write-behind `TieredSaver` is at `max_backlog`, and stayed there for `backlog_timeout` seconds.
+
+    Nothing was written.
+    """
 
 
 class BacklogWarning(RuntimeWarning):
-    """A `with` over a write-behind `TieredSaver` ended before cold had everything. What it lacks stays in Redis until another flusher brings it to cold."""
+    """A `with` over a write-behind `TieredSaver` ended before cold had everything.
+
+    What it lacks stays in Redis until another flusher brings it to cold.
+    """
 
 
 class ReplicationTimeout(RedisSaverError):
-    """Something was written, but too few replicas had it in time. The primary has it; it is lost if the primary is lost first. Writing it again is safe."""
+    """Something was written, but too few replicas had it in time.
+
+    The primary has it; it is lost if the primary is lost first. Writing it again is safe.
+    """
 
 
 class ClusterMoving(RedisSaverError, redis.ConnectionError):
-    """A slot of a cluster was not served for as long as the saver tries: it is being moved, or its primary is lost. Calling again is safe."""
+    """A slot of a cluster was not served for as long as the saver tries: it is being moved, or its primary is lost.
+
+    Calling again is safe.
+    """
 
 
 class UnsupportedServer(RedisSaverError):
-    """The server is older than Redis 6.2, or Valkey 7.2; or it lacks the module that `search="server"` of a store needs."""
+    """The server is older than Redis 6.2, or Valkey 7.2.
+
+    Or it lacks the module that `search="server"` of a store needs.
+    """
 
 
 class IndexNotBuilt(RedisSaverError):
-    """A search by the server's own index of vectors, which is not there, or in which some items are not. `setup()` or `build_index()` changes that."""
+    """A search by the server's own index of vectors, which is not there, or in which some items are not.
+
+    `setup()` or `build_index()` changes that.
+    """
 
 
 class EndpointError(RedisSaverError):
-    """The source or target of a migration cannot be opened, or fails. The migration ends. If it is run again it goes on from there."""
+    """The source or target of a migration cannot be opened, or fails.
+
+    The migration ends. If it is run again it goes on from there.
+    """
 
 
 class FileDamaged(EndpointError, ValueError):
@@ -212,7 +250,10 @@ class FileDamaged(EndpointError, ValueError):
 
 
 class ThreadMigrationError(RedisSaverError):
-    """The source cannot read a thread, or the target cannot store it, or it is not the same there. Other threads are moved all the same."""
+    """The source cannot read a thread, or the target cannot store it, or it is not the same there.
+
+    Other threads are moved all the same.
+    """
 
 
 class ItemMigrationError(RedisSaverError):
@@ -220,7 +261,10 @@ class ItemMigrationError(RedisSaverError):
 
 
 class Closed(RedisSaverError, RuntimeError):
-    """The saver, store or cache was closed in this process: its `with` has ended, or it was closed. Nothing was sent."""
+    """The saver, store or cache was closed in this process: its `with` has ended, or it was closed.
+
+    Nothing was sent.
+    """
 
 
 class CalledOnEventLoop(RedisSaverError, asyncio.InvalidStateError, RuntimeError):
@@ -228,11 +272,17 @@ class CalledOnEventLoop(RedisSaverError, asyncio.InvalidStateError, RuntimeError
 
 
 class LoopEnded(RedisSaverError, RuntimeError):
-    """The event loop that a call needs has ended, and what is bound to that loop cannot be used on another one. Calling again is safe."""
+    """The event loop that a call needs has ended, and what is bound to that loop cannot be used on another one.
+
+    Calling again is safe.
+    """
 
 
 class ForkMissed(RedisSaverError, RuntimeError):
-    """The process was forked by a program that does not call Python's fork hooks, and used a saver of the parent. Nothing was sent."""
+    """The process was forked by a program that does not call Python's fork hooks, and used a saver of the parent.
+
+    Nothing was sent.
+    """
 
 
 def closed(what: str) -> Closed:
@@ -242,7 +292,8 @@ def closed(what: str) -> Closed:
         what: Its kind and its server.
     """
     return Closed(
-        f"{what} was closed in this process: its `with` has ended, or close() was called. Nothing was sent. Keep the block "
+        f"{what} was closed in this process: its `with` has ended, or close() was called. Nothing was sent. Keep the "
+        "block "
         "open for as long as it is used"
     )
 
@@ -250,17 +301,21 @@ def closed(what: str) -> Closed:
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "DAMAGED": (
         ThreadDamaged,
-        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or give the "
+        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or "
+        "give the "
         "thread up with delete_thread(); to prevent eviction, run the server with maxmemory-policy noeviction",
     ),
     "PARTITION": (
         StoreDamaged,
-        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or give all items of the "
-        "partition up with delete_namespace(), of its first two labels; to prevent eviction, run the server with maxmemory-policy noeviction",
+        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or "
+        "give all items of the "
+        "partition up with delete_namespace(), of its first two labels; to prevent eviction, run the server with "
+        "maxmemory-policy noeviction",
     ),
     "DIRECTORY": (
         StoreDamaged,
-        "they were evicted, or another program removed them. Nothing was changed. The items are still there: rebuild_directory() finds "
+        "they were evicted, or another program removed them. Nothing was changed. The items are still there: "
+        "rebuild_directory() finds "
         "them again; to prevent eviction, run the server with maxmemory-policy noeviction",
     ),
     "KEYCONFLICT": (
@@ -273,7 +328,8 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     ),
     "STALEPARENT": (
         StaleParent,
-        "Nothing was written. Another run wrote the thread meanwhile: read the thread again, and run on what it has now. own() keeps two runs apart",
+        "Nothing was written. Another run wrote the thread meanwhile: read the thread again, and run on what it has "
+        "now. own() keeps two runs apart",
     ),
     "UNSUPPORTED": (
         UnsupportedFormat,
@@ -286,7 +342,8 @@ _STOPPED_REMEDY = (
 )
 _IN_SCRIPT = re.compile(r"@user_script: ?\d+: -(READONLY|OOM) (.*)$", re.DOTALL)
 _STOPPED = re.compile(
-    r"""(?:user_script|\[string "[^"\n]*"\]):\d+: (attempt to [^\n]*|bad argument [^\n]*|table index is [^\n]*|'for' [^\n]*)"""
+    r"""(?:user_script|\[string "[^"\n]*"\]):\d+: """
+    r"""(attempt to [^\n]*|bad argument [^\n]*|table index is [^\n]*|'for' [^\n]*)"""
 )
 """What Lua says, on any of the servers, if a script meets something that no saver stores."""
 _CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
@@ -298,8 +355,9 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
     Args:
         reply: The error that the client raised.
         keys: The keys that the script was called with.
-        exceptions: The module of the client's own exceptions. Redis 6.2 wraps an error that the server raises inside a script in another error; here
-            it becomes the one that newer servers answer. (What an owner calls itself may look like one.)
+        exceptions: The module of the client's own exceptions. Redis 6.2 wraps an error that the server raises inside a
+            script in another error; here it becomes the one that newer servers answer. (What an owner calls itself may
+            look like one.)
     """
     if not str(reply).startswith("NOTOWNER ") and (match := _IN_SCRIPT.search(str(reply))) is not None:
         kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
@@ -343,7 +401,8 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
     remedy, where = _REMEDIES["NOTOWNER"][1], _named([key])
     if not (since.isdecimal() and 0 < int(since) < 10**16):
         return NotOwner(
-            f"nobody owns the thread by this token any more (in {where}): it was given back, the thread was deleted, or the key was lost. Nothing was "
+            f"nobody owns the thread by this token any more (in {where}): it was given back, the thread was deleted, "
+            "or the key was lost. Nothing was "
             "written. Take the thread again with own()"
         )
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
@@ -364,7 +423,9 @@ def others_wait(key: bytes) -> NotOwner:
 
 
 class _Wrapping:
-    """Turns whatever a serializer raises into one of our errors, which says where it happened. The cause stays attached.
+    """Turns whatever a serializer raises into one of our errors, which says where it happened.
+
+    The cause stays attached.
 
     Users bring serializers of any kind, which may raise anything. So their errors cannot be listed here.
     """
@@ -401,14 +462,18 @@ def decoding(what: str, *named: object, remedy: str = _DECODING_REMEDY) -> _Wrap
 
 def decoding_item(what: str, *named: object) -> _Wrapping:
     """`decoding` for the value of an item of a store."""
-    remedy = "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or delete() the item."
+    remedy = (
+        "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or delete() the "
+        "item."
+    )
     return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
 
 
 def reading_store(key: bytes) -> _Wrapping:
     """A context in which an error means: what a key of a store holds cannot be read."""
     remedy = (
-        "Another program overwrote it. Nothing was changed. Give the partition up with delete_namespace(), of its first two labels; the directory is made anew "
+        "Another program overwrote it. Nothing was changed. Give the partition up with delete_namespace(), of its "
+        "first two labels; the directory is made anew "
         "by rebuild_directory()"
     )
     return _Wrapping(StoreDamaged, "what {!r} holds is not what redis_saver stores", (key,), remedy)
@@ -422,7 +487,8 @@ def moving(what: str, *named: object) -> _Wrapping:
 def encoding(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: the value of `what`, as in `decoding`, cannot be encoded."""
     remedy = (
-        "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one; or store a copy, if "
+        "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one; "
+        "or store a copy, if "
         "another OS thread was changing the value."
     )
     return _Wrapping(EncodeError, "cannot encode " + what, named, remedy)

@@ -1,8 +1,8 @@
 """Connections to the primary that sentinels name: each time one connects, it asks the sentinels anew.
 
-redis-py's own connection asks when a call takes it from the pool. Where it connects again to repeat a call it goes back to the address that it had
-(redis-py 6 to 8.1; https://github.com/redis/redis-py/issues/3874). A primary that was stopped, and came back after a failover, then acknowledges writes that are lost
-when the sentinels make a replica of it.
+redis-py's own connection asks when a call takes it from the pool. Where it connects again to repeat a call it goes back
+to the address that it had (redis-py 6 to 8.1; https://github.com/redis/redis-py/issues/3874). A primary that was
+stopped, and came back after a failover, then acknowledges writes that are lost when the sentinels make a replica of it.
 
 A URL `redis+sentinel://` uses these classes. For a client of your own, pass one of them on:
 `sentinel.master_for("service", connection_class=redis_saver.sentinels.PrimaryConnection)`.

@@ -74,7 +74,8 @@ class Batcher:
                     await self.client.initialize()
                     self._opened = True
                 except self.link.passing as error:
-                    # If no node can be reached, redis-py raises a RedisClusterException because of the last one's error.
+                    # If no node can be reached, redis-py raises a RedisClusterException because of the last one's
+                    # error.
                     cause = error if isinstance(error, unreachable) else error.__cause__
                     if not isinstance(cause, unreachable):
                         raise

@@ -39,7 +39,8 @@ OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 
 UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
-"""Seconds that a client from a URL waits to connect and for each reply, unless the URL says otherwise. (redis-py before 8 waits for ever.)"""
+"""Seconds that a client from a URL waits to connect and for each reply, unless the URL says otherwise. (redis-py before
+8 waits for ever.)"""
 _UNKNOWN = re.compile(r"(?:unexpected keyword argument|has no option) '(\w+)'")
 _MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}
@@ -138,7 +139,10 @@ def _with_tls(parsed: Url) -> str:
 
 
 def _retry(asynchronous: bool, times: int = 3) -> Any:
-    """By default three more tries, within about 0.15 seconds, as any call may be repeated. redis-py's `from_url` makes none."""
+    """By default three more tries, within about 0.15 seconds, as any call may be repeated.
+
+    redis-py's `from_url` makes none.
+    """
     kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
@@ -189,8 +193,9 @@ def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) 
 def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
     """Settings of a cluster's client that suit a saver, which repeats requests itself (`link.Tries`).
 
-    By default redis-py makes up to ten tries, each of which may wait for a node that does not answer. Here it makes two. Also by default its asyncio client
-    closes all connections, those in use too, after every fifth MOVED, to learn all slots anew. Here it learns only the slot that the MOVED names.
+    By default redis-py makes up to ten tries, each of which may wait for a node that does not answer. Here it makes
+    two. Also by default its asyncio client closes all connections, those in use too, after every fifth MOVED, to learn
+    all slots anew. Here it learns only the slot that the MOVED names.
     """
     if _MAJOR >= 6:
         return {"retry": _retry(asynchronous, 1), "reinitialize_steps": 0}
@@ -206,7 +211,8 @@ def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
         default = inspect.signature(redis.SSLConnection.__init__).parameters["ssl_check_hostname"].default
         if settings.pop("ssl_check_hostname") and not default:
             raise TypeError(
-                f"redis-py {redis.__version__} cannot check the host names of a cluster: take 6.2 or newer, or AsyncRedisSaver; "
+                f"redis-py {redis.__version__} cannot check the host names of a cluster: take 6.2 or newer, or "
+                "AsyncRedisSaver; "
                 "or add ssl_check_hostname=false"
             )
     if unknown := [name for name in settings if name not in known]:
@@ -235,7 +241,9 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
 
 
 def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
-    """Refuse what is no client, or one of the other flavour (blocking, asyncio). The `taker` is what it is for: a Saver, a Store or a Cache.
+    """Refuse what is no client, or one of the other flavour (blocking, asyncio).
+
+    The `taker` is what it is for: a Saver, a Store or a Cache.
 
     Raises:
         TypeError: The message says what to pass instead.
@@ -290,7 +298,8 @@ def check_version(hello: Any) -> None:
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
         raise UnsupportedServer(
-            f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer: upgrade the server"
+            f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer: upgrade "
+            "the server"
         )
 
 
@@ -353,7 +362,10 @@ def on_node(client: Any, node: Any) -> Iterator[Any]:
 
 
 def most_connections(client: Any, node: Any) -> int:
-    """How many connections to a node an asyncio client opens before it refuses calls. A client that lets calls wait has no limit."""
+    """How many connections to a node an asyncio client opens before it refuses calls.
+
+    A client that lets calls wait has no limit.
+    """
     pool = client.connection_pool if node is None and not is_cluster(client) else node
     return UNLIMITED if hasattr(pool, "timeout") else getattr(pool, "max_connections", UNLIMITED)
 
@@ -429,8 +441,10 @@ def _database(options: Mapping[str, Any]) -> str:
 
 # -- TLS connections that say so if the server answers without TLS
 #
-# A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the handshake
-# times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask the server
+# A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the
+# handshake
+# times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask the
+# server
 # `PING` in plain text.
 
 _FAILURES = (TimeoutError, asyncio.TimeoutError, ssl.SSLError)

@@ -1,7 +1,8 @@
 """Calls between event loops: the background loop of this package, and what happens when a loop ends.
 
-The background loop serves callers that have no loop of their own, or one that ends soon. It runs on an OS thread of its own, from when it is first needed to the end of
-the process. So nobody who waits for it waits for a loop that somebody else may end. All savers of a process share it.
+The background loop serves callers that have no loop of their own, or one that ends soon. It runs on an OS thread of its
+own, from when it is first needed to the end of the process. So nobody who waits for it waits for a loop that somebody
+else may end. All savers of a process share it.
 """
 
 from __future__ import annotations
@@ -121,7 +122,8 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
     if running() is not None:
         coroutine.close()
         raise CalledOnEventLoop(
-            "a synchronous method of an async saver or store was called inside of a running event loop, which it would block. "
+            "a synchronous method of an async saver or store was called inside of a running event loop, which it would "
+            "block. "
             "Await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
             "worker thread (asyncio.to_thread)"
         )
@@ -195,7 +197,8 @@ def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> No
 
 def _ended() -> LoopEnded:
     return LoopEnded(
-        "the event loop that a call was sent to ended before it answered. Calling again is safe. Use what is bound to a loop (for example an asyncio cold "
+        "the event loop that a call was sent to ended before it answered. Calling again is safe. Use what is bound to "
+        "a loop (for example an asyncio cold "
         "saver) only while that loop runs"
     )
 
@@ -203,10 +206,11 @@ def _ended() -> LoopEnded:
 class Ending:
     """An action that is awaited at the end of the running loop; or before, by `now`.
 
-    At the end of a loop, asyncio closes asynchronous generators that are not exhausted (`loop.shutdown_asyncgens`, which `asyncio.run` calls), and that runs the
-    action. If a loop is closed without that, the action is not run.
+    At the end of a loop, asyncio closes asynchronous generators that are not exhausted (`loop.shutdown_asyncgens`,
+    which `asyncio.run` calls), and that runs the action. If a loop is closed without that, the action is not run.
 
-    Until then `_Background.endings` keeps it alive. Otherwise Python's garbage collector might run on another OS thread, and close connections halfway.
+    Until then `_Background.endings` keeps it alive. Otherwise Python's garbage collector might run on another OS
+    thread, and close connections halfway.
     """
 
     def __init__(self, act: Callable[[], Awaitable[None]]) -> None:

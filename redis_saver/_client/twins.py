@@ -1,7 +1,7 @@
 """Twins: a client with the settings of another, and with connections and locks of its own.
 
-They serve another event loop, and the child of a fork. In the child, OS threads that are gone may hold locks of the first client, so it is only read.
-What is read are attributes that redis-py 5.2 to 8 and valkey-py 6 have in common.
+They serve another event loop, and the child of a fork. In the child, OS threads that are gone may hold locks of the
+first client, so it is only read. What is read are attributes that redis-py 5.2 to 8 and valkey-py 6 have in common.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ def after_fork(client: Any) -> Any:
 
 
 def twin(client: Any) -> Any:
-    """A client of the same class with the same settings. It connects when it is first used, but a blocking cluster client looks for its nodes now.
+    """A client of the same class with the same settings.
+
+    It connects when it is first used, but a blocking cluster client looks for its nodes now.
 
     Raises:
         TypeError: The client's class takes other arguments than the client it is derived from.
@@ -49,8 +51,10 @@ def twin(client: Any) -> Any:
         return type(client)(connection_pool=_pool(client.connection_pool))
     except TypeError as error:
         raise TypeError(
-            f"client={type(client).__name__}: it is bound to another event loop, or to the process that this one was forked from, and the saver cannot make "
-            "another like it. Its class has to take connection_pool=, and the pool's class the arguments of redis-py's ConnectionPool. Or pass a URL to from_conn_string()"
+            f"client={type(client).__name__}: it is bound to another event loop, or to the process that this one was "
+            "forked from, and the saver cannot make "
+            "another like it. Its class has to take connection_pool=, and the pool's class the arguments of redis-py's "
+            "ConnectionPool. Or pass a URL to from_conn_string()"
         ) from error
 
 

@@ -1,4 +1,7 @@
-"""URLs of Redis: read strictly, so that no part of a password is taken for a host or an option; shown without secrets."""
+"""URLs of Redis.
+
+They are read strictly, so that no part of a password is taken for a host or an option. They are shown without secrets.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +12,20 @@ from urllib.parse import unquote, unquote_plus
 
 from redis_saver._common.display import MAX_NAME, printable, shown
 
-FORMS = "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or memory:// (valkey for redis, valkeys for rediss)"
+FORMS = (
+    "redis://, rediss://, unix://, redis+sentinel://, rediss+sentinel://, redis+cluster://, rediss+cluster:// or "
+    "memory:// (valkey for redis, valkeys for rediss)"
+)
 _TRANSPORTS = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
 """What a scheme begins with, and whether that is TLS."""
 _KINDS = ("", "+sentinel", "+cluster")
 SCHEMES = frozenset({"unix", *(transport + kind for transport in _TRANSPORTS for kind in _KINDS)})
 """Schemes of servers; `memory` is none."""
 _PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
-_REMEDY = "percent-encode what is not a letter or a digit in a user, a password and an option (/ is %2F, ? %3F, # %23, @ %40, & %26, % %25)"
+_REMEDY = (
+    "percent-encode what is not a letter or a digit in a user, a password and an option (/ is %2F, ? %3F, # %23, "
+    "@ %40, & %26, % %25)"
+)
 
 PATHS = ("sqlite", "inmem", "file")
 """Schemes of files and folders, whose path stands behind the colon."""
@@ -91,7 +100,9 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
 
 
 def check_postgres(url: str) -> None:
-    """Refuse a URL of Postgres in which libpq may take a part of a password for a host, a port or an option, and show it in an error.
+    """Refuse a URL of Postgres in which libpq may take a part of a password for a host, a port or an option.
+
+    libpq would show that part in an error.
 
     Raises:
         ValueError: It is such a URL. The message says what to write.
@@ -159,7 +170,10 @@ def is_path(place: str) -> bool:
 
 
 def without_login(url: str) -> str:
-    """A URL without user, password and options, for messages. Of a URL that makes no sense, only what cannot be a password, however it is read."""
+    """A URL without user, password and options, for messages.
+
+    Of a URL that makes no sense, only what cannot be a password, however it is read.
+    """
     if is_path(url):
         return printable(url)
     scheme, separator, rest = url.partition("://")
@@ -200,7 +214,10 @@ def without_password(text: str, url: str) -> str:
 
 
 def cause_of(error: Exception, url: str) -> Exception | None:
-    """The error, to be the cause of another one; None if its text, or that of its own causes, has a piece of the URL's password in it."""
+    """Return an error that may be the cause of another one.
+
+    Return None if its text, or that of one of its own causes, holds a piece of the URL's password.
+    """
     one: BaseException | None = error
     while one is not None:
         if without_password(str(one), url) != str(one):

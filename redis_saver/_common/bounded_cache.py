@@ -16,8 +16,8 @@ V = TypeVar("V")
 class BoundedCache(OrderedDict[K, V]):
     """Items under keys. Beyond a bound, the items stored longest ago go first; storing an item again renews it.
 
-    Read it as a dict: `get`, `[]` and `in` are one step in C, and OS threads need no lock for them. Write it with `store`,
-    `renew`, `forget` and `take` only. The child of a fork begins with an empty cache.
+    Read it as a dict: `get`, `[]` and `in` are one step in C, and OS threads need no lock for them. Write it with
+    `store`, `renew`, `forget` and `take` only. The child of a fork begins with an empty cache.
     """
 
     def __init__(self, max_items: int = sys.maxsize, max_bytes: int = sys.maxsize) -> None:

@@ -19,8 +19,8 @@ HISTORY_KEY = "thread_history"
 OWNER_KEY = "thread_owner"
 """The one with the token of who owns the thread, as `own` gives it."""
 NEWEST_KEY = "__redis_saver_newest"
-"""The one by which `get_tuple` tells the loop that it answered the newest checkpoint of the namespace, for savers that refuse forks. LangGraph hands it on to
-the loop's `put`, and leaves it out of metadata because of how it begins."""
+"""The one by which `get_tuple` tells the loop that it answered the newest checkpoint of the namespace, for savers that
+refuse forks. LangGraph hands it on to the loop's `put`, and leaves it out of metadata because of how it begins."""
 OURS = frozenset((TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY))
 """All keys that LangGraph does not know."""
 MAX_INT = 2**63 - 1
@@ -41,7 +41,8 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         """As messages say it."""
-        return f"checkpoint {shown(self.checkpoint_id)} of namespace {shown(self.checkpoint_ns)} of thread {shown(self.thread_id)}"
+        of = f"namespace {shown(self.checkpoint_ns)} of thread {shown(self.thread_id)}"
+        return f"checkpoint {shown(self.checkpoint_id)} of {of}"
 
 
 def configurable(config: RunnableConfig) -> Mapping[str, Any]:

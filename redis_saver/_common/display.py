@@ -1,7 +1,7 @@
 """Names, values and texts of other programs in errors, logs and the terminal: printable, and not too long.
 
-A user's name may hold a line break that forges a line of a log, an escape sequence that a terminal obeys, a mark that turns the direction
-of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped as Python escapes it.
+A user's name may hold a line break that forges a line of a log, an escape sequence that a terminal obeys, a mark that
+turns the direction of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped as Python escapes it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def kind_of(given: object) -> str:
-    """The class of what a caller passed. Its `repr` is not shown: that of a client (redis-py 6), or a URL, has a password in it."""
+    """The class of what a caller passed.
+
+    Its `repr` is not shown: that of a client (redis-py 6), or a URL, has a password in it.
+    """
     module = re.sub(r"^(redis_saver)\._.*", r"\1", type(given).__module__)  # where users find ours
     return f"a {module}.{type(given).__qualname__}".replace("builtins.", "")
 

@@ -1,15 +1,18 @@
 """Locks, loops and connections after a fork of the process: the child gets new ones.
 
-A child has the parent's memory, but only one OS thread. A lock that another OS thread held stays locked for ever, an event loop that another one ran
-stands still, and the parent uses the same connections. So every object with a lock, a loop or a connection registers here (`watch`). In the child its
-`after_fork` is called before anything else runs. From then on it makes new locks, loops and connections when it needs them.
+A child has the parent's memory, but only one OS thread. A lock that another OS thread held stays locked for ever, an
+event loop that another one ran stands still, and the parent uses the same connections. So every object with a lock, a
+loop or a connection registers here (`watch`). In the child its `after_fork` is called before anything else runs. From
+then on it makes new locks, loops and connections when it needs them.
 
-The child keeps what it inherited, untouched, until it ends. If Python collected an inherited asyncio connection, it would close it, and that would take
-the socket out of the parent's selector, which parent and child share (https://man7.org/linux/man-pages/man7/epoll.7.html).
+The child keeps what it inherited, untouched, until it ends. If Python collected an inherited asyncio connection, it
+would close it, and that would take the socket out of the parent's selector, which parent and child share
+(https://man7.org/linux/man-pages/man7/epoll.7.html).
 
-`os.fork`, and so `multiprocessing`, gunicorn and Celery, call what is registered by `os.register_at_fork`. A program that forks in C has to call
-`PyOS_BeforeFork` and `PyOS_AfterFork_Child`, as uWSGI does with `py-call-uwsgi-fork-hooks` and `enable-threads`. If it does not, calls that
-would wait for an OS thread of the parent, or use its connections, raise `ForkMissed`.
+`os.fork`, and so `multiprocessing`, gunicorn and Celery, call what is registered by `os.register_at_fork`. A program
+that forks in C has to call `PyOS_BeforeFork` and `PyOS_AfterFork_Child`, as uWSGI does with `py-call-uwsgi-fork-hooks`
+and `enable-threads`. If it does not, calls that would wait for an OS thread of the parent, or use its connections,
+raise `ForkMissed`.
 """
 
 from __future__ import annotations
@@ -31,7 +34,10 @@ class Forkable(Protocol):
     """An object that has to do something in the child of a fork."""
 
     def after_fork(self) -> None:
-        """Make this object usable in the child. No other OS thread runs yet. It must not connect, and must not start anything."""
+        """Make this object usable in the child.
+
+        No other OS thread runs yet. It must not connect, and must not start anything.
+        """
 
 
 generation: int = 0
@@ -52,7 +58,10 @@ def watch(thing: Forkable) -> None:
 
 
 def hold(lock: Any) -> None:
-    """Take this lock before each fork, and release it after. So in the child the data that it guards is whole, and no lost OS thread has the lock."""
+    """Take this lock before each fork, and release it after.
+
+    So in the child the data that it guards is whole, and no lost OS thread has the lock.
+    """
     key = id(lock)
     _guards[key] = weakref.ref(lock, lambda _: _guards.pop(key, None))
 
@@ -77,8 +86,10 @@ def check() -> None:
     """
     if os.getpid() != _process:
         raise ForkMissed(
-            f"process {os.getpid()} was forked from process {_process} in C, without Python's fork hooks. The saver would use connections and OS threads of the "
-            "parent. Nothing was sent. Under uWSGI set py-call-uwsgi-fork-hooks and enable-threads, or lazy-apps; in C, call PyOS_BeforeFork and PyOS_AfterFork_Child"
+            f"process {os.getpid()} was forked from process {_process} in C, without Python's fork hooks. The saver "
+            "would use connections and OS threads of the "
+            "parent. Nothing was sent. Under uWSGI set py-call-uwsgi-fork-hooks and enable-threads, or lazy-apps; in "
+            "C, call PyOS_BeforeFork and PyOS_AfterFork_Child"
         )
 
 

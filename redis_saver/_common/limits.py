@@ -1,7 +1,8 @@
 """Limits of stored things, so that no call blocks the server or fills this process's memory without bound.
 
-A write of more than a limit raises `LimitExceeded` before anything is sent. A read checks only what can become larger than the bytes received:
-compressed bytes, and chunks that are named more than once. All else takes time and memory in proportion to the bytes received.
+A write of more than a limit raises `LimitExceeded` before anything is sent. A read checks only what can become larger
+than the bytes received: compressed bytes, and chunks that are named more than once. All else takes time and memory in
+proportion to the bytes received.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ _VALUES_PER_REPLY = 4
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of a saver that can be set. `docs/limits.md` has all of them, and how long such calls keep the server busy.
+    """The limits of a saver that can be set.
+
+    `docs/limits.md` has all of them, and how long such calls keep the server busy.
 
     Raises:
         TypeError, ValueError: A limit is no positive int.
     """
 
     name_bytes: int = 16_384
-    """Bytes of a name in UTF-8: of a thread, namespace, checkpoint, parent, task, task path, run or node; of a channel with its version."""
+    """Bytes of a name in UTF-8: of a thread, namespace, checkpoint, parent, task, task path, run or node; of a channel
+    with its version."""
     value_bytes: int = 64 * 2**20
     """Bytes of a value, or of a pending write, as the serializer gives them: without compression."""
 

@@ -20,7 +20,10 @@ SECONDS = 10.0
 
 
 def log_text(error: BaseException) -> str:
-    """`error_text` without what may quote values: the words of a serializer, of which the class is told, and the details of an error of Postgres."""
+    """Return `error_text` without what may quote values.
+
+    Of a serializer's error only the class is told. Of an error of Postgres the details are left out.
+    """
     if isinstance(error, (DecodeError, EncodeError)):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
         return f"{type(error).__name__}: {printable(str(error).partition(': ')[0])}{cause}"

@@ -1,8 +1,8 @@
 """Every name in Redis is made here, and taken apart here: keys, members of the index, fields of the data.
 
-Names that users choose (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each one is an
-escaped component with a terminator. Escaping keeps the order of bytes, which is the order of code points. So a sorted set
-orders them as Python does. `docs/storage-format.md` shows all keys, members and fields.
+Names that users choose (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each
+one is an escaped component with a terminator. Escaping keeps the order of bytes, which is the order of code points. So
+a sorted set orders them as Python does. `docs/storage-format.md` shows all keys, members and fields.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def next_version(current: str | None) -> str:
-    """Return the version after `current`. It sorts above `current`, and no other branch of the thread makes the same one.
+    """Return the version after `current`.
+
+    It sorts above `current`, and no other branch of the thread makes the same one.
 
     The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers.
     """
@@ -149,7 +151,10 @@ def random_tag() -> bytes:
 
 
 def _random() -> int:
-    """64 bits from the operating system. Many are drawn at a time, because each call to the system lets another OS thread take the interpreter."""
+    """64 bits from the operating system.
+
+    Many are drawn at a time, because each call to the system lets another OS thread take the interpreter.
+    """
     try:
         return _drawn.pop()
     except IndexError:
@@ -215,7 +220,8 @@ class Keyspace:
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
         """The pattern of SCAN for dirty threads, of which cold lacks something."""
         self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
-        """The pattern of SCAN for threads with write intents: they are being written to cold, or their writer is gone."""
+        """The pattern of SCAN for threads with write intents: they are being written to cold, or their writer is
+        gone."""
         self.unflushed: bytes = encode(prefix) + b":unflushed"
         """The key with the count of records that cold lacks."""
         self.scanning: bytes = encode(prefix) + b":scanning"
@@ -242,12 +248,18 @@ class Keyspace:
         return TierKeys(index, data, intents, tag + b"lease", dirty, tag + b"flush")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
-        """The keys that a read takes: the thread's two, the write intents (may hot be believed?) and the dirty records (may cold?)."""
+        """Return the keys that a read takes.
+
+        These are the thread's two, the write intents (may hot be believed?), and the dirty records (may cold?).
+        """
         tag = self._tag(thread_id)
         return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
-        """The thread whose key with this ending (INDEX or DATA) this is; None where it is no such key of this prefix."""
+        """Return the thread that has this key with this ending (INDEX or DATA).
+
+        Return None if the key is no such key of this prefix.
+        """
         tag, found = key[len(self._stem) :].rpartition(b"}:")[::2]
         if not key.startswith(self._stem) or found != ending or b"}" in tag or b"{" in tag:
             return None
@@ -294,5 +306,8 @@ def blob(ns: str, entry: bytes = b"") -> bytes:
 
 
 def run(run_id: str) -> bytes:
-    """The member that says: this thread has checkpoints of that run. NUL is left out of the id, as LangGraph leaves it out of metadata."""
+    """The member that says: this thread has checkpoints of that run.
+
+    NUL is left out of the id, as LangGraph leaves it out of metadata.
+    """
     return b"r" + encode(run_id.replace("\0", ""))

@@ -1,7 +1,7 @@
 """Insides of LangGraph's Postgres savers and stores, and of psycopg's connections, that this package uses.
 
-No other module reaches into them. If one of them has changed (since langgraph-checkpoint-postgres 3.2, psycopg_pool 3.2), the functions
-here say that the saver is not known, and the package uses only LangGraph's interface of it.
+No other module reaches into them. If one of them has changed (since langgraph-checkpoint-postgres 3.2, psycopg_pool
+3.2), the functions here say that the saver is not known, and the package uses only LangGraph's interface of it.
 """
 
 from __future__ import annotations
@@ -38,22 +38,30 @@ def failures() -> tuple[type[Exception], ...]:
 
 
 def is_known(saver: Any) -> bool:
-    """True if this is one of LangGraph's Postgres savers, and has what is used here. If it is one and has not, the log says so once."""
+    """True if this is one of LangGraph's Postgres savers, and has what is used here.
+
+    If it is one and has not, the log says so once.
+    """
     kind = type(saver)
     if kind not in _known:
         is_one = any(base.__module__ == "langgraph.checkpoint.postgres.base" for base in kind.__mro__)
         _known[kind] = is_one and callable(getattr(kind, "_cursor", None)) and hasattr(kind, "UPSERT_CHECKPOINTS_SQL")
         if is_one and not _known[kind]:
             _LOG.warning(
-                "redis_saver does not know this %s, which has changed since langgraph-checkpoint-postgres 3.2. It uses only LangGraph's interface of it: delete_for_runs and prune "
-                "are the saver's own, threads() tells less of what only it has, and it may not be usable after a fork. Upgrade redis-saver, or install langgraph-checkpoint-postgres 3.2.",
+                "redis_saver does not know this %s, which has changed since langgraph-checkpoint-postgres 3.2. It uses "
+                "only LangGraph's interface of it: delete_for_runs and prune "
+                "are the saver's own, threads() tells less of what only it has, and it may not be usable after a fork. "
+                "Upgrade redis-saver, or install langgraph-checkpoint-postgres 3.2.",
                 kind.__name__,
             )
     return _known[kind]
 
 
 def has_history(saver: Any) -> bool:
-    """True if this is one of LangGraph's Postgres savers that keep each checkpoint. The shallow ones keep the newest only."""
+    """True if this is one of LangGraph's Postgres savers that keep each checkpoint.
+
+    The shallow ones keep the newest only.
+    """
     return is_known(saver) and not any(base.__module__.endswith(".shallow") for base in type(saver).__mro__)
 
 

@@ -1,6 +1,9 @@
-"""The names of a store's keys, fields and members; `names.py` has those of threads. `docs/storage-format.md` shows all of them.
+"""The names of a store's keys, fields and members; `names.py` has those of threads.
 
-No key of a thread is one of a store: with the same prefix, `<prefix>:{` and `<prefix>:store:{` differ; with the prefixes `p:store` and `p`, the endings do.
+`docs/storage-format.md` shows all of them.
+
+No key of a thread is one of a store: with the same prefix, `<prefix>:{` and `<prefix>:store:{` differ; with the
+prefixes `p:store` and `p`, the endings do.
 """
 
 from __future__ import annotations
@@ -88,7 +91,10 @@ def document_keys(partition: Partition, fields: Sequence[bytes]) -> list[bytes]:
 
 
 def with_notes(partition: Partition, *, writing: bool) -> Partition:
-    """A partition with the keys that it has in front of a cold store: notes about items that are written, or were lately; for `writing`, when these may go."""
+    """Return a partition with the keys that it has in front of a cold store.
+
+    These are the notes about items that are written, or were lately; for `writing`, also when the notes may go.
+    """
     stem = partition.keys[0][: -len(_ITEMS)]
     more = (stem + b"notes", stem + b"noted") if writing else (stem + b"notes",)
     return partition._replace(keys=(*partition.keys, *more))

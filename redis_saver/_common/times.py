@@ -54,7 +54,10 @@ def of(given: timedelta | str, *, name: str) -> timedelta:
 
 
 def shown(span: timedelta) -> str:
-    """A duration for people: in one unit where that is exact (`7d`, `90m`), else the two largest units (`6d23h`), rounded down."""
+    """Return a duration for people.
+
+    It has one unit if that is exact (`7d`, `90m`), else the two largest units (`6d23h`), rounded down.
+    """
     if span < timedelta():
         return f"-{shown(-span)}"
     for unit, size in _SHOWN.items():

@@ -10,7 +10,8 @@ from redis_saver._common import times
 from redis_saver._common.display import shown
 
 TTL: TypeAlias = timedelta | str | Mapping[str, Any] | None
-"""A `timedelta`; a text such as `"7d"` or `"90m"`; or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`. None: no TTL."""
+"""A `timedelta`; a text such as `"7d"` or `"90m"`; or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`.
+None: no TTL."""
 
 _MAX_TTL = 100 * 365 * 24 * 3600 * 1000
 
@@ -26,7 +27,8 @@ def milliseconds(ttl: timedelta, said: object, name: str) -> int:
     """A TTL in whole milliseconds.
 
     Raises:
-        ValueError: it is under a millisecond or over a hundred years. The message quotes `said`, what the caller wrote as `name`.
+        ValueError: it is under a millisecond or over a hundred years. The message quotes `said`, what the caller wrote
+            as `name`.
     """
     amount = ttl // timedelta(milliseconds=1)
     if not 1 <= amount <= _MAX_TTL:

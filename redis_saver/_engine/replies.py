@@ -1,4 +1,7 @@
-"""Codes that scripts answer in place of a result. They have the same names in the scripts (`tests/project/test_scripts.py` compares the two)."""
+"""Codes that scripts answer in place of a result.
+
+They have the same names in the scripts (`tests/project/test_scripts.py` compares the two).
+"""
 
 from __future__ import annotations
 

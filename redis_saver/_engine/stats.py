@@ -1,7 +1,8 @@
 """Counts of calls and of requests, always on: how often, how long, how many bytes.
 
-OS threads count without a lock. CPython lets another OS thread run only where it calls a function or jumps back, so nothing comes between reading a number,
-adding a number that is there already, and storing the sum. (Where several OS threads do run at once, numbers may be some too low.)
+OS threads count without a lock. CPython lets another OS thread run only where it calls a function or jumps back, so
+nothing comes between reading a number, adding a number that is there already, and storing the sum. (Where several OS
+threads do run at once, numbers may be some too low.)
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R
 from redis_saver._engine.runner import Pump
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds, each the upper bound of a bucket. A call over a local connection takes 0.1 to 1 milliseconds, one that meets a failover seconds."""
+"""Seconds, each the upper bound of a bucket. A call over a local connection takes 0.1 to 1 milliseconds, one that meets
+a failover seconds."""
 CANCELLED = "cancelled"
 """The kind of error of a call whose caller was stopped: a cancelled task, or Ctrl-C."""
 
@@ -34,9 +36,11 @@ class OperationStats:
     errors: int = 0
     """Calls that raised an error, or were cancelled."""
     seconds: float = 0.0
-    """Seconds that all of them took together. The time in which a caller looks at what an iterator gave it is not in it."""
+    """Seconds that all of them took together. The time in which a caller looks at what an iterator gave it is not in
+    it."""
     histogram: Mapping[float, int] = field(default_factory=dict)
-    """By an upper bound in seconds, how many calls took no longer than that, and longer than the bound before. The last bound is infinite."""
+    """By an upper bound in seconds, how many calls took no longer than that, and longer than the bound before. The last
+    bound is infinite."""
 
 
 @dataclass
@@ -48,7 +52,8 @@ class TrafficStats:
     round_trips: int = 0
     """Commands and pipelines that were sent. A pipeline is one round trip, however many calls share it."""
     retries: int = 0
-    """Requests that were sent again, as a slot was moving or a pipeline had failed. What the client repeats by itself is not in it."""
+    """Requests that were sent again, as a slot was moving or a pipeline had failed. What the client repeats by itself
+    is not in it."""
     script_loads: int = 0
     """Scripts whose text was sent, as the server did not know them after a start, a failover, or SCRIPT FLUSH."""
     bytes_sent: int = 0
@@ -64,7 +69,8 @@ class RedisStats(TrafficStats):
     cache_bytes: int = 0
     """Memory that what it remembers takes, about. At most the setting `cache_bytes`."""
     cache_hits: int = 0
-    """Of a saver, puts and reads that found something remembered of their thread; of a store, pages and partitions. What is remembered is not sent again."""
+    """Of a saver, puts and reads that found something remembered of their thread; of a store, pages and partitions.
+    What is remembered is not sent again."""
     cache_misses: int = 0
     """Those that found nothing."""
 
@@ -77,7 +83,10 @@ class Observer(Protocol):
     """Observes every call."""
 
     def began(self, name: str, *, is_stream: bool) -> Ended:
-        """A call of a method begins, in the context of the caller. Returns what to call when it has ended; of a stream, maybe in another context."""
+        """A call of a method begins, in the context of the caller.
+
+        Returns what to call when it has ended; of a stream, maybe in another context.
+        """
 
 
 class Counting:
@@ -98,7 +107,10 @@ class Counting:
         return {name: _stats_of(list(numbers)) for name, numbers in list(self._numbers.items())}
 
     def call(self, operation: Generator[R, Any, T], name: str = "") -> Generator[R, Any, T]:
-        """An operation that is counted when it has ended, under a name; by default that of its generator, without an underscore in front."""
+        """Return an operation that is counted when it has ended.
+
+        By default its name is that of its generator, without underscores in front.
+        """
         name = name or name_of(operation)
         observed = _Observed(self.observers, name) if self.observers else None
         began = perf_counter()

@@ -1,4 +1,6 @@
-"""Type annotations of plain values: as data (`Kind`), and as statements of generated code, so that each check is inline.
+"""Type annotations of plain values.
+
+They are kept as data (`Kind`), and as statements of generated code, so that each check is inline.
 
 A value is *plain* if pydantic's serializer and validator, following the annotation, would leave it as it is.
 """
@@ -33,8 +35,8 @@ class Kind(NamedTuple):
     element: Kind | None = None
     """The kind of a list's elements."""
     keys: dict[str, tuple[Kind | None, bool]] | None = None
-    """The keys of a `TypedDict` in the order of its declaration: the kind of each value, and whether the key is required. None: it is no
-    `TypedDict`."""
+    """The keys of a `TypedDict` in the order of its declaration: the kind of each value, and whether the key is
+    required. None: it is no `TypedDict`."""
     required: int = 0
     """Number of required keys."""
 
@@ -107,7 +109,7 @@ class Source:
         """Compile a function of one argument."""
         made: dict[str, Any] = {}
         source = "\n".join([f"def made({argument}):", *indented(body)])
-        exec(source, self.names, made)  # noqa: S102 - the source is made of this module's text, identifiers and literals
+        exec(source, self.names, made)  # noqa: S102 - made of this module's text, identifiers and literals
         return made["made"]
 
     def checks(self, kind: Kind | None, value: str) -> list[str]:
@@ -130,7 +132,10 @@ class Source:
         return each if self.shapes_only else [f"if type({value}) is not list: return None", *each]
 
     def _typed_dict(self, keys: dict[str, tuple[Kind | None, bool]], value: str) -> list[str]:
-        """The statements that return None unless a variable holds a `TypedDict` with its keys in the order that validation gives them."""
+        """Return the statements that return None unless a variable holds a `TypedDict`.
+
+        Its keys have to be in the order that validation gives them.
+        """
         known = self.name(orders(tuple(keys), {key for key, (_, needed) in keys.items() if not needed}))
         lines = [f"if type({value}) is not dict or tuple({value}) not in {known}: return None"]
         for key, (kind, needed) in keys.items():

@@ -1,7 +1,7 @@
 """A value's bytes, cut between the elements of a list or dict.
 
-The whole value is encoded at once. Then its elements are encoded one by one, and compared with the whole: nothing is cut
-of a value that changed meanwhile.
+The whole value is encoded at once. Then its elements are encoded one by one, and compared with the whole: nothing is
+cut of a value that changed meanwhile.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class EncodedElements(NamedTuple):
 
     type: str
     elements: list[bytes]
-    """The head of the list or dict, then its elements; for any other value one element with all of it. Joined, they are what `dumps_typed` returns,
-    without the elements that are the same as before."""
+    """The head of the list or dict, then its elements; for any other value one element with all of it. Joined, they are
+    what `dumps_typed` returns, without the elements that are the same as before."""
     same: int = 0
     """Number of elements after the head that are the same as in `last`, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
@@ -180,7 +180,10 @@ def _list_elements(elements: list[Any]) -> list[bytes]:
 
 
 def _encode_each(elements: Sequence[Any]) -> list[bytes]:
-    """The elements of a list, each encoded by itself. That is one level less deep than in the list, so the list has to be encodable."""
+    """The elements of a list, each encoded by itself.
+
+    That is one level less deep than in the list, so the list has to be encodable.
+    """
     return list(map(fallback.encode, elements))
 
 

@@ -1,10 +1,11 @@
 """`JsonPlusSerializer`'s own functions, which take the short path for messages inside of other values.
 
 `JsonPlusSerializer` decides about every value that is no plain message, and about every error. But it calls itself
-for the values inside others, and messages are inside others. So its functions are copied here: the same code, with another
-function bound to the name that it calls. `_msgpack_enc` is this module's `encode`, and the hook is that of `ext_hook`. This uses names
-that `langgraph-checkpoint` does not promise. If one of them is gone or has changed, `KNOWN` is false. Then
-`FastSerializer` is no more than a `JsonPlusSerializer`: it is as right, and as slow. The log says so once.
+for the values inside others, and messages are inside others. So its functions are copied here: the same code, with
+another function bound to the name that it calls. `_msgpack_enc` is this module's `encode`, and the hook is that of
+`ext_hook`. This uses names that `langgraph-checkpoint` does not promise. If one of them is gone or has changed, `KNOWN`
+is false. Then `FastSerializer` is no more than a `JsonPlusSerializer`: it is as right, and as slow. The log says so
+once.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ _DEEP: Final = 6
 _DEEPEST: Final = 4000
 """Maximum nesting of lists, dicts and objects, when written, and when read below `_DEEP` extensions.
 
-ormsgpack allows a thousand lists and dicts around each other, and begins anew in each extension. So twenty extensions with
-a thousand lists around each, 20 kB, would overflow the stack and end the process. This many fit into a stack of 8 MB,
-together with a thousand lists in each of the first six extensions.
+ormsgpack allows a thousand lists and dicts around each other, and begins anew in each extension. So twenty extensions
+with a thousand lists around each, 20 kB, would overflow the stack and end the process. This many fit into a stack of 8
+MB, together with a thousand lists in each of the first six extensions.
 """
 _DEEPEST_CONTAINERS: Final = 1024
 """No packer goes this deep without an object. A value that is nested deeper most likely contains itself."""
@@ -45,7 +46,8 @@ class _Packing(threading.local):
     depth = 0
     """Depth of the value in other values."""
     why = ""
-    """Why packing fails, if that is known. Whatever `default` raises, the packer itself only says that the type is not known."""
+    """Why packing fails, if that is known. Whatever `default` raises, the packer itself only says that the type is not
+    known."""
 
 
 class _Reading(threading.local):
@@ -64,11 +66,13 @@ _reading = _Reading()
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value, which other OS threads may change meanwhile. As `jsonplus._msgpack_enc`, with the short path for messages.
+    """The bytes of a value, which other OS threads may change meanwhile.
 
-    A value that needs no Python code is packed in one step, during which no other OS thread runs. Any other value is copied
-    first (`_copy_of`). What an object holds comes here again. So at every depth, values are either packed in one step or
-    copied.
+    As `jsonplus._msgpack_enc`, with the short path for messages.
+
+    A value that needs no Python code is packed in one step, during which no other OS thread runs. Any other value is
+    copied first (`_copy_of`). What an object holds comes here again. So at every depth, values are either packed in one
+    step or copied.
 
     Raises:
         MsgpackEncodeError: It cannot be encoded.
@@ -95,7 +99,10 @@ def encode(value: Any) -> bytes:
 
 
 def _default(value: Any, tries: int = 4) -> Any:
-    """The function that the packer calls for a value it does not know. If another OS thread is changing the value, it is asked again what it holds."""
+    """The function that the packer calls for a value it does not know.
+
+    If another OS thread is changing the value, it is asked again what it holds.
+    """
     try:
         return _ordinary_default(value)
     except RecursionError:
@@ -114,12 +121,15 @@ def _default(value: Any, tries: int = 4) -> Any:
 # -- copies, which no other OS thread can change while the value is packed
 #
 # ormsgpack reads the length of a list once, and holds no reference to an element while it packs it. It keeps the
-# interpreter's lock, so nothing changes as long as it runs no Python code. But when it calls `default`, or asks a key for
+# interpreter's lock, so nothing changes as long as it runs no Python code. But when it calls `default`, or asks a key
+# for
 # its value, other OS threads may run. If one of them shortens a list that is being packed, the interpreter crashes
 # (`docs/upstream/ormsgpack-concurrent-mutation.md`). A graph can do that to state that is saved in the background.
 #
-# Copied are the containers that ormsgpack walks through itself: lists, dicts and tuples, and subclasses of lists and dicts,
-# whose methods it does not call either. Each is copied in one step, so all of it is from one moment. Two containers may be
+# Copied are the containers that ormsgpack walks through itself: lists, dicts and tuples, and subclasses of lists and
+# dicts,
+# whose methods it does not call either. Each is copied in one step, so all of it is from one moment. Two containers may
+# be
 # from two moments.
 
 _LEAVES: Final = frozenset({str, int, float, bool, NoneType, bytes, bytearray, memoryview, ormsgpack.Ext})
@@ -127,7 +137,9 @@ _LEAVES: Final = frozenset({str, int, float, bool, NoneType, bytes, bytearray, m
 
 
 def _copy_of(value: Any) -> tuple[Any, int]:
-    """A copy of a value for the packer. It packs to the same bytes, and shares no container with others that can change it.
+    """A copy of a value for the packer.
+
+    It packs to the same bytes, and shares no container with others that can change it.
 
     Tuples become lists, and messages become what they are packed as. Objects stay; what they hold is copied when
     `default` returns it.
@@ -197,7 +209,10 @@ def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:
 
 
 def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
-    """A hook that decodes as the ordinary one does, takes the short path for messages, and refuses what nests too deep."""
+    """Return a hook that decodes as the ordinary one does.
+
+    It takes the short path for messages, and refuses what nests too deep.
+    """
     safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
     decoders = {key: decode for key, (name, decode) in DECODERS.items() if name in safe}
 
@@ -258,7 +273,8 @@ def _known() -> bool:
         (jsonplus.EXT_PYDANTIC_V2, jsonplus.EXT_DELTA_SNAPSHOT) == (5, 7)
         and serializer._custom_unpack_ext_hook is False  # noqa: SLF001
         and all(map(_calls_encode, (ordinary, JsonPlusSerializer.dumps_typed)))
-        and jsonplus._msgpack_enc.__code__.co_names == ("ormsgpack", "packb", "_msgpack_default", "_option")  # noqa: SLF001
+        and jsonplus._msgpack_enc.__code__.co_names  # noqa: SLF001
+        == ("ormsgpack", "packb", "_msgpack_default", "_option")
         and "ext_hook" in hook.__code__.co_freevars
         and not (hook.__defaults__ or hook.__kwdefaults__)
         and serializer.dumps_typed(nested) == ("msgpack", data)
@@ -273,7 +289,8 @@ try:
     delta_snapshot = vars(jsonplus)["_DeltaSnapshot"]
     _option: int = jsonplus._option  # noqa: SLF001
     _ONE_STEP = _option & ~(ormsgpack.OPT_NON_STR_KEYS | ormsgpack.OPT_REPLACE_SURROGATES)
-    """With these options and no `default` the packer runs no Python code. It refuses keys that might run some (`datetime`, `Enum`), and strings with
+    """With these options and no `default` the packer runs no Python code. It refuses keys that might run some
+    (`datetime`, `Enum`), and strings with
     surrogates: for these it first makes an error, and before Python 3.12 that may collect garbage."""
     _ordinary_default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
     KNOWN = _known()
@@ -284,7 +301,9 @@ else:
     _why = "one of them has changed"
 if not KNOWN:
     Log("redis_saver.serde").warning(
-        "redis_saver does not know this release of langgraph-checkpoint (%s), so FastSerializer is no more than a JsonPlusSerializer: it is slower, long values are "
-        "stored whole, and a value must not change while it is stored. Upgrade redis-saver, or install a langgraph-checkpoint that it knows.",
+        "redis_saver does not know this release of langgraph-checkpoint (%s), so FastSerializer is no more than a "
+        "JsonPlusSerializer: it is slower, long values are "
+        "stored whole, and a value must not change while it is stored. Upgrade redis-saver, or install a "
+        "langgraph-checkpoint that it knows.",
         _why,
     )

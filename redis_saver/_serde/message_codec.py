@@ -1,13 +1,13 @@
-"""LangChain's messages to and from msgpack without pydantic's serializer and validator: the short path for plain messages.
+"""LangChain's messages to and from msgpack without pydantic: the short path for plain messages.
 
-`JsonPlusSerializer` writes a message as `(module, class, model_dump(), "model_validate_json")` and reads it by calling the
-class. If the fields of a message hold exactly what their annotations say, `model_dump` returns the fields as they are, and
-validation changes none of them. Then the fields can be packed, and the instance filled, directly.
+`JsonPlusSerializer` writes a message as `(module, class, model_dump(), "model_validate_json")` and reads it by calling
+the class. If the fields of a message hold exactly what their annotations say, `model_dump` returns the fields as they
+are, and validation changes none of them. Then the fields can be packed, and the instance filled, directly.
 
 The code for that is generated from the fields of the installed langchain-core: a function per class and direction, so
-that each check is inline. A class with something that is not known here (an annotation, a validator, a constructor, a serializer, a setting)
-is left out. For a message that is not plain (a subclass, a datetime, a key that is no string, a missing field) the function returns
-None. Both take the ordinary path, which is always right.
+that each check is inline. A class with something that is not known here (an annotation, a validator, a constructor, a
+serializer, a setting) is left out. For a message that is not plain (a subclass, a datetime, a key that is no string, a
+missing field) the function returns None. Both take the ordinary path, which is always right.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ PLAIN: Final = (
     | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
     | ormsgpack.OPT_PASSTHROUGH_UUID
 )
-"""With these options and no `default` the packer refuses whatever pydantic might change, and keys that are no strings."""
+"""With these options and no `default` the packer refuses whatever pydantic might change, and keys that are no
+strings."""
 
 _FAILURES: Final = (AttributeError, KeyError, TypeError, ValueError, RuntimeError)
 """Errors of the generated code for a message that is not plain: a field is missing, or the packer refuses a value.
@@ -90,7 +91,8 @@ UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError
 """Errors of a look at a class that another langchain-core has changed. The class then takes the ordinary path."""
 
 
-# -- pydantic's insides. No other Python module reaches into them (`native.c` sets the same slots). If they have changed,
+# -- pydantic's insides. No other Python module reaches into them (`native.c` sets the same slots). If they have
+# changed,
 # `is_plain` is false for every class, and all messages take the ordinary path.
 
 
@@ -148,7 +150,7 @@ def _known_field(field: Any) -> bool:
 
 
 def _known(cls: type[BaseModel]) -> bool:
-    """True if nothing but the fields of a class, and validators that are known, decide how it is serialized and validated."""
+    """Return True if a class is serialized and validated by its fields and by known validators alone."""
     return (
         is_plain(cls)
         and validators_of(cls) <= _VALIDATORS.keys()
@@ -186,7 +188,8 @@ def _decoder(cls: type[BaseModel]) -> Decoder:
     source = Source(_names(cls), shapes_only=False)
     made_of = ", ".join(f"{name!r}: {local(name)}" for name in cls.model_fields)
     body = [
-        # No hook and no other option: an Ext inside, or a key that is no string, is not plain. So this fails before any hook
+        # No hook and no other option: an Ext inside, or a key that is no string, is not plain. So this fails before any
+        # hook
         # is called; a hook that warns must be called only once.
         "module, name, fields, method = unpackb(data)",
         "if name != NAME: return None",

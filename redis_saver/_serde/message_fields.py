@@ -4,8 +4,8 @@ An element of a list of messages is an Ext made of them, with a head and an end 
 encoder packs its fields (`redis_saver._serde.message_codec`), and checks that they are plain. Fields that were packed
 before are compared, or made into messages again, all at once.
 
-The C functions return None for whatever they do not know; then Python does it. At import, the results of both for samples
-are compared.
+The C functions return None for whatever they do not know; then Python does it. At import, the results of both for
+samples are compared.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def pack(kinds: Sequence[type], messages: Sequence[Any]) -> list[bytes] | None:
     payloads = [ENCODERS[kind](message) for kind, message in zip(kinds, messages)]  # noqa: B905 - as many
     if None in payloads:
         return None
-    return [payload[HEADS[kind].body] for kind, payload in zip(kinds, cast("list[bytes]", payloads))]  # noqa: B905 - as many
+    pairs = zip(kinds, cast("list[bytes]", payloads))  # noqa: B905 - as many
+    return [payload[HEADS[kind].body] for kind, payload in pairs]
 
 
 def pack_all(fields: list[dict[str, Any]]) -> bytes:
@@ -77,7 +78,10 @@ def unpack_all(packed: bytes, count: int) -> list[dict[str, Any]]:
 
 
 def make(kinds: Sequence[type], fields: Sequence[dict[str, Any]]) -> list[Any]:
-    """Messages made of these fields, which have to be complete, in the order of the class, and as validation would leave them."""
+    """Return messages made of these fields.
+
+    The fields have to be complete, in the order of the class, and as validation would leave them.
+    """
     messages: list[Any] = list(map(object.__new__, kinds))
     set_fields, set_names, set_extra, set_private = single.SETTERS
     deque(map(set_fields, messages, fields), maxlen=0)
@@ -145,7 +149,8 @@ def _load() -> Any:
         return None
     except ImportError as error:
         _LOG.warning(
-            "redis_saver goes on without its compiled part, which cannot be loaded, and is slower: %s. Install it again for this machine",
+            "redis_saver goes on without its compiled part, which cannot be loaded, and is slower: %s. Install it "
+            "again for this machine",
             error,
         )
         return None
@@ -155,7 +160,8 @@ _LOG: Final = Log("redis_saver.serde")
 native: Any = _load()
 
 _NOTHING_CHANGES, _CALLS_STAY, _UNREADABLE = range(3)
-"""The conditions under which constructor and validators leave the fields as they are: none, one that `native.c` checks, or others. Numbered as in `native.c`."""
+"""The conditions under which constructor and validators leave the fields as they are: none, one that `native.c` checks,
+or others. Numbered as in `native.c`."""
 
 
 def payload(message: Any, encode: Encoder) -> bytes | None:

@@ -1,7 +1,9 @@
-"""A list of messages, cut between the messages; and a fingerprint that shows later whether those at its front are unchanged.
+"""A list of messages, cut between the messages.
 
-The list of a chat grows at its end. So a new version is compared with the last one instead of being encoded again. In any doubtful case the functions return
-None, and the list is cut like any other (`redis_saver._serde.elements`).
+Its fingerprint shows later whether the messages at its front are unchanged.
+
+The list of a chat grows at its end. So a new version is compared with the last one instead of being encoded again. In
+any doubtful case the functions return None, and the list is cut like any other (`redis_saver._serde.elements`).
 """
 
 from __future__ import annotations
@@ -24,12 +26,14 @@ class Fingerprint(NamedTuple):
 
     kinds: tuple[type, ...] = ()
     fields: tuple[Any, ...] = ()
-    """The fields of each message, packed. With the compiled module a tuple instead: their values, frozen, and how much memory they take. A message that was
-    made of these, or that was encoded itself, has the same string objects, which need not be compared. (Tuples for the reason given in `chunks.Level`.)"""
+    """The fields of each message, packed. With the compiled module a tuple instead: their values, frozen, and how much
+    memory they take. A message that was made of these, or that was encoded itself, has the same string objects, which
+    need not be compared. (Tuples for the reason given in `chunks.Level`.)"""
     size: int = 0
     """About how many bytes of memory it takes."""
     read: int = 0
-    """Number of messages at the front that were read, so that they can be made of these fields again without any checks."""
+    """Number of messages at the front that were read, so that they can be made of these fields again without any
+    checks."""
 
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
         """The fingerprint of these messages and of more behind them."""
@@ -53,7 +57,10 @@ _NONE: Final = Fingerprint()
 
 
 def encode(messages: list[Any]) -> bytes | None:
-    """The bytes of a list of messages. None if not all are known and plain, or if there is no compiled module: then the messages are encoded one by one."""
+    """The bytes of a list of messages.
+
+    None if not all are known and plain, or if there is no compiled module: then the messages are encoded one by one.
+    """
     native = message_fields.native
     return native.encode(messages) if native is not None else None
 
@@ -61,7 +68,8 @@ def encode(messages: list[Any]) -> bytes | None:
 def cut(messages: list[Any], last: Fingerprint | None) -> tuple[list[bytes], int, Fingerprint] | None:
     """The head of a list of messages and its elements; None if not all are known and plain.
 
-    Messages at the front that `last` shows to be unchanged are left out, and counted. The returned fingerprint is that of all messages.
+    Messages at the front that `last` shows to be unchanged are left out, and counted. The returned fingerprint is that
+    of all messages.
     """
     found = _compared(messages, last or _NONE)
     if found is None:
@@ -74,7 +82,10 @@ def cut(messages: list[Any], last: Fingerprint | None) -> tuple[list[bytes], int
 def _compared(
     messages: list[Any], last: Fingerprint
 ) -> tuple[Fingerprint, list[type], list[bytes], Sequence[Any]] | None:
-    """The fingerprint of the unchanged messages at the front; and of the others the classes, the packed fields, and the fields as in a fingerprint."""
+    """Return the fingerprint of the unchanged messages at the front.
+
+    Also return of the others the classes, the packed fields, and the fields as in a fingerprint.
+    """
     native = message_fields.native
     if native is not None and not _is_packed(
         last
@@ -100,8 +111,8 @@ def _compared(
 def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fingerprint) -> int:
     """Return the number of unchanged messages at the front.
 
-    Messages are no more than their fields, and packed bytes show everything of these: values, types, order. For a fingerprint of the
-    compiled module the answer is 0.
+    Messages are no more than their fields, and packed bytes show everything of these: values, types, order. For a
+    fingerprint of the compiled module the answer is 0.
     """
     if not _is_packed(fingerprint):
         return 0
@@ -130,7 +141,8 @@ def _is_packed(fingerprint: Fingerprint) -> bool:
 def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
     """The sizes of the elements that `cut` would make of messages that were just read; and their fingerprint.
 
-    None if they are not all known, plain, and written as this module writes them; or if these need Python, and those in front had a fingerprint of the compiled module.
+    None if they are not all known, plain, and written as this module writes them; or if these need Python, and those in
+    front had a fingerprint of the compiled module.
 
     Args:
         messages: The messages.

@@ -1,4 +1,7 @@
-"""The parts of msgpack's format that are cut, joined and measured here (https://github.com/msgpack/msgpack/blob/master/spec.md)."""
+"""The parts of msgpack's format that are cut, joined and measured here.
+
+https://github.com/msgpack/msgpack/blob/master/spec.md has the format.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ def ext_header(code: int, size: int) -> bytes:
 
 
 def ext_start(code: int, data: bytes) -> int:
-    """The start of the data of an Ext of more than 16 bytes. 0 if the bytes do not begin with the head of one with that code."""
+    """The start of the data of an Ext of more than 16 bytes.
+
+    0 if the bytes do not begin with the head of one with that code.
+    """
     length = _SIZES[data[0]] if data and 0xC7 <= data[0] <= 0xC9 else 0
     return length if length and len(data) >= length and data[length - 1] == code else 0
 
@@ -94,7 +100,9 @@ def ends(data: bytes, start: int, count: int) -> list[int]:
 
 
 def is_deeper(data: bytes, most: int) -> bool:
-    """True if lists, dicts and extensions nest deeper than `most`. Bytes that are not valid msgpack count up to the point where they go wrong.
+    """True if lists, dicts and extensions nest deeper than `most`.
+
+    Bytes that are not valid msgpack count up to the point where they go wrong.
 
     Every extension is read as if it held msgpack, as all those do that `JsonPlusSerializer` decodes.
     """

@@ -2,14 +2,15 @@
 
 Most of a chat's checkpoint are LangChain's messages. Plain messages take the short path of
 `redis_saver._serde.message_codec`, lists of them that of `redis_saver._serde.message_fields`, in C where it was built.
-`JsonPlusSerializer` itself does everything else, and raises every error: its functions run with the short path in place of the calls for nested values.
+`JsonPlusSerializer` itself does everything else, and raises every error: its functions run with the short path in place
+of the calls for nested values.
 
 That relies on private names of `langgraph-checkpoint`, which any release may change. So all of it is checked at
 import (`redis_saver._serde.fallback`). If something is missing or has changed, `FastSerializer` leaves everything to
 `JsonPlusSerializer`. Then it is slower, but what it writes and reads is right, and the import does not fail.
 
-Another OS thread of a graph may change a value while it is encoded. `JsonPlusSerializer` may then crash the interpreter. The serializers of this module
-do not (`SafeSerializer`), and `safe` makes one of a user's serializer.
+Another OS thread of a graph may change a value while it is encoded. `JsonPlusSerializer` may then crash the
+interpreter. The serializers of this module do not (`SafeSerializer`), and `safe` makes one of a user's serializer.
 """
 
 from __future__ import annotations
@@ -30,11 +31,14 @@ from redis_saver._serde.msgpack import header, header_length, list_length
 
 
 class SafeSerializer(JsonPlusSerializer):
-    """A `JsonPlusSerializer` for values that other OS threads change while they are encoded: it never crashes the interpreter.
+    """A `JsonPlusSerializer` for values that other OS threads change while they are encoded.
+
+    It never crashes the interpreter.
 
     What is encoded of such a value mixes moments: each list, dict and set in it is as it was at some moment, and two of
-    them may be from two moments. It can always be decoded. If you need all of it from one moment, pass a copy. If an object cannot be
-    read while it changes (its `model_dump` raises, or iterating over it), encoding raises an error, as for a value of an unknown type.
+    them may be from two moments. It can always be decoded. If you need all of it from one moment, pass a copy. If an
+    object cannot be read while it changes (its `model_dump` raises, or iterating over it), encoding raises an error, as
+    for a value of an unknown type.
 
     This holds for builds of CPython with the interpreter's lock. Free-threaded builds are not supported.
     """
@@ -58,9 +62,9 @@ if fallback.KNOWN:
 class FastSerializer(SafeSerializer):
     """A `JsonPlusSerializer` that is faster at messages.
 
-    Output, allowlists, events, settings and the warnings on reading are the same. Fields of another type than declared are written in the same way,
-    but without pydantic's warning. With a hook of your own (`__unpack_ext_hook__`) it reads
-    just as `JsonPlusSerializer` does.
+    Output, allowlists, events, settings and the warnings on reading are the same. Fields of another type than declared
+    are written in the same way, but without pydantic's warning. With a hook of your own (`__unpack_ext_hook__`) it
+    reads just as `JsonPlusSerializer` does.
     """
 
     _hook: Any = None
@@ -79,17 +83,19 @@ class FastSerializer(SafeSerializer):
         return clone
 
     def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
-        """Encode a value as elements. Joined, they are the bytes that `dumps_typed` returns (but see `EncodedElements.same`).
+        """Encode a value as elements.
 
-        A list, or a dict whose keys are strings, is cut between its elements: the first result is its head, then comes one for each
-        element (a key with its value). Small elements are encoded several together, always the same number, so that a list that grows
-        keeps all but the last of these. A `_DeltaSnapshot` of such a list or dict is cut in the same way. Any other value
-        is one element, and so is one that is short or has fewer than two elements.
+        Joined, they are the bytes that `dumps_typed` returns (but see `EncodedElements.same`).
+
+        A list, or a dict whose keys are strings, is cut between its elements: the first result is its head, then comes
+        one for each element (a key with its value). Small elements are encoded several together, always the same
+        number, so that a list that grows keeps all but the last of these. A `_DeltaSnapshot` of such a list or dict is
+        cut in the same way. Any other value is one element, and so is one that is short or has fewer than two elements.
 
         Args:
             obj: The value.
-            last: The result for an earlier version of the value. Messages at the front of a list that are unchanged since
-                are counted and left out.
+            last: The result for an earlier version of the value. Messages at the front of a list that are unchanged
+                since are counted and left out.
 
         If a subclass has a `dumps_typed` of its own, which may encrypt, its result is one element.
         """
@@ -98,7 +104,8 @@ class FastSerializer(SafeSerializer):
             try:
                 return elements.cut(obj, last)
             except (ormsgpack.MsgpackEncodeError, RuntimeError):
-                # It cannot be encoded, or another OS thread is changing it: `dumps_typed` returns or raises what is right.
+                # It cannot be encoded, or another OS thread is changing it: `dumps_typed` returns or raises what is
+                # right.
                 pass
         kind, data = self.dumps_typed(obj)
         return EncodedElements(kind, [data])
@@ -106,17 +113,20 @@ class FastSerializer(SafeSerializer):
     def loads_elements(
         self, kind: str, data: bytes, last: EncodedElements | None = None, same: int = 0
     ) -> tuple[Any, tuple[list[int], EncodedElements] | None] | None:
-        """Decode a value as `loads_typed` does. Also returns what `dumps_elements` would return for it, with the elements' sizes in place of the elements.
+        """Decode a value as `loads_typed` does.
 
-        The latter only for lists of plain messages and snapshots of such lists: these are compared with an earlier version, and made again of what
-        is known of them.
+        Also returns what `dumps_elements` would return for it, with the elements' sizes in place of the elements.
+
+        The latter only for lists of plain messages and snapshots of such lists: these are compared with an earlier
+        version, and made again of what is known of them.
 
         Args:
             kind: The type that `dumps_typed` returned.
-            data: The bytes that it returned; with `same`, without that many elements at the front, as in `dumps_elements`.
+            data: The bytes that it returned; with `same`, without that many elements at the front, as in
+                `dumps_elements`.
             last: The result for an earlier version.
-            same: How many elements at the front are the same as in `last`; at the most `last.read`. They become new objects like
-                all others, but faster. Their sizes are not among the result's.
+            same: How many elements at the front are the same as in `last`; at the most `last.read`. They become new
+                objects like all others, but faster. Their sizes are not among the result's.
 
         Returns:
             None if `same` was given and `data` is not what is left of a list: then all of its bytes are needed.
@@ -138,12 +148,13 @@ class FastSerializer(SafeSerializer):
         front, known = found
         if known is not None:
             known = [start + known[0][0], *known[0][1:]], known[1]
-        return fallback.delta_snapshot(front), known  # type: ignore[misc]  # there is such a class, where its header is known
+        # There is such a class, as its header is known.
+        return fallback.delta_snapshot(front), known  # type: ignore[misc]
 
     def _loads_behind(
         self, data: bytes, last: EncodedElements, before: Fingerprint, same: int
     ) -> tuple[list[Any], tuple[list[int], EncodedElements] | None] | None:
-        """`loads_elements` for a list of which `same` elements at the front are those of a fingerprint, that of `last`."""
+        """Decode a list of which `same` elements at the front are those of the fingerprint of `last`."""
         count = list_length(data)
         if count is None or count < same:
             return None
@@ -157,7 +168,10 @@ class FastSerializer(SafeSerializer):
         return front + value, (found[0], EncodedElements("msgpack", [], 0, found[1])) if found else None
 
     def _takes_short_road(self) -> bool:
-        """True if this serializer still reads with its own hook: a subclass may read in another way, and so may a hook that was set later."""
+        """Return True if this serializer still reads with its own hook.
+
+        A subclass may read in another way, and so may a hook that was set later.
+        """
         own = type(self).loads_typed is not JsonPlusSerializer.loads_typed or "loads_typed" in vars(self)
         return self._hook is not None and self._unpack_ext_hook is self._hook and not own
 
@@ -166,10 +180,11 @@ S = TypeVar("S", bound=SerializerProtocol)
 
 
 def safe(serializer: S) -> S:
-    """A serializer that works like the given one, and is safe for values that other OS threads change (`SafeSerializer`).
+    """Return a serializer like the given one that is safe for values that other OS threads change.
 
     It is a copy of any `JsonPlusSerializer`, also of a subclass that has a `dumps_typed` of its own and
-    calls its parent's, and of an `EncryptedSerializer` around one. Any other serializer is returned as it is, without protection.
+    calls its parent's, and of an `EncryptedSerializer` around one. Any other serializer is returned as it is, without
+    protection.
     """
     if isinstance(serializer, EncryptedSerializer):
         if (inner := safe(serializer.serde)) is serializer.serde:
@@ -189,11 +204,14 @@ def safe(serializer: S) -> S:
 
 
 class StrictSerializer(FastSerializer):
-    """A `FastSerializer` that makes no object of a class that was not allowed, and so runs no code that the stored bytes choose.
+    """A `FastSerializer` that makes no object of a class that was not allowed.
 
-    Allowed are the types that LangGraph calls safe (`SAFE_MSGPACK_TYPES`: dates, UUIDs, sets, messages, `Send`, `Interrupt`, ...) and
-    those given to `with_msgpack_allowlist`. An object of another class comes back as the data it was stored as, which is logged
-    once a class, as with `LANGGRAPH_STRICT_MSGPACK=true`. Pickles, and objects in values of the type `json`, are errors.
+    So it runs no code that the stored bytes choose.
+
+    Allowed are the types that LangGraph calls safe (`SAFE_MSGPACK_TYPES`: dates, UUIDs, sets, messages, `Send`,
+    `Interrupt`, ...) and those given to `with_msgpack_allowlist`. An object of another class comes back as the data it
+    was stored as, which is logged once a class, as with `LANGGRAPH_STRICT_MSGPACK=true`. Pickles, and objects in values
+    of the type `json`, are errors.
     """
 
     def __init__(self) -> None:
@@ -219,7 +237,8 @@ def chosen(serde: SerializerProtocol | None, *, strict: bool) -> SerializerProto
         return None if serde is None else safe(serde)
     if serde is not None:
         raise ValueError(
-            f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out. To encrypt strictly, pass "
+            f"strict=True chooses the serializer, and serde={serde!r} was given, too: leave one out. To encrypt "
+            "strictly, pass "
             "serde=EncryptedSerializer.from_pycryptodome_aes(redis_saver.StrictSerializer())"
         )
     return StrictSerializer()

@@ -9,7 +9,8 @@ It saves bytes and time, and all of it may be forgotten at any time:
 
 All of it is stored bytes: each answer is decoded anew.
 
-A thread has a tag. Each put sets a new random one, and whatever removes or replaces something drops it. While the server
+A thread has a tag. Each put sets a new random one, and whatever removes or replaces something drops it. While the
+server
 has the tag that this process put or read last, all is stored that it knows from there: `lua/lib/put_known.lua` has the
 proof. Own puts, each on the tag of the one before, form a chain, so what is known from before them stays true. A put of
 another process breaks the chain. What is known from before a break is only expected: a script looks for it, and `put`
@@ -57,7 +58,10 @@ class Version:
             self.size += stored.elements.size
 
     def right_edge(self) -> list[bytes]:
-        """The chunks to name to the server: they stand for all chunks except those that a growing value is likely to change."""
+        """Return the chunks to name to the server.
+
+        They stand for all chunks except those that a growing value is likely to change.
+        """
         if self.stored.levels:
             return right_edge(self.stored.levels)
         return [self.field] if self.field else []
@@ -95,7 +99,8 @@ Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
 POINTS_PER_NAMESPACE = 3
 """Maximum number of known points per namespace, for branches that take turns."""
 NAMESPACES_PER_THREAD = 16
-"""Maximum number of cached namespaces per thread. Each call of a subgraph has its own, and most are never read again."""
+"""Maximum number of cached namespaces per thread. Each call of a subgraph has its own, and most are never read
+again."""
 
 
 class KnownCheckpoint:
@@ -110,8 +115,8 @@ class KnownCheckpoint:
             field: The checkpoint's field.
             header: Its header.
             names_chunk: The field of the chunk with its names.
-            values: The contents of its values' fields, in the order of its channels. None: there is no value. Empty: the
-                contents are not known.
+            values: The contents of its values' fields, in the order of its channels. None: there is no value. Empty:
+                the contents are not known.
         """
         its_bytes = sum(map(len, filter(None, values.values())))
         if its_bytes + len(header) > MAX_KNOWN_BYTES:
@@ -199,7 +204,10 @@ class KnownThread(NamedTuple):
         return any(key[1] in point.histories for point in self.points.get(key[0], ()))
 
     def updated(self, seen: Update) -> Cached:
-        """Return the versions with new ones. A snapshot, or a channel with a history, keeps its version until the next."""
+        """Return the versions with new ones.
+
+        A snapshot, or a channel with a history, keeps its version until the next.
+        """
         versions = dict(self.versions)
         for key, version in seen.items():
             if version is not None:

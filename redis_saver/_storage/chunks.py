@@ -1,8 +1,9 @@
 """Long values in chunks, so that the versions of a value share what did not change.
 
-A serializer with `dumps_elements` says where the elements of a list or dict end, and `cut` makes chunks of them. A chunk's field is
-its kind and a digest of its bytes, so equal chunks are stored once. The digests of a value's chunks are a list of chunks. If
-that list is long it is cut in the same way. So it becomes a tree, and the value's field holds its root. `docs/storage-format.md` shows the form.
+A serializer with `dumps_elements` says where the elements of a list or dict end, and `cut` makes chunks of them. A
+chunk's field is its kind and a digest of its bytes, so equal chunks are stored once. The digests of a value's chunks
+are a list of chunks. If that list is long it is cut in the same way. So it becomes a tree, and the value's field holds
+its root. `docs/storage-format.md` shows the form.
 
 Chunks are shared within one thread only.
 """
@@ -45,7 +46,8 @@ Chunk: TypeAlias = tuple[bytes, bytes, int]
 class Level(NamedTuple):
     """Chunks in order: the leaves of a value (its bytes), or the lists of chunks of the level below.
 
-    They are in tuples, because Python's garbage collector stops tracking tuples of plain values: the chunk cache hardly slows a collection.
+    They are in tuples, because Python's garbage collector stops tracking tuples of plain values: the chunk cache hardly
+    slows a collection.
     """
 
     fields: tuple[bytes, ...] = ()
@@ -110,9 +112,13 @@ def digest(chunk: bytes) -> bytes:
 
 
 def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
-    """The counts of the leaves at the front of a value that another version has too, so that they need not be decoded again."""
+    """Return the counts of the leaves at the front of a value that another version has too.
+
+    These need not be decoded again.
+    """
     leaves, before = stored.levels[0], last.levels[0]
-    # The last leaf does not count: whether it would end at the same place in a longer value shows only when it is decoded.
+    # The last leaf does not count: whether it would end at the same place in a longer value shows only when it is
+    # decoded.
     fields = leaves.fields if stored is last else leaves.fields[:-1]
     counts = before.counts[: _alike(fields, before.fields)]
     return counts[: bisect_right(list(accumulate(counts)), last.elements.read if last.elements else 0)]
@@ -141,11 +147,13 @@ def check(value: bytes) -> None:
 def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
     """A value as it is stored, from its root and the chunks below it.
 
-    A few lists that name the same chunks many times may stand for any number of chunks. So each level is counted before it is made.
+    A few lists that name the same chunks many times may stand for any number of chunks. So each level is counted before
+    it is made.
 
     Args:
         value: The root.
-        chunks: Chunks by field, not compressed; those of the value are among them. Each matches its digest (`codec.as_chunks`), so no list is below itself.
+        chunks: Chunks by field, not compressed; those of the value are among them. Each matches its digest
+            (`codec.as_chunks`), so no list is below itself.
         allowance: How large the value may become.
         last: Another version of it. It saves work, and changes nothing else.
 
@@ -196,7 +204,8 @@ def by_field(
 
     Args:
         levels: The levels, the leaves first.
-        kept: How many chunks at the front of each level are those of an earlier version, whose table is copied and changed.
+        kept: How many chunks at the front of each level are those of an earlier version, whose table is copied and
+            changed.
         before: That version.
     """
     if before is None or len(before.chunks) != sum(len(level.fields) for level in before.levels):
@@ -240,13 +249,17 @@ def children(kind: bytes, digests: bytes) -> list[bytes]:
     """
     if kind not in KINDS or not digests or len(digests) % DIGEST:
         raise ValueError(
-            f"a list of chunks is damaged: it has {len(digests)} bytes behind the kind {shown(kind)}, which is no number of digests"
+            f"a list of chunks is damaged: it has {len(digests)} bytes behind the kind {shown(kind)}, which is no "
+            "number of digests"
         )
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 
 
 def right_edge(levels: Sequence[Level]) -> list[bytes]:
-    """The right edge: the fields in the root, in the last list below it, in the last list below that, and so on. It is what changes in a list that grows."""
+    """The right edge: the fields in the root, in the last list below it, in the last list below that, and so on.
+
+    It is what changes in a list that grows.
+    """
     fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
         fields += below.fields[-lists.counts[-1] :]
@@ -282,14 +295,18 @@ MIN_VALUE = 4 * BYTES_PER_CHUNK
 CHUNKS_PER_LIST, MAX_LIST, MAX_ROOT = 6, 24, 10
 
 MAX_BELOW = 4000
-"""The most bytes of a root. Scripts never take a longer value for a root. (The head of a list or dict is never that long.)"""
+"""The most bytes of a root. Scripts never take a longer value for a root. (The head of a list or dict is never that
+long.)"""
 
 _CUT = 2**32 // BYTES_PER_CHUNK
 _CUT_LIST = 256 // CHUNKS_PER_LIST
 
 
 def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> Stored | None:
-    """A value in chunks; None if it has to be stored whole, or (with `before`) if it cannot be cut without the elements that are the same.
+    """Cut a value into chunks.
+
+    Return None if it has to be stored whole, or (with `before`) if it cannot be cut without the elements that are the
+    same.
 
     Args:
         encoded: What the serializer gave. Elements that are the same as before are only counted in it.
@@ -347,7 +364,10 @@ def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements,
 
 
 def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
-    """Leaves that were read, with counts; None if they do not end where elements of these sizes end (the head's size comes first)."""
+    """Return leaves that were read, with counts.
+
+    Return None if they do not end where elements of these sizes end. (The head's size comes first.)
+    """
     if len(front) == len(leaves.bytes):
         return leaves
     position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
@@ -362,7 +382,8 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
 def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
     """The levels of an earlier version, if the elements begin with all of it; and how many elements it has.
 
-    The same bytes may be other elements now: small ones are encoded several together, and the last few of a list with what is added to it.
+    The same bytes may be other elements now: small ones are encoded several together, and the last few of a list with
+    what is added to it.
     """
     leaves, sizes = before[0], list(map(len, elements))
     if not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
@@ -423,7 +444,10 @@ def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes) -> Le
 
 
 def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
-    """The lists of chunks above a level: `same` of those before, then new ones. A digest decides where a list ends, after at least two chunks."""
+    """The lists of chunks above a level: `same` of those before, then new ones.
+
+    A digest decides where a list ends, after at least two chunks.
+    """
     lists, start, closed = list[Chunk](), sum(before.counts[:same]), True
     for position in range(start, len(below)):
         length = position + 1 - start

@@ -1,7 +1,7 @@
 """Values, pending writes and whole checkpoints as the bytes that are stored, and back. Headers are in `header.py`.
 
-A stored value is what the serializer gave: a frame of the type, then the bytes as they are. Long lists and dicts are the
-same bytes in chunks (`chunks.py`).
+A stored value is what the serializer gave: a frame of the type, then the bytes as they are. Long lists and dicts are
+the same bytes in chunks (`chunks.py`).
 """
 
 from __future__ import annotations

@@ -51,7 +51,9 @@ def compress(data: bytes) -> bytes:
 
 
 def decompress(data: bytes, allowance: Allowance) -> bytes:
-    """The inverse of `compress`. It compares the size of the result with what is allowed before it allocates the memory.
+    """The inverse of `compress`.
+
+    It compares the size of the result with what is allowed before it allocates the memory.
 
     Raises:
         LimitExceeded: The result would be too long.

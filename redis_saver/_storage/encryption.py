@@ -1,8 +1,8 @@
 """Encoding and decoding by a saver that encrypts, which refuses plain values.
 
-A serializer that encrypts names its cipher after the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does. That
-serializer also decodes values without a cipher. So whoever can write to Redis could have a value decoded without knowing
-the key, and decoding can run code (`docs/security.md`).
+A serializer that encrypts names its cipher after the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does.
+That serializer also decodes values without a cipher. So whoever can write to Redis could have a value decoded without
+knowing the key, and decoding can run code (`docs/security.md`).
 """
 
 from __future__ import annotations
@@ -43,8 +43,10 @@ def check(required: bool | None, serde: SerializerProtocol) -> bool:
         )
     if required and not names_cipher(kind := serde.dumps_typed(None)[0]):
         raise ValueError(
-            f"require_encryption=True: {type(serde).__name__} does not encrypt: it gives the type {kind!r}, which names no cipher. "
-            "Pass serde=EncryptedSerializer.from_pycryptodome_aes(), or another one whose types end in '+' and the cipher's name"
+            f"require_encryption=True: {type(serde).__name__} does not encrypt: it gives the type {kind!r}, which "
+            "names no cipher. "
+            "Pass serde=EncryptedSerializer.from_pycryptodome_aes(), or another one whose types end in '+' and the "
+            "cipher's name"
         )
     return required
 
@@ -83,9 +85,11 @@ def check_read(context: Context, kind: str | bytes) -> None:
     """
     if context.require_encryption and not names_cipher(kind):
         raise NotEncrypted(
-            f"it is not encrypted (its type is {kind!r}), and only encrypted values are read here. It was not decoded. If you "
+            f"it is not encrypted (its type is {kind!r}), and only encrypted values are read here. It was not decoded. "
+            "If you "
             "wrote it before you turned encryption on, encrypt the thread with redis-saver migrate, or read it with "
-            "require_encryption=False until it is written again. If you did not write it, somebody without the key did: see "
+            "require_encryption=False until it is written again. If you did not write it, somebody without the key "
+            "did: see "
             "docs/security.md"
         )
 
@@ -98,6 +102,7 @@ def check_written(context: Context, kind: str) -> None:
     """
     if context.require_encryption and not names_cipher(kind):
         raise ValueError(
-            f"the serializer did not encrypt it (its type is {kind!r}), and require_encryption is on. Pass a serde= that "
+            f"the serializer did not encrypt it (its type is {kind!r}), and require_encryption is on. Pass a serde= "
+            "that "
             "encrypts every value"
         )

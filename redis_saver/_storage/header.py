@@ -1,11 +1,12 @@
 """The header of a checkpoint: what it is made of, without its values.
 
-Frames: parent id, time, run; the links (names, flags, slots, tokens, retained), which lie in the open so that scripts can follow
-them; seen; then type and bytes of the rest of the checkpoint, and of the metadata, as the serializer gave them.
+Frames: parent id, time, run; the links (names, flags, slots, tokens, retained), which lie in the open so that scripts
+can follow them; seen; then type and bytes of the rest of the checkpoint, and of the metadata, as the serializer gave
+them.
 
-Channels and nodes are named again and again, and so are versions. So the names of a checkpoint are a chunk of their own,
-which its successors share; each version is in the header once, as a token; and `channel_versions` and `versions_seen` are
-positions in these, of two bytes (or one, where that is enough).
+Channels and nodes are named again and again, and so are versions. So the names of a checkpoint are a chunk of their
+own, which its successors share; each version is in the header once, as a token; and `channel_versions` and
+`versions_seen` are positions in these, of two bytes (or one, where that is enough).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ NEW, UNCHANGED, EMPTIED, EMPTY = b"v", b"u", b"e", b"x"
 _MAX_NAMES = 65535
 _SEEN, _SEEN_SHORT = b"=", b"~"
 RETAINED = b"-"
-"""Beside `ABSENT` and `PRESENT` the flag of an entry whose value is held, but is not the checkpoint's (see `lua/checkpoint/put.lua`)."""
+"""Beside `ABSENT` and `PRESENT` the flag of an entry whose value is held, but is not the checkpoint's (see
+`lua/checkpoint/put.lua`)."""
 
 _RUN, _ABOUT, FRAMES = 2, 11, 13
 _OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
@@ -159,7 +161,9 @@ def decode_time(links: bytes, thread: str) -> str:
 
 
 def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
-    """The links of a header, or of as much of it as `list_references` answers; the chunk with its names is among the chunks.
+    """Return the links of a header, or of as much of it as `list_references` answers.
+
+    The chunk with its names is among the chunks.
 
     Raises:
         LimitExceeded: The entries, each with a version that is there once, become more than is allowed.
@@ -191,7 +195,10 @@ def metadata(context: Context, header: bytes, where: object) -> dict[str, Any]:
 
 
 def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
-    """A header for a copy of its thread, made by no run; where the metadata name the source, they name the target instead."""
+    """Return a header for a copy of its thread, made by no run.
+
+    If the metadata name the source, they name the target instead.
+    """
     with decoding("a header of thread {!r}", source):
         chunks = unpack(header)
         if len(chunks) != FRAMES:
@@ -258,7 +265,8 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
     seen = _seen(checkpoint.get("versions_seen"), places, tokens)
     if len(places) > _MAX_NAMES or len(tokens) > _MAX_NAMES:
         raise ValueError(
-            f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} versions; "
+            f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} "
+            "versions; "
             f"the limit is {_MAX_NAMES}. Nothing was written. Store fewer channels"
         )
     packed = b""

@@ -1,8 +1,8 @@
 """A serializer that leaves objects packed: it does not import their classes, and their bytes stay the same.
 
-A process that moves threads may lack the code that wrote them. Then `JsonPlusSerializer` would decode an object to its fields,
-or refuse it, and would write something else than it read. This serializer keeps an object as the msgpack extension that is
-stored. It reads the lists, dicts and scalars around it, and writes them again as the same bytes.
+A process that moves threads may lack the code that wrote them. Then `JsonPlusSerializer` would decode an object to its
+fields, or refuse it, and would write something else than it read. This serializer keeps an object as the msgpack
+extension that is stored. It reads the lists, dicts and scalars around it, and writes them again as the same bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class Opaque:
         self.typed: tuple[str, bytes] = (kind, data)
 
     def as_checkpoint(self) -> Any:
-        """Read a checkpoint that LangGraph wrote as JSON, before September 2024. The values of its channels stay opaque.
+        """Read a checkpoint that LangGraph wrote as JSON, before September 2024.
+
+        The values of its channels stay opaque.
 
         Raises:
             ValueError: It is something else.
@@ -39,12 +41,14 @@ class Opaque:
         kind, data = self.typed
         if kind != "json":
             raise ValueError(
-                f"the checkpoint has the type {shown(kind)}, which redis_saver cannot read without the serializer that wrote it"
+                f"the checkpoint has the type {shown(kind)}, which redis_saver cannot read without the serializer that "
+                "wrote it"
             )
         found = json.loads(data)
         if found.get("pending_sends"):
             raise ValueError(
-                "the checkpoint is from 2024 and has pending sends, which cannot be moved: let the graph run on where it is, then move the thread"
+                "the checkpoint is from 2024 and has pending sends, which cannot be moved: let the graph run on where "
+                "it is, then move the thread"
             )
         values = {
             channel: Opaque(kind, json.dumps(value).encode()) for channel, value in found["channel_values"].items()
