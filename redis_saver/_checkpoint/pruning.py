@@ -56,7 +56,7 @@ _LOG = ThrottledLog("redis_saver.checkpoint")
 
 
 class Pruned(NamedTuple):
-    """Numbers of what prune removed, or would remove with `dry_run`."""
+    """Counts of what prune removed or, with `dry_run`, would remove."""
 
     checkpoints: int = 0
     """Number of checkpoints."""
@@ -211,7 +211,7 @@ def _key_of(member: bytes) -> CheckpointKey:
 def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
     """True if a trim also removes chunks, for which it has to read all lists of chunks of the thread.
 
-    It does so once enough roots of removed values are noted, or if a names chunk becomes free.
+    It does so once enough roots of removed values are recorded, or if a names chunk becomes free.
     A names chunk may also be a chunk of a value.
     """
     left = {links.names_chunk for key, links in seen.links.items() if key not in victims}
@@ -492,7 +492,7 @@ def _plan(
 
 
 def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """Return the number of levels below each list of chunks. Lists are removed before their children, so stay whole."""
+    """Return the number of levels below each list of chunks. Lists are removed before their children."""
     heights: dict[bytes, int] = {}
     for chunk in chunks:
         path, below = list[bytes](), chunk
