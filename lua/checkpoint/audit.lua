@@ -1,20 +1,22 @@
--- Reads a page of a thread's checkpoints, newest first, with what was written on each and how large values of channels are; no
--- value is answered.
+-- Reads a page of a thread's checkpoints, newest first, with the heads of their pending writes and the sizes of channel
+-- values. It returns no values.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... for one namespace, i... for all
 -- ARGV[2] lower      lower bound of the range
--- ARGV[3] limit      how many checkpoints at the most
--- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes, or four times as many were looked at
+-- ARGV[3] limit      maximum number of checkpoints
+-- ARGV[4] budget     bytes after which the page ends; it also ends after reading four times as many
 -- ARGV[5] channel    the channel whose value is measured, escaped; '*' for all, '' for none
 --
--- Returns {next, chunks, sizes, values, checkpoint...}: next is where to go on below ('' at the end); chunks a flat list of
--- (field, bytes) of names and of lists of chunks, sizes one of (field, size in bytes) of the chunks below those, values one
--- of (size in bytes of what the value's field holds, that itself if it is a list of chunks), each once. A checkpoint is {id,
--- namespace, header, writes, measured}: writes is a flat list of (task and kind, index, task path, channel, type, size in
--- bytes), measured one of (place of a channel in the header, place of its value in values), both from 0. nil where there is
--- no such thread.
+-- Returns {next, chunks, sizes, values, checkpoint...}, or nil if there is no such thread.
+--   next      upper bound of the next page, '' at the end
+--   chunks    flat list of (field, bytes) of names and of lists of chunks, each once
+--   sizes     flat list of (field, size in bytes) of the chunks below these lists, each once
+--   values    flat list of (size of a value's field in bytes, its content if that is a root, else ''), each once
+--   A checkpoint is {id, namespace, header, writes, measured}.
+--   writes    flat list of (task and kind, index, task path, channel, type, size in bytes)
+--   measured  flat list of (position of a channel in the header, position of its value in values), both from 0
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -31,9 +33,9 @@ if problem then return problem end
 if not meta then return false end
 
 local chunks, sizes, values, bytes, looked = new_chunks(false), {}, {}, 0, 0
-local has_size, places = {}, {} -- of chunks; of values by their fields, false where there is none
+local has_size, places = {}, {} -- of chunks; of values by their fields, false for a field without a value
 
--- The writes in records, without their values.
+-- Returns the writes in records, without their values.
 local function heads_of(records)
   local heads = {}
   for i = 1, #records, 2 do
@@ -54,7 +56,7 @@ local function heads_of(records)
   return heads
 end
 
--- Notes the size of each chunk below a root, and answers the lists. Returns a problem or nil.
+-- Adds the size of each chunk below a root to sizes, and the lists to chunks. Returns a problem or nil.
 local function measure(root)
   local lists = { children(root, skip(root, 18, 2)) }
   while #lists > 0 do
@@ -79,7 +81,7 @@ local function measure(root)
   return nil
 end
 
--- Measures the value in a field, once. Returns (its place in values, or false; problem).
+-- Measures the value in a field, once. Returns (position in values or false, problem).
 local function measured_value(field)
   if places[field] ~= nil then return places[field], nil end
   places[field] = false
@@ -100,7 +102,8 @@ local function measured_value(field)
   return places[field], nil
 end
 
--- The values of a checkpoint that are asked for: a flat list of (place of the channel, place of the value). Returns (list, problem).
+-- Measures the requested values of a checkpoint. Returns (list, problem).
+-- list is flat: (position of the channel, position of the value).
 local function measured_values(ns, header)
   local of = links(header)
   local names, problem = names_in(data, of.names, chunks)
@@ -114,7 +117,7 @@ local function measured_values(ns, header)
       if place then
         found[#found + 1] = i - 1
         found[#found + 1] = place
-      elseif string.byte(of.flags, i) == 49 and not redis.call('HGET', data, field) then -- '1'; one that was emptied is there, without a byte
+      elseif string.byte(of.flags, i) == 49 and not redis.call('HGET', data, field) then -- '1'; an emptied one is ''
         return found, gone(data, field)
       end
     end

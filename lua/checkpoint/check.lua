@@ -1,16 +1,23 @@
--- Tells what of a thread as a whole has to agree. What check begins and ends with; nothing is written.
+-- Reads the state of a thread as a whole. The first and last step of check.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1] most       how many of the records are named that cold would not take
+-- ARGV[1] most       maximum number of dirty records to look at for refusals
 --
--- Returns {state, deadline, other, members, fields, lacking, kept, age, marks, refused}: @state as it is stored; milliseconds until the index
--- expires, and until the data does (-1: never); how many members the index has, and fields the data; how many records cold lacks; milliseconds until the note of
--- those expires (-2: there is none); milliseconds since the oldest writer that is between cold and here began (-1: there is none); @cold_backed, @complete,
--- @cold_gaps and @deferred_ttl, '' for each that is not there; a flat list of members and what is noted of cold not taking them. nil where there is no such thread.
+-- Returns a list, or nil if there is no such thread.
+--   state     @state as stored
+--   deadline  milliseconds until the index expires, -1: never
+--   other     milliseconds until the data expires, -1: never
+--   members   number of members of the index
+--   fields    number of fields of the data
+--   lacking   number of records that cold lacks
+--   kept      milliseconds until the key of these records expires, -1: never, -2: there is none
+--   age       milliseconds since the oldest open write intent began, -1: there is none
+--   marks     {@cold_backed, @complete, @cold_gaps, '1' if there is @deferred_ttl}, '' for each that is missing
+--   refused   flat list of (member, note) of records that cold refused
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

@@ -1,13 +1,13 @@
--- Tells of which chunks values are made. What prune, delete_for_runs and copy_thread plan with.
+-- Reads the lists of chunks of values. The plans of prune, delete_for_runs and copy_thread need them.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] budget     stop behind the value with which the answer has this many bytes
+-- ARGV[1] budget     bytes after which the reply ends
 -- ARGV[2..]          fields of values, of records of pending writes, or @gc_roots
 --
--- Returns {chunks, value...}: a value as it is stored where it is in chunks, '' for others and those that are gone; of a
--- record frames of the roots in it; @gc_roots as it is stored; chunks is a flat list of (field, bytes) of the lists of chunks below them. A list shorter than what was asked
--- for: ask again for the rest.
+-- Returns {chunks, value...}. chunks is a flat list of (field, bytes) of all lists of chunks below the values. For a
+-- value in chunks it returns its root, for a record the frames of its roots, for @gc_roots its content, and '' for
+-- others and for missing fields. If the reply has fewer values than fields, the caller asks again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -28,7 +28,7 @@ for i = 2, #ARGV do
   if ARGV[i] == '@gc_roots' then
     value = redis.call('HGET', data, '@gc_roots') or ''
     chunks.lenient = true -- some of them were removed already
-    for _, one in ipairs(unpack_frames(value)) do read_chunks(data, one, chunks) end
+    for _, root in ipairs(unpack_frames(value)) do read_chunks(data, root, chunks) end
     chunks.lenient = false
   elseif string.byte(ARGV[i], 1) == 119 then -- 'w'
     for _, root in ipairs(roots_in(redis.call('HGET', data, ARGV[i]) or '')) do

@@ -1,10 +1,10 @@
--- Removes a whole thread and says what it held.
+-- Removes a whole thread, and returns its counters.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] mode       'count' alone; remove what is 'sound', 'any' thread, a damaged one too
+-- ARGV[1] mode       'count': only count; 'sound': remove a sound thread; 'any': remove even a damaged one
 --
--- Returns {checkpoints, writes, values, bytes}, nil where it removed a damaged thread.
+-- Returns {checkpoints, writes, values, bytes}, or nil if it removed a damaged thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 

@@ -2,23 +2,23 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, or nothing where this server is not the hot one of two
--- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, only over two tiers
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, only over two tiers
 -- ARGV[1] ns         namespace, escaped
 -- ARGV[2] id         checkpoint id, escaped, or '' for the newest
 -- ARGV[3] refresh    '1' to move the deadline as a write does
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
--- ARGV[5] roots      digests of 16 bytes, in the roots of values all of whose chunks the caller has
--- ARGV[6] told       fields of chunks, of 17 bytes, that the caller has, with all that is below them
+-- ARGV[5] roots      digests of 16 bytes, from the roots of values whose chunks the caller has
+-- ARGV[6] told       fields of 17 bytes, of chunks that the caller has, with all chunks below them
 -- ARGV[7] tag        the tag under which the caller knows a checkpoint, or ''
 -- ARGV[8] known      the field of that checkpoint, or ''
 --
 -- Returns {id, namespace, header, values, writes, chunks, tag, fill}, or nil if there is no such checkpoint here.
 --   values are in the order of the entries; chunks is a flat list of (field, bytes) of the chunks of names, values and
---   writes; tag is the thread's, or ''. If it is the caller's tag, and the checkpoint is the caller's, header is '' and
---   there are no values. fill is the token of the fill by which hot learned what is newest, or ''.
+--   writes; tag is the thread's, or ''. If tag and checkpoint are the caller's, header is '' and there are no values.
+--   fill is the token of the fill by which hot learned its newest checkpoint, or ''.
 -- Over two tiers it may also return
---   INTENTS  1  there are intents about the thread
+--   INTENTS  1  the thread has write intents
 -- or {NOWHERE}, or {NOWHERE, fill}:
 --   NOWHERE  2  cold has no such checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -29,13 +29,13 @@
 --- @include lib/tiers
 
 local INTENTS, NOWHERE = 1, 2
-local ALL = 2 -- the extent of a thread that is all here
+local ALL = 2 -- the extent of a thread that hot has completely
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local roots, told, tag, known = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
--- Returns the pending writes of a checkpoint, a flat list of (task and kind, record). Returns nil if some are in chunks,
--- or if there are many.
+-- Returns the pending writes of a checkpoint, a flat list of (task and kind, record). Returns nil if some are in
+-- chunks, or if there are many.
 local function plain_writes(index, data, ns, id)
   local from, writes = 'w' .. ns .. id, {}
   local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')

@@ -6,9 +6,9 @@
 -- ARGV[2] channel    the channel, escaped
 -- ARGV[3] id         the checkpoint's id, escaped; '' for the newest of the namespace
 --
--- Returns {id, header, version, value, chunks}: the beginning of the header up to its time; a value as get answers it; chunks a
--- flat list of (field, bytes). Where the channel has a version and no value: all of the header, '' and {}. nil where there is no
--- such thread, checkpoint or channel.
+-- Returns {id, header, version, value, chunks}, or nil if there is no such thread, checkpoint or channel.
+--   header is the beginning of the header, up to its time; value is as in get.lua; chunks is a flat list of (field,
+--   bytes). For a channel with a version but no value, header is complete, value is '' and chunks is empty.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

@@ -1,12 +1,13 @@
--- Reads the checkpoints with the given names, as many of them as fit.
+-- Reads the checkpoints with these names, as many as fit into the budget.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] budget     stop behind the checkpoint with which the answer has this many bytes
+-- ARGV[1] budget     bytes after which the reply ends
 -- ARGV[2..]          pairs: namespace, checkpoint id, both escaped
 --
--- Returns {chunks, checkpoint...}, in the order asked for: as get answers them (all their chunks in one list, each once), nil
--- where one is gone. A list shorter than what was asked for: ask again for the rest.
+-- Returns {chunks, checkpoint...} in the requested order. A checkpoint is {id, namespace, header, values, writes}, or
+-- nil if it is gone. chunks is a flat list of (field, bytes) of all chunks, each once. If the reply has fewer
+-- checkpoints than names, the caller asks again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

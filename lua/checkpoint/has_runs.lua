@@ -1,11 +1,11 @@
--- Asks whether a thread has checkpoints of some runs. The first step of delete_for_runs.
+-- Checks if a thread has checkpoints of some runs. The first step of delete_for_runs.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1..]          members of runs
 --
--- Returns 1 where it has, 0 where it has none of them, the text of the error where the thread cannot be read: one such
--- thread does not keep the others from being asked.
+-- Returns 1 if it has some, 0 if it has none. If the thread cannot be read, returns the text of the error instead of
+-- raising it, so that the batch continues with the other threads.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

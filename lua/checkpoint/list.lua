@@ -4,14 +4,15 @@
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... for one namespace, i... for all
 -- ARGV[2] lower      lower bound of the range
--- ARGV[3] limit      how many checkpoints at the most
--- ARGV[4] budget     stop behind the checkpoint with which the page has this many bytes
--- ARGV[5] what       'whole' checkpoints, their 'headers' or their 'names' alone
+-- ARGV[3] limit      maximum number of checkpoints
+-- ARGV[4] budget     bytes after which the page ends
+-- ARGV[5] what       'whole' checkpoints, only their 'headers', or only their 'names'
 -- ARGV[6] refresh    '1' to move the deadline as a write does
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 --
--- Returns {next, chunks, checkpoint...}: next is where to go on below ('' at the end); a checkpoint is as get answers
--- it, or as much of that as was asked for; the chunks of all are in one list, each once.
+-- Returns {next, chunks, checkpoint...}. next is the upper bound of the next page, '' at the end. chunks is a flat list
+-- of (field, bytes) of all chunks, each once. A checkpoint is {id, namespace, header, values, writes}, or the requested
+-- beginning of that.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

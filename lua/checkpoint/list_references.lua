@@ -1,15 +1,16 @@
--- Reads a page of the links of a thread's checkpoints, in the order of their names: what prune, copy and delete_for_runs
--- plan with.
+-- Reads a page of the links of a thread's checkpoints, in the order of their names. The plans of prune, copy_thread and
+-- delete_for_runs are made from them.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] lower      lower bound of the range, as ZRANGEBYLEX takes it
--- ARGV[2] limit      how many checkpoints at the most
+-- ARGV[2] limit      maximum number of checkpoints
 --
--- Returns {revision, format, bytes, strays, writes, chunks, member, links, member, links...}: links is the header up to
--- and with its links, chunks a flat list of (field, bytes) of the names in them, format and bytes those of the thread,
--- strays the bytes of @gc_roots, writes the first 500 members of pending writes, on the first page. The revision changes
--- with every put and removal. nil if there is no such thread.
+-- Returns {revision, format, bytes, strays, writes, chunks, member, links, member, links...}, or nil if there is no
+-- such thread.
+--   revision changes with every put and removal; format and bytes are those of the thread; strays is the size of
+--   @gc_roots; writes are the first 500 members of pending writes, only on the first page; chunks is a flat list of
+--   (field, bytes) of the names; links is the header up to the end of its links.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

@@ -1,19 +1,20 @@
--- Puts a finished copy in the place of the thread. The last step of copy_thread.
+-- Replaces a thread by a finished copy. The last step of copy_thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] made_index sorted set  <prefix>:{<thread>}:index.<token>
 -- KEYS[4] made_data  hash        <prefix>:{<thread>}:data.<token>
 -- ARGV[1] token      the copy's name
--- ARGV[2] pages      how many pages it has
+-- ARGV[2] pages      number of its pages
 -- ARGV[3] default    the saver's TTL in milliseconds, or ''
--- ARGV[4] bytes      what it holds: bytes, values, writes
--- ARGV[5] blobs
--- ARGV[6] writes
--- ARGV[7] format     the source's
+-- ARGV[4] bytes      size of the copy in bytes
+-- ARGV[5] blobs      number of its values
+-- ARGV[6] writes     number of its pending writes
+-- ARGV[7] format     format of the source
 --
--- What the thread held before is removed in the same step. Returns 1; 0 where the copy is gone, or some of it (see stage);
--- then nothing was changed. Asked again after it was done, it answers 1.
+-- The thread's old contents are removed in the same step.
+-- Returns 1, also if the same call was carried out before. Returns 0 if a part of the copy is gone (see stage.lua);
+-- then nothing was changed.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 

@@ -3,16 +3,16 @@
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] member     the task's member of the index: w, namespace, checkpoint id, task id
--- ARGV[2] regular    record of the regular writes, or ''; of each write: frames index, task path, channel, type, bytes. A
---                    write in chunks has the type \255chunks, and its root instead of the bytes
--- ARGV[3] count      how many regular writes that are
+-- ARGV[2] regular    record of the regular writes, or ''. Each write has the frames index, task path, channel, type,
+--                    bytes. A write in chunks has the type \255chunks, and its root instead of the bytes
+-- ARGV[3] count      number of regular writes
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 -- ARGV[5] own        the thread's own TTL from now on in milliseconds, or ''
 -- ARGV[6..]          pairs: a special write's index (negative), its record; then the field of a chunk, its bytes
 --
--- A regular write that is there keeps its first value; a special one takes the newest.
--- Returns how many writes are new. If chunks are neither stored nor sent, it writes nothing and returns a list of their
--- fields, and the caller sends again with those.
+-- A stored regular write keeps its first value; a special one takes the newest.
+-- Returns the number of new writes. If chunks are neither stored nor sent, it writes nothing, and returns a list of
+-- their fields. Then the caller calls it again with these.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -25,7 +25,7 @@ local member, regular, count, default, own = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 local meta, problem, found = open_thread(index, data, member)
 if problem then return problem end
-if meta and not found[4] and regular ~= '' and #ARGV == 5 then -- the task has no writes yet, and all these are regular
+if meta and not found[4] and regular ~= '' and #ARGV == 5 then -- these are the task's first writes, all regular
   meta.bytes, meta.writes = meta.bytes + #regular, meta.writes + count
   redis.call('HSET', data, '@state', state_of(meta, meta.tag), member, regular)
   redis.call('ZADD', index, 0, member)

@@ -1,11 +1,11 @@
--- Reads fields of a thread as they are stored, as many as fit. One step of copy_thread.
+-- Reads fields of a thread as stored, as many as fit into the budget. One step of copy_thread.
 --
 -- KEYS[1] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] budget     stop behind the value with which the answer has this many bytes
+-- ARGV[1] budget     bytes after which the reply ends
 -- ARGV[2..]          fields
 --
--- Returns the values in the order asked for, nil where a field is gone; a list shorter than what was asked for: ask
--- again for the rest.
+-- Returns the values in the requested order, nil for a field that is gone. If the reply has fewer values than fields,
+-- the caller asks again for the rest.
 -- Errors: none of ours.
 -- Rules: reads.
 

@@ -2,18 +2,17 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty, if a cold saver keeps what is removed here; else nothing
--- ARGV[1] revision   the revision the plan was made at, or the one the last step answered
+-- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty, only if a cold saver keeps the removed data
+-- ARGV[1] revision   the revision of the plan, or the one that the last step returned
 -- ARGV[2] dry        '1' to count only
--- ARGV[3] known      '1' if what processes remember of the histories of the other checkpoints stays true
+-- ARGV[3] known      '1' if the histories of other checkpoints that processes remember stay valid
 -- ARGV[4..]          names as in docs/storage-format.md: c, a header, with up to 500 of the checkpoint's records of
 --                    writes; w, a record of writes; b, a value; n, p, z, a chunk; r, a run's member; @, a field about
---                    the thread. The roots of values, writes and lists of chunks are noted in @gc_roots, unless that
---                    goes too. ^ and the name of a header: its parent only, as that goes; the checkpoint stays
+--                    the thread. The roots of values, writes and lists of chunks are added to @gc_roots, unless that
+--                    is removed too. ^ and the name of a header: only its parent's name; the checkpoint stays
 --
--- Returns {checkpoints, writes, values, bytes, revision}: what was removed, and the new revision. nil if nothing was
--- removed, because a checkpoint was put or something else was removed since the plan was made, because the thread is
--- gone, or because cold lacks one of the names.
+-- Returns {checkpoints, writes, values, bytes, revision}: the numbers removed, and the new revision. Returns nil if
+-- nothing was removed: the thread changed since the plan was made, it is gone, or cold lacks one of the names.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: owned.
 

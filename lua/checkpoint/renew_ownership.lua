@@ -1,11 +1,11 @@
--- Makes the lease of a thread's owner begin anew.
+-- Starts a new lease for a thread's owner.
 --
 -- KEYS[1] owner      string      <prefix>:{<thread>}:owner
--- ARGV[1] token      the owner's
--- ARGV[2] lease      milliseconds for which it is owned, unless that is renewed again
--- ARGV[3] kept       milliseconds for which the key stays behind that
+-- ARGV[1] token      the owner's token
+-- ARGV[2] lease      milliseconds until the lease runs out, unless it is renewed
+-- ARGV[3] kept       milliseconds for which the key outlives the lease
 --
--- Returns 1; 0 where somebody else took the thread, or the key is gone.
+-- Returns 1, or 0 if somebody else took the thread or the key is gone.
 -- Errors: none of ours.
 
 --- @include lib/owner

@@ -2,10 +2,10 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] action     get; set, to a TTL of its own; clear, back to the default; pin; unpin, clear where it is pinned
+-- ARGV[1] action     get; set, to a TTL of its own; clear, back to the default; pin; unpin, clear if it is pinned
 -- ARGV[2] ttl        set: milliseconds; clear, unpin: the saver's default in milliseconds, or ''
 --
--- Returns the milliseconds left, -1 where the thread does not expire, nil where there is no such thread.
+-- Returns the milliseconds left, -1 if the thread does not expire, nil if there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads, confirmed.
 
@@ -28,7 +28,7 @@ elseif action == 'clear' or action == 'pin' then
     redis.call('HSET', data, '@ttl', '0')
   else
     redis.call('HDEL', data, '@ttl')
-    if meta.dirty then redis.call('HSET', data, '@deferred_ttl', ttl) end -- for when cold has it
+    if meta.dirty then redis.call('HSET', data, '@deferred_ttl', ttl) end -- it counts once cold has the thread
     touch(index, data, { dirty = meta.dirty }, ttl, '')
   end
 end

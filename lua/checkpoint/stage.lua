@@ -1,15 +1,15 @@
--- Adds fields and members to a copy that is being made beside the thread it will replace. One step of copy_thread.
+-- Adds fields and members to an unfinished copy, in keys beside the thread to replace. One step of copy_thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index.<token>
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data.<token>
--- ARGV[1] life       milliseconds after which an abandoned copy goes by itself
--- ARGV[2] page       which page this is, from 1
--- ARGV[3] n          how many values follow
+-- ARGV[1] life       milliseconds after which an abandoned copy expires
+-- ARGV[2] page       number of this page, from 1
+-- ARGV[3] n          number of values that follow
 -- ARGV[4..3+2n]      pairs: field, value
 -- ARGV[4+2n..]       members of the index
 --
--- Returns 1; 0 where the pages before this one are not all there (a key was evicted, or a failover lost them): nothing was
--- written, and the copy is to be begun anew.
+-- Returns 1, or 0 if earlier pages are missing (a key was evicted, or a failover lost them). Then nothing was written,
+-- and the caller starts the copy again.
 -- Errors: none of ours.
 
 local index, data = KEYS[1], KEYS[2]

@@ -8,7 +8,7 @@
 -- ARGV[4] mode       'free': take it unless a lease lasts; 'wait': so, in order of arrival; 'any': take it anyway
 -- ARGV[5] run        the owner's run, percent-encoded, or '-'
 -- ARGV[6] by         who the owner says it is, in printable ASCII
--- ARGV[7] arrival    of a waiter that polls again: the arrival that the last reply named; else '0'
+-- ARGV[7] arrival    the arrival in the last reply to this waiter, or '0' in its first poll
 --
 -- The epoch, with which the token begins, is the server's clock in microseconds, or one more than the last epoch.
 -- An owner that asks again, because the reply was lost, gets the same token, and its lease begins anew.
@@ -21,8 +21,8 @@
 -- The first waiter polls every 10 ms, or after 1 % of the time for which the thread has been owned. The others only
 -- have to learn in time that they are the first, so they poll 20 ms later for each waiter ahead of them.
 -- Returns a list that begins with a code
---   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others have it, or come first
---   TAKEN  1  (record) the caller has it
+--   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others own the thread, or arrived earlier
+--   TAKEN  1  (record) the caller owns the thread
 -- Errors: none of ours.
 -- Rules: confirmed.
 
@@ -30,14 +30,14 @@
 
 local owner, waiters = KEYS[1], KEYS[2]
 local OWNED, TAKEN = 0, 1
-local MAX_EPOCH = 2 ^ 53 -- above that Lua's numbers leave some out
+local MAX_EPOCH = 2 ^ 53 -- Lua's numbers are exact up to this
 local MIN_PAUSE, MAX_PAUSE_OF_FIRST, MAX_PAUSE, PAUSE_PER_WAITER = 10, 100, 600, 20 -- milliseconds
 local LATE = 400 -- milliseconds after which a waiter that does not poll is skipped
 local FIRST_ARRIVAL = '100000000000000' -- above all times in milliseconds, below all in microseconds
 local nonce, lease, kept, mode = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4]
 local run, by, arrival = ARGV[5], ARGV[6], ARGV[7]
 
--- The number of live waiters who arrived before the caller. Removes those who are gone.
+-- Returns the number of live waiters that arrived before the caller. Removes those that are gone.
 local function count_ahead(millis)
   for _, gone in ipairs(redis.call('ZRANGEBYSCORE', waiters, '-inf', millis)) do
     redis.call('ZREM', waiters, gone, 'arrival ' .. string.sub(gone, 7))

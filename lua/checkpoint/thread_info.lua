@@ -1,21 +1,29 @@
--- Describes a thread for threads(), if it is one that the caller looks for.
+-- Describes a thread for threads(), if it matches the caller's conditions.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] owner      string      <prefix>:{<thread>}:owner
 -- ARGV[1] root       the root namespace, escaped
--- ARGV[2] interrupt  how the member of a pending interrupt ends
--- ARGV[3] error      how the member of a pending error ends
+-- ARGV[2] interrupt  end of the member of a pending interrupt
+-- ARGV[3] error      end of the member of a pending error
 -- ARGV[4] state      'active', 'interrupted' or 'failed'; '' for any
--- ARGV[5] least      bytes that it has at the least
+-- ARGV[5] least      minimum size in bytes
 -- ARGV[6] within     milliseconds within which it expires, '' for any
 -- ARGV[7] pinned     '1' or '0', '' for any
--- ARGV[8] dirty      '1' where cold lacks some of it, '0' where it has all, '' for any
--- ARGV[9] owned      '1' where somebody owns it and the lease lasts, '0' where not, '' for any
+-- ARGV[8] dirty      '1' if cold lacks some of it, '0' if cold has all, '' for any
+-- ARGV[9] owned      '1' if somebody owns it and the lease has not run out, '0' if not, '' for any
 --
--- Returns {id of the newest checkpoint or '', the beginning of its header up to its time or '', checkpoints, bytes, milliseconds
--- left (-1: no deadline), 1 where the root's newest checkpoint has a pending interrupt, 1 where pinned, 1 where that
--- checkpoint has a pending error, what the owner's key holds or '', milliseconds that the lease lasts}; nil where there is no thread, or another one than is looked for.
+-- Returns a list, or nil if there is no such thread, or if it does not match.
+--   id of the newest checkpoint, or ''
+--   beginning of its header, up to its time, or ''
+--   number of checkpoints
+--   size in bytes
+--   milliseconds left, -1: no deadline
+--   1 if the newest checkpoint of the root has a pending interrupt
+--   1 if the thread is pinned
+--   1 if the newest checkpoint of the root has a pending error
+--   content of the owner's key, or ''
+--   milliseconds left of the lease
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -38,7 +46,8 @@ local is_pinned, is_dirty, left = meta.ttl == '0' and 1 or 0, meta.dirty and 1 o
 if pinned ~= '' and tonumber(pinned) ~= is_pinned or dirty ~= '' and tonumber(dirty) ~= is_dirty then return false end
 if within ~= '' and (left < 0 or left > tonumber(within)) then return false end
 
-local record = redis.call('EXISTS', owner) == 1 and redis.call('GET', owner) or '' -- so who has no right to GET needs none where nobody owns it
+-- EXISTS first: users without the right to GET need none if nobody owns the thread.
+local record = redis.call('EXISTS', owner) == 1 and redis.call('GET', owner) or ''
 local held, until_then = owner_of(record)
 local lease = held and math.max(0, until_then - now_in_milliseconds()) or 0
 if not held then record = '' end

@@ -4,7 +4,7 @@
 --- @include lib/framing
 --- @include lib/chunks
 
--- Whether a sorts above b, by bytes. (Lua's own comparison asks the server's locale.)
+-- Returns true if a sorts above b, by bytes. (Lua's own comparison uses the server's locale.)
 local function above(a, b)
   for i = 1, math.min(#a, #b) do
     local x, y = string.byte(a, i), string.byte(b, i)
@@ -13,7 +13,7 @@ local function above(a, b)
   return #a > #b
 end
 
--- Where the first of the two names in a member of the index ends.
+-- Returns the end of the first of the two names in a member of the index.
 local function name_ends(member)
   local first = string.find(member, '%z')
   if not first or first == #member or string.byte(member, #member) ~= 0 then
@@ -23,9 +23,9 @@ local function name_ends(member)
   return first
 end
 
--- Finds up to limit checkpoints, newest first: those of one namespace, where the bounds are c..., or of all, where they are
--- i...; the root's are in the order of its namespace alone, and are merged with the others here.
--- Returns a list of {id, namespace, where to go on below it}.
+-- Finds up to limit checkpoints, newest first: of one namespace if the bounds are c..., of all if they are i...
+-- Root checkpoints have no member i..., so they are merged with the others here.
+-- Returns a list of {id, namespace, upper bound of the checkpoints after it}.
 local function newest_first(index, upper, lower, limit)
   local found, others, roots = {}, {}, {}
   if string.sub(upper, 2, 2) == 'c' then
@@ -54,8 +54,10 @@ local function newest_first(index, upper, lower, limit)
   return found
 end
 
--- The links of a header: {parent = id or '', run, names = field of the channels' names, flags, slots, tokens, retained (packed as
--- they are stored), and positions: flags_from, flags_to, retained_from = where its frame begins, behind = behind the links}.
+-- Returns the links of a header as a table:
+--   parent (id or ''), run, names (field of the channels' names), flags, slots;
+--   tokens, retained (packed, as stored);
+--   positions in the header: flags_from, flags_to, retained_from (start of its frame), behind (end of the links).
 local function links(header)
   local first, last, pos = frame(header, 1)
   local found = { parent = string.sub(header, first, last) }
@@ -74,14 +76,14 @@ local function links(header)
   return found
 end
 
--- The names in the bytes of a chunk, as a list.
+-- Returns the names in the bytes of a chunk, as a list.
 local function split_names(packed)
   local list = {}
   for name in string.gmatch(packed, '[^%z]*%z') do list[#list + 1] = name end
   return list
 end
 
--- The names that a chunk holds, as a list; more than the channels, in front, may be there. Returns (names, problem).
+-- Returns (names, problem). names is the list of names in a chunk: those of the channels first, then possibly others.
 local names_read = {}
 local function names_in(data, field, chunks)
   if names_read[field] then return names_read[field], nil end
@@ -92,9 +94,10 @@ local function names_in(data, field, chunks)
   return names_read[field], nil
 end
 
--- The field of the value of entry i (from 1) of a checkpoint, and its version.
--- names: of names_in; tokens: the versions, unpacked.
--- A version is in a header once, and in the field of each of its channels: so a few bytes might make fields without end.
+-- Returns the field of the value of entry i (from 1) of a checkpoint, and its version.
+-- names: from names_in; tokens: the versions, unpacked.
+-- A header has a version once, and each field of its channels repeats it. The limit stops a damaged header from making
+-- endless fields.
 local MAX_NAMED, named_bytes = 256000000, 0 -- bytes, in one call
 local function value_field(ns, names, tokens, slots, i)
   local high, low = string.byte(slots, 2 * i - 1, 2 * i)
@@ -105,7 +108,7 @@ local function value_field(ns, names, tokens, slots, i)
   return 'b' .. ns .. names[i] .. token, token
 end
 
--- The header of a checkpoint, false where there is no such checkpoint. Returns (header, problem).
+-- Returns (header, problem). header is false if there is no such checkpoint.
 local function read_header(index, data, ns, id)
   reading = 'checkpoint ' .. string.sub(id, 1, -2)
   local header = redis.call('HGET', data, 'c' .. ns .. id)
@@ -115,8 +118,8 @@ local function read_header(index, data, ns, id)
   return header, nil
 end
 
--- The stored values of a checkpoint, in the order of its entries, false where there is none; their chunks go to chunks.
--- Returns (values, problem).
+-- Adds the chunks of a checkpoint's values to chunks. Returns (values, problem).
+-- values holds the stored values in the order of the entries, false if an entry has none.
 local function read_values(data, ns, header, chunks)
   local of = links(header)
   local names, problem = names_in(data, of.names, chunks)
@@ -124,7 +127,7 @@ local function read_values(data, ns, header, chunks)
   local tokens, fields, named = unpack_frames(of.tokens), {}, {}
   for i = 1, #of.flags do
     fields[i] = value_field(ns, names, tokens, of.slots, i)
-    if named[names[i]] then damaged() end -- a channel twice: its value would be answered twice, too
+    if named[names[i]] then damaged() end -- a channel that occurs twice would return its value twice
     named[names[i]] = true
   end
   local values = fetch(data, fields)
@@ -139,7 +142,7 @@ local function read_values(data, ns, header, chunks)
   return values, nil
 end
 
--- The pending writes of a checkpoint: a flat list of (task and kind, record). Returns (list, problem, size in bytes).
+-- Returns (writes, problem, size in bytes). writes is a flat list of (task and kind, record) of a checkpoint.
 local function pending_writes(index, data, ns, id)
   local from = 'w' .. ns .. id
   local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
@@ -155,8 +158,9 @@ local function pending_writes(index, data, ns, id)
   return list, nil, size
 end
 
--- A checkpoint as get, list and load answer it; the chunks of its values and writes go to chunks. Returns (answer, problem, size in
--- bytes without chunks, to which each value counts 64 more, as finding it takes time); answer is {id, namespace, header, values, writes}, nil where there is no such checkpoint.
+-- Reads a checkpoint, and adds the chunks of its values and writes to chunks. Returns (answer, problem, size).
+-- answer is {id, namespace, header, values, writes}, or nil if there is no such checkpoint. size is in bytes, without
+-- chunks, plus 64 for each value, as finding it takes time.
 local function read_checkpoint(index, data, ns, id, chunks)
   local header, problem = read_header(index, data, ns, id)
   if not header then return nil, problem, 0 end

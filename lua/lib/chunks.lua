@@ -1,8 +1,9 @@
--- Shared by the scripts (included): the chunks that long values are made of, see docs/storage-format.md.
+-- Shared by the scripts (included): the chunks of long values, see docs/storage-format.md.
 --
--- A chunk is a field: a kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes. A list of chunks
--- is the kind of its children and their digests; in a value, its root, a digest of the rest and frames of type and head
--- stand between the two. A pending write in chunks has such a root in place of its bytes.
+-- The field of a chunk is its kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes.
+-- A list of chunks holds the kind of its children, then their digests. A value in chunks is a root: a list with a
+-- digest of the rest, and frames of type and head, between these two. A pending write in chunks has such a root as its
+-- bytes.
 
 --- @include lib/framing
 
@@ -10,7 +11,7 @@ local MAX_ROOT = 4096 -- bytes; no list of chunks is longer
 local IN_CHUNKS = '\255chunks' -- the type of a pending write whose bytes are the root of its chunks
 local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
 
--- HMGET of any number of fields.
+-- Reads any number of fields by HMGET.
 local function fetch(data, fields)
   if #fields <= BATCH then return #fields == 0 and {} or redis.call('HMGET', data, unpack(fields)) end
   local values = {}
@@ -26,14 +27,16 @@ local function gone(data, field)
   return redis.error_reply('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
 end
 
--- Whether a stored value is a list of chunks: its first byte is their kind. (Others begin with a digit, or are empty.)
+-- Returns true if a stored value is a list of chunks. Its first byte is their kind; others begin with a digit, or are
+-- empty.
 local function in_chunks(value)
   local kind = string.byte(value, 1)
   return kind == 112 or kind == 110 or kind == 122 -- p, n, z
 end
 
--- Chunks to answer, each once: a flat list of (field, bytes) in flat, their size in bytes.
--- leaves: whether all chunks are, or lists of chunks alone; roots: digests in the roots of values of which none is, or nil.
+-- Returns an empty collection of chunks for a reply: flat is a list of (field, bytes), each once; bytes is their size.
+-- leaves: true to collect all chunks, false to collect only lists of chunks.
+-- roots: digests from the roots of values whose chunks are left out, or nil.
 local function new_chunks(leaves, roots)
   return { flat = {}, seen = {}, bytes = 0, leaves = leaves, roots = roots or '' }
 end
@@ -45,12 +48,12 @@ local function add_chunk(chunks, field, bytes)
   chunks.bytes = chunks.bytes + #field + #bytes
 end
 
--- A list of chunks as @gc_roots holds it: like a root.
+-- Returns a list of chunks in the form of a root, as @gc_roots holds it.
 local function as_stray(kind, digests)
   return pack(kind .. string.rep('\0', 16) .. '0:0:' .. digests)
 end
 
--- The fields of the children in a list of chunks, whose digests begin at pos. A child may be named twice.
+-- Returns the fields of the children in a list of chunks. Their digests begin at pos. A child may occur twice.
 local function children(list, pos)
   if not in_chunks(list) or pos > #list or (#list - pos + 1) % 16 > 0 then damaged() end
   local kind, fields, n = string.sub(list, 1, 1), {}, 0
@@ -61,7 +64,7 @@ local function children(list, pos)
   return fields
 end
 
--- The roots of the pending writes in a record that are stored in chunks.
+-- Returns the roots of the pending writes in a record that are stored in chunks.
 local function roots_in(record)
   local roots, pos = {}, string.find(record, IN_CHUNKS, 1, true) and 1 or #record + 1
   while pos <= #record do
@@ -73,9 +76,9 @@ local function roots_in(record)
   return roots
 end
 
--- Reads what a stored value is made of, if anything, into chunks (of new_chunks): lists of chunks, and with leaves the bytes
--- too. Each is read once, however often it is named: so this takes no longer than there is stored. Where chunks is lenient, it takes
--- what is there. Returns a problem or nil.
+-- Adds the chunks of a stored value to chunks (of new_chunks): lists of chunks, and with leaves the bytes too.
+-- It reads each chunk once, so the time is bounded by what is stored. If chunks is lenient, missing chunks are skipped.
+-- Returns a problem or nil.
 local function read_chunks(data, value, chunks)
   local function is_wanted(list) return chunks.leaves or string.byte(list, 1) == 110 end -- 'n'
   if not in_chunks(value) or not is_wanted(value) then return nil end
@@ -101,7 +104,7 @@ local function read_chunks(data, value, chunks)
   return nil
 end
 
--- As read_chunks, for the pending writes in a record.
+-- Does the same as read_chunks for the pending writes in a record.
 local function read_chunks_of_writes(data, record, chunks)
   for _, root in ipairs(roots_in(record)) do
     local problem = read_chunks(data, root, chunks)

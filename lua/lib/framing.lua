@@ -1,19 +1,20 @@
--- Shared by the scripts (included): byte strings packed as "<length>:<bytes>", the twin of redis_saver/_storage/framing.py.
+-- Shared by the scripts (included): byte strings packed as "<length>:<bytes>". The twin in Python is
+-- redis_saver/_storage/framing.py.
 
-local reading = 'a stored record' -- what the error names if frames cannot be read
+local reading = 'a stored record' -- named in the error if frames cannot be read
 
 local function damaged()
   error('DAMAGED ' .. reading .. ' cannot be read')
 end
 
--- Returns (first, last, next): where the frame that begins at pos has its bytes, and where the next frame begins.
+-- Returns (first, last, next): the positions of the bytes of the frame at pos, and of the next frame.
 local function frame(packed, pos)
   local _, colon, length = string.find(packed, '^(%d+):', pos)
   if not colon or colon + length > #packed then damaged() end
   return colon + 1, colon + length, colon + length + 1
 end
 
--- Where the frame behind n frames begins.
+-- Returns the position after n frames.
 local function skip(packed, pos, n)
   for _ = 1, n do pos = select(3, frame(packed, pos)) end
   return pos

@@ -1,19 +1,20 @@
--- Shared by the scripts (included): who owns a thread, and who may write it.
+-- Shared by the scripts (included): the owner of a thread, and its writers.
 
--- The parts of what the owner's key holds: token, until when the lease lasts (milliseconds), since when it is owned (microseconds), the run, the run of
--- the one it was taken from, and who the owner says it is. No parts where nobody took the thread, or where it cannot be read.
+-- Returns the parts of an owner key's content: token, end of the lease (milliseconds), start of the ownership
+-- (microseconds), run, run of the previous owner, description of the owner. Returns nil if nobody owns the thread, or
+-- if the content cannot be read.
 local function owner_of(record)
   return string.match(record or '', '^(%d+%-%x+) (%d+) (%d+) (%S+) (%S+) (.*)$')
 end
 
--- Milliseconds by the server's clock.
+-- Returns the server's time in milliseconds.
 local function now_in_milliseconds()
   local now = redis.call('TIME')
   return now[1] * 1000 + math.floor(now[2] / 1000)
 end
 
--- Lets the lease of an owner begin anew. Returns the new record.
--- record: what the key holds; lease, kept: milliseconds, as take_ownership.lua takes them.
+-- Starts a new lease for an owner. Returns the new record.
+-- record: the content of the key; lease, kept: milliseconds, as in take_ownership.lua.
 local function renewed(owner, record, lease, kept)
   local token, _, since, run, before, by = owner_of(record)
   local new = string.format('%s %.0f %s %s %s %s', token, now_in_milliseconds() + lease, since, run, before, by)
@@ -21,8 +22,8 @@ local function renewed(owner, record, lease, kept)
   return new
 end
 
--- The error reply to a writer who does not own the thread, or nil.
--- token: the writer's, or ''; is_required: '!' where a thread that is owned takes no writes without one.
+-- Returns the error reply to a writer who does not own the thread, or nil.
+-- token: the writer's token, or ''; is_required: '!' to refuse writes without a token while somebody owns the thread.
 local function refused_writer(owner, token, is_required)
   if token == '' and is_required ~= '!' then return nil end
   local held, until_then, since, _, _, by = owner_of(redis.call('GET', owner))
@@ -31,7 +32,8 @@ local function refused_writer(owner, token, is_required)
   return redis.error_reply('NOTOWNER ' .. (since or '0') .. ' ' .. (by or ''))
 end
 
--- The error reply to a checkpoint whose parent is not the newest of its namespace, or nil. One that is there already is not refused.
+-- Returns the error reply to a checkpoint whose parent is not the newest of its namespace, or nil. A checkpoint that is
+-- stored already is not refused.
 -- checkpoint: its member of the index; parent: its parent's id, escaped, or ''.
 local function refused_parent(index, checkpoint, parent)
   local ns = string.sub(checkpoint, 1, (string.find(checkpoint, '%z')))

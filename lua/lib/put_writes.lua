@@ -5,19 +5,19 @@
 --- @include lib/framing
 --- @include lib/chunks
 
--- True for the index of a special write, which is negative; false for the field of a chunk.
+-- Returns true for the index of a special write, which is negative; false for the field of a chunk.
 local function is_special(name)
   return string.byte(name, 1) == 45 -- '-'
 end
 
--- Stores the pending writes of a task in any case. Returns how many of them are new. If chunks that they need are neither
--- stored nor sent, it writes nothing, and returns a list of their fields.
--- argv: what put_writes.lua takes, up to argv[last]; meta, found: what open_thread answered, with the task's record; is_home: whether cold has all
--- else of the thread.
+-- Stores the pending writes of a task, without further checks. Returns the number of new writes.
+-- If chunks that they need are neither stored nor sent, it writes nothing, and returns a list of their fields.
+-- argv: the arguments of put_writes.lua, up to argv[last]; meta, found: from open_thread, with the task's record;
+-- is_home: true if cold has the rest of the thread.
 local function put_any_writes(index, data, argv, last, meta, found, is_home)
   local member, regular, count, default, own = argv[1], argv[2], argv[3], argv[4], argv[5]
 
-  -- Calls visit(idx, first, last) for each write of a record.
+  -- Calls visit(idx, first, last) for each write of a record, with the positions of all its frames.
   local function each_write(record, visit)
     local pos = 1
     while pos <= #record do
@@ -44,7 +44,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
     meta.bytes = meta.bytes + #record - size_before
   end
 
-  -- Stores what was sent of the chunks below these roots. Returns those that are missing.
+  -- Stores the chunks that were sent, unless some below these roots are missing. Returns the fields of missing ones.
   local function store_chunks(roots)
     local seen, missing = {}, {}
     local function check_children(list, pos)
@@ -62,15 +62,15 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
       if not is_special(argv[i]) and redis.call('HEXISTS', data, argv[i]) == 0 then store(argv[i], argv[i + 1], 0) end
     end
     if meta.format < HAS_CHUNKED_WRITES then meta.format = HAS_CHUNKED_WRITES end
-    revise(meta) -- a removal that was planned before may take chunks that these rely on
+    revise(meta) -- a removal that was planned earlier may include chunks that these need
     return missing
   end
 
   local stored, new, chunked = found[4], regular, {}
-  if regular ~= '' then index_too(member) end -- also where all of it is there: see docs/storage-format.md, Crashes
+  if regular ~= '' then index_too(member) end -- even if the record exists: see docs/storage-format.md, Crashes
   if regular ~= '' and not stored then
     added = tonumber(count)
-  elseif regular ~= '' and stored ~= regular then -- else it is sent again
+  elseif regular ~= '' and stored ~= regular then -- an equal record was only sent again
     local seen, more = {}, {}
     each_write(stored, function(idx) seen[idx] = true end)
     each_write(regular, function(idx, first, behind)
@@ -86,7 +86,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   if added > 0 then store(member, (stored or '') .. new, #(stored or '')) end
   if added > 0 and stored then
     fields[#fields + 1], fields[#fields + 2] = '@rewritten', next_rewrite(data)
-    local stray = '' -- of what was not stored, chunks may have been
+    local stray = '' -- chunks of the writes that were not stored may be stored
     for _, root in ipairs(chunked[1] and roots_in(regular) or {}) do stray = stray .. pack(root) end
     if stray ~= '' then
       fields[#fields + 1], fields[#fields + 2] = '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray
@@ -110,14 +110,14 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   return added
 end
 
--- Stores the pending writes of a task. Takes and returns what put_any_writes does, or a problem.
+-- Opens the thread and stores the pending writes of a task. Returns the result of put_any_writes, or a problem.
 local function put_task(index, data, argv, last, is_home)
   local meta, problem, found = open_thread(index, data, argv[1])
   if problem then return problem end
   return put_any_writes(index, data, argv, last, meta, found, is_home)
 end
 
--- Their members of the index; what it takes is as above.
+-- Returns the index members of the writes in argv.
 local function members_of(argv, last)
   local members = { argv[2] ~= '' and argv[1] or nil }
   for i = 6, last, 2 do

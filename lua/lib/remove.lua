@@ -4,7 +4,7 @@
 --- @include lib/framing
 --- @include lib/chunks
 
--- Notes that hot no longer has all of the thread, but has the newest checkpoint of each namespace.
+-- Records that hot no longer has the whole thread, but still the newest checkpoint of each namespace.
 -- Returns true if it had all until now.
 local function becomes_partial(index, data)
   local fill = redis.call('HGET', data, '@complete')
@@ -20,7 +20,7 @@ local function becomes_partial(index, data)
   end
 end
 
--- Drops the notes about checkpoints that are gone, whose writes came back from cold without their task paths.
+-- Removes the entries of missing checkpoints from @no_task_path: writes that cold returned without their task paths.
 local function forget_pathless(index, data)
   local noted, left = redis.call('HGET', data, '@no_task_path'), {}
   if not noted then return end
@@ -32,9 +32,9 @@ end
 
 -- Removes fields of a thread, and their members of the index.
 -- argv, begin: the names, as remove.lua takes them, and the position of the first.
--- how: a table of options. dry: count only. is_known: what processes remember of other histories stays true.
---   keeps_empty: leave a thread that has nothing left. dirty: the key of what cold lacks, if hot becomes partial.
--- Returns what remove.lua does, and the names of all that was removed. false if cold lacks one of them.
+-- how: a table of options. dry: count only. is_known: the histories that processes remember stay valid.
+--   keeps_empty: keep a thread that has become empty. dirty: the key of cold's missing records, if hot becomes partial.
+-- Returns the reply of remove.lua, and the names of all removed fields. Returns false if cold lacks one of them.
 local function remove_fields(index, data, meta, argv, begin, how)
   local listed, doomed = {}, {}
   local function doom(name)
@@ -63,14 +63,15 @@ local function remove_fields(index, data, meta, argv, begin, how)
     if redis.call('ZSCORE', how.dirty, doomed[i]) then return false end
   end
 
-  -- First everything is read, as a record that cannot be read must stop it before anything is removed.
+  -- First everything is read, so that an unreadable record raises before anything is removed.
   local removed, bytes, strays = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, {}
   local sizes, short, stored = {}, {}, {}
   for i = 1, #doomed do
     local kind = string.sub(doomed[i], 1, 1)
     local size = removed[kind] and kind ~= 'w' and redis.call('HSTRLEN', data, doomed[i])
     sizes[i] = size or 0
-    if kind == 'w' or kind == 'n' or kind == 'b' and size > 0 and size <= MAX_ROOT then short[#short + 1] = doomed[i] end
+    local is_root = kind == 'b' and size > 0 and size <= MAX_ROOT
+    if kind == 'w' or kind == 'n' or is_root then short[#short + 1] = doomed[i] end
   end
   local found = fetch(data, short)
   for i = 1, #short do stored[short[i]] = found[i] end
@@ -106,12 +107,12 @@ local function remove_fields(index, data, meta, argv, begin, how)
     end
   end
   if not how.dry then
-    -- A full server takes a command that may need memory only behind one that cannot: this removes nothing.
+    -- A full server accepts a command that may need memory only after one that needs none. This one removes nothing.
     redis.call('HDEL', data, '^')
     if how.dirty and becomes_partial(index, data) or not how.is_known then
       redis.call('HSET', data, '@rewritten', next_rewrite(data))
     end
-    redis.call('HSET', data, '@state', state_of(meta, '')) -- without the tag, before anything goes
+    redis.call('HSET', data, '@state', state_of(meta, '')) -- without the tag, before anything is removed
     for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
     local members = {}
     for i = 1, #doomed do
@@ -122,11 +123,15 @@ local function remove_fields(index, data, meta, argv, begin, how)
       end
       members[#members + 1] = name
     end
-    for from = 1, #members, BATCH do redis.call('ZREM', index, unpack(members, from, math.min(from + BATCH - 1, #members))) end
+    for from = 1, #members, BATCH do
+      redis.call('ZREM', index, unpack(members, from, math.min(from + BATCH - 1, #members)))
+    end
     if strays[1] and not listed['@gc_roots'] then
       redis.call('HSET', data, '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. table.concat(strays))
     end
-    for from = 1, #doomed, BATCH do redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
+    for from = 1, #doomed, BATCH do
+      redis.call('HDEL', data, unpack(doomed, from, math.min(from + BATCH - 1, #doomed)))
+    end
     if how.dirty then forget_pathless(index, data) end
     meta.bytes, meta.blobs, meta.writes = meta.bytes - bytes, meta.blobs - removed.b, meta.writes - removed.w
     revise(meta)

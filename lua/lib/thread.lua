@@ -1,19 +1,21 @@
 -- Shared by the scripts (included): opening a thread, its deadline, its counters.
 
 -- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says
--- when it is raised.
+-- when to raise it.
 local FORMAT = 3
 
--- Whether that is the field of a TTL: milliseconds, nothing, or no such field.
+-- Returns true for the content of a TTL field: milliseconds, nothing, or no such field.
 local function is_ttl(field)
   return not field or field == '' or #field <= 15 and string.find(field, '^%d+$')
 end
 
--- Opens a thread and finds what is wrong with it before anything is written.
+-- Opens a thread, and checks it before anything is written.
 -- ...: fields of the data to read with it.
--- Returns (meta, problem, found): meta is nil where there is no such thread, else {format, rev = string, bytes, blobs,
--- writes = numbers, tag = string, ttl = string or false, dirty = string or false}; problem is nil or an error reply to
--- return at once; found holds the fields' values from 4 on.
+-- Returns (meta, problem, found).
+--   meta is nil if there is no such thread. Else it is a table of format, bytes, blobs, writes (numbers), rev, tag
+--   (strings), ttl, dirty (strings or false).
+--   problem is nil, or an error reply that the script has to return.
+--   found holds the values of the fields, from 4 on.
 local function open_thread(index, data, ...)
   local mark = redis.pcall('ZSCORE', index, '')
   if type(mark) == 'table' and mark.err then
@@ -26,7 +28,8 @@ local function open_thread(index, data, ...)
   local state = fields[1]
   if not mark and not state then
     if redis.call('EXISTS', index, data) > 0 then
-      return nil, redis.error_reply('KEYCONFLICT the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver')
+      local text = 'KEYCONFLICT the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver'
+      return nil, redis.error_reply(text)
     end
     return nil, nil, fields
   end
@@ -36,24 +39,29 @@ local function open_thread(index, data, ...)
   if not state then
     return nil, redis.error_reply('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there')
   end
-  local _, _, format, rev, bytes, blobs, writes, tag = string.find(state, '^(%d%d?%d?%d?) (%d+) (%d+) (%d+) (%d+) ?(%x*)$')
+  local pattern = '^(%d%d?%d?%d?) (%d+) (%d+) (%d+) (%d+) ?(%x*)$'
+  local format, rev, bytes, blobs, writes, tag = string.match(state, pattern)
   format = tonumber(format or string.match(state, '^(%d%d?%d?%d?) ') or '') or 0
   if format > FORMAT then
-    return nil, redis.error_reply('UNSUPPORTED ' .. data .. ' is of format ' .. format .. ', and this redis_saver knows those up to ' .. FORMAT)
+    local text = 'UNSUPPORTED ' .. data .. ' is of format ' .. format
+    return nil, redis.error_reply(text .. ', and this redis_saver knows those up to ' .. FORMAT)
   end
-  -- Numbers of 15 digits and less can be counted on with; the revision, microseconds of a clock, has one more.
+  -- Lua counts exactly with up to 15 digits. The revision, a clock's microseconds, has up to 16.
   local is_sound = format > 0 and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
     return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read')
   end
-  local meta = { format = format, rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes), tag = tag, ttl = fields[2], dirty = fields[3] }
+  local meta = {
+    format = format, rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes),
+    tag = tag, ttl = fields[2], dirty = fields[3],
+  }
   return meta, nil, fields
 end
 
--- Sets the deadline of both keys: now + the thread's own TTL, else the saver's default.
--- default_ttl, own_ttl: milliseconds as strings, '' for none; own_ttl, where given, becomes the thread's own TTL.
--- A pinned thread (own TTL '0') stays pinned; with no TTL at all the deadline stays what it is. A thread that cold does
--- not have all of yet has none.
+-- Sets the deadline of both keys: now + the thread's own TTL, or else the saver's default.
+-- default_ttl, own_ttl: milliseconds as strings, '' for none. own_ttl becomes the thread's own TTL.
+-- A pinned thread (own TTL '0') stays pinned. Without any TTL the deadline does not change. A thread that cold does not
+-- have completely yet has no deadline.
 local function touch(index, data, meta, default_ttl, own_ttl)
   local own = meta and meta.ttl
   if own == '0' then return end

@@ -125,19 +125,25 @@ def check(
             return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
         if before is None:
             raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
-        found = Findings()
-        _check_state(thread, before, found)
-        held = Inventory(context, thread, found, values=values)
-        yield from held.take()
-        yield from held.compare(before.counters)
-        compared = yield from compare(before, held, found)
+        findings = Findings()
+        _check_state(thread, before, findings)
+        inventory = Inventory(context, thread, findings, values=values)
+        yield from inventory.take()
+        yield from inventory.compare(before.counters)
+        compared = yield from compare(before, inventory, findings)
         try:
             after = yield from _state(context, thread)
         except (ThreadDamaged, KeyConflict):
             continue  # it was damaged just now; the next attempt says so
-        if not found or before.like(after):
-            counts = len(held.headers), len(held.roots), len(held.chunks), sum(held.records.values()), held.bytes
-            return CheckReport(thread, *counts, compared, before.lacking, tuple(found), found.more)
+        if not findings or before.like(after):
+            counts = (
+                len(inventory.headers),
+                len(inventory.roots),
+                len(inventory.chunks),
+                sum(inventory.records.values()),
+                inventory.bytes,
+            )
+            return CheckReport(thread, *counts, compared, before.lacking, tuple(findings), findings.more)
     raise ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
 
 
@@ -164,31 +170,31 @@ _STATE, _MARKS = [bytes, *[int] * 7, list, list], 4
 """Types of the reply of `lua/checkpoint/check.lua`, and the number of its marks."""
 
 
-def _check_state(thread: str, now: State, found: Findings) -> None:
+def _check_state(thread: str, now: State, findings: Findings) -> None:
     """Check that the parts of the thread's state agree with each other."""
     where, deadlines = f"thread {thread!r}", (now.index_deadline, now.data_deadline)
     if (min(deadlines) < 0 and deadlines[0] != deadlines[1]) or abs(deadlines[0] - deadlines[1]) > APART:
         index, data = ("never" if left < 0 else f"in {left} ms" for left in deadlines)
         remedy = "set_thread_ttl(), or pin() and unpin(), give both the same"
-        found.add("error", where, f"its index expires {index} and its data {data}: half of it will be gone", remedy)
+        findings.add("error", where, f"its index expires {index} and its data {data}: half of it will be gone", remedy)
     if now.lacking and max(*deadlines, now.note_deadline) >= 0:
         remedy = "bring it to cold before: flush(), or redis-saver flush"
-        found.add("error", where, f"cold lacks {now.lacking} of its records, and yet it expires", remedy)
+        findings.add("error", where, f"cold lacks {now.lacking} of its records, and yet it expires", remedy)
     if now.lacking and not now.marks[3]:
         remedy = "flush(), or redis-saver flush, brings it there"
-        found.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
+        findings.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
     if now.marks[3] and not now.lacking:
         text = "its data say that cold lacks some of it, and the list of what is gone"
         remedy = (
             "redis-saver migrate from Redis to cold brings there what it lacks; "
             "after the next write the thread expires again"
         )
-        found.add("error", where, text, remedy)
+        findings.add("error", where, text, remedy)
     if now.oldest_writer >= WRITER_GONE:
         text = f"a writer that began {now.oldest_writer // 1000} s ago did not say whether cold has what it wrote"
-        found.add("info", where, text, "the next read through a TieredSaver asks cold, and repairs it")
+        findings.add("info", where, text, "the next read through a TieredSaver asks cold, and repairs it")
     for member, noted in zip(now.refused[::2], now.refused[1::2], strict=True):
-        with found.reading(describe(member)):
+        with findings.reading(describe(member)):
             tries, _, error = noted.split(b" ", 2)
             text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
-            found.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")
+            findings.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")

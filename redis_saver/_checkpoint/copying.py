@@ -73,11 +73,11 @@ class Counted(NamedTuple):
 def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes]]:
     """Return the fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
-    for place, links in seen.links.items():
-        header = names.checkpoint(*place)
-        fields[header] = [header, names.by_age(*place)] if place[0] else [header]
+    for key, links in seen.links.items():
+        header = names.checkpoint(*key)
+        fields[header] = [header, names.by_age(*key)] if key[0] else [header]
         fields[links.names_chunk] = []
-        fields.update((names.blob(place[0], entry[1:]), []) for entry in links.entries)
+        fields.update((names.blob(key[0], entry[1:]), []) for entry in links.entries)
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
     fields.update((member, [member]) for member in seen.writes)
     return fields

@@ -131,16 +131,16 @@ _MARKS = (
 class Inventory:
     """The contents of a thread."""
 
-    def __init__(self, context: Context, thread: str, found: Findings, *, values: bool) -> None:
+    def __init__(self, context: Context, thread: str, findings: Findings, *, values: bool) -> None:
         """Prepare an empty inventory. `take` fills it.
 
         Args:
             context: The saver.
             thread: The thread.
-            found: Receives the findings.
+            findings: Receives the findings.
             values: True to decode values, writes and metadata too.
         """
-        self._context, self._thread, self._found, self._decodes = context, thread, found, values
+        self._context, self._thread, self._findings, self._decodes = context, thread, findings, values
         self._keys = context.keyspace.keys(thread)
         self.headers: dict[CheckpointKey, bytes] = {}
         """The links of each checkpoint, as they are stored."""
@@ -177,7 +177,7 @@ class Inventory:
             seen.update(new)
             yield from self._read_names(stored for field, stored in new.items() if field[:1] == b"c")
             for field, stored in new.items():
-                with self._found.reading(describe(field)):
+                with self._findings.reading(describe(field)):
                     self._look_at(field, stored)
             if not cursor:
                 return
@@ -217,7 +217,7 @@ class Inventory:
             if field == STRAY:
                 self._strays = unpack(stored)
         else:
-            self._found.add("warning", describe(field), "redis_saver has no such field", _FOREIGN)
+            self._findings.add("warning", describe(field), "redis_saver has no such field", _FOREIGN)
 
     def _look_at_header(self, field: bytes, stored: bytes) -> None:
         ns, checkpoint_id = names.components(field[1:])
@@ -225,7 +225,7 @@ class Inventory:
         if (count := len(unpack(stored))) != headers.FRAMES:
             raise ValueError(f"a header has {headers.FRAMES} frames, and this one {count}")
         if self._decodes and _named(stored) in self._names:
-            with self._found.reading(describe(field), _READ):
+            with self._findings.reading(describe(field), _READ):
                 headers.decode(self._context, stored, checkpoint_id, self._names, self._at(ns, checkpoint_id))
 
     def _look_at_value(self, field: bytes, stored: bytes) -> None:
@@ -259,13 +259,13 @@ class Inventory:
 
     def _load(self, field: bytes, address: Address, writes: Sequence[Write], chunks: codec.Chunks) -> None:
         """Decode writes."""
-        with self._found.reading(describe(field), _READ):
+        with self._findings.reading(describe(field), _READ):
             for write in writes:
                 codec.load_write(self._context, write, address, self._allowance(), chunks)
 
     def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
         """Decode a value."""
-        with self._found.reading(describe(field), _READ):
+        with self._findings.reading(describe(field), _READ):
             channel = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0")
             codec.decode_value(self._context, stored, chunks, channel, f"thread {self._thread!r}", self._allowance())
 
@@ -286,7 +286,7 @@ class Inventory:
         self._check_index()
         referred = self._check_headers()
         for field in sorted(self.roots.keys() - referred):
-            self._found.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
+            self._findings.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
             _format, _revision, *counted = map(int, counters.split()[:5])
@@ -295,49 +295,49 @@ class Inventory:
         for what, count, wanted in pairs:
             if count != wanted:
                 text = f"its counter says {count} {what}, and there are {wanted}"
-                self._found.add("warning", f"thread {self._thread!r}", text, _COUNT)
+                self._findings.add("warning", f"thread {self._thread!r}", text, _COUNT)
 
     def _check_index(self) -> None:
-        checkpoints = {names.checkpoint(*place) for place in self.headers}
+        checkpoints = {names.checkpoint(*key) for key in self.headers}
         stored = checkpoints | self.records.keys()
         listed = {member for member in self._members if member[:1] in (b"c", b"w")}
         for member in sorted(listed - stored):
-            self._found.add("error", describe(member), "the index names it, and it is gone from the data", RESTORE)
+            self._findings.add("error", describe(member), "the index names it, and it is gone from the data", RESTORE)
         for field in sorted(stored - listed):
             text = "it is in the data, and the index does not name it, so nothing lists it"
-            self._found.add("warning", describe(field), text, _LEFT_OVER)
-        ages = {names.by_age(*place): names.checkpoint(*place) for place in self.headers if place[0]}
+            self._findings.add("warning", describe(field), text, _LEFT_OVER)
+        ages = {names.by_age(*key): names.checkpoint(*key) for key in self.headers if key[0]}
         there = {member for member in self._members if member[:1] == b"i"}
         for member in sorted(ages.keys() - there):
             text = "the order by age does not name it, so list() over all namespaces leaves it out"
-            self._found.add("error", describe(ages[member]), text, _INDEX)
+            self._findings.add("error", describe(ages[member]), text, _INDEX)
         for member in sorted(there - ages.keys()):
             text = "the order by age names it, and it is not there, so list() over all namespaces fails"
-            self._found.add("error", describe(member), text, _INDEX)
+            self._findings.add("error", describe(member), text, _INDEX)
         for member in sorted(self._members):
             if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s"):
-                self._found.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
+                self._findings.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:
         """Check the references of headers. Returns the fields of all values that a header names."""
         referred, runs = set[bytes](), set[bytes]()
-        for place, raw in self.headers.items():
-            where, named = describe(names.checkpoint(*place)), _named(raw)
+        for key, raw in self.headers.items():
+            where, named = describe(names.checkpoint(*key)), _named(raw)
             if named not in self._names:
                 said = "cannot be read" if named in self.chunks else "are gone"
-                self._found.add("error", where, f"the names of its channels {said}", RESTORE)
+                self._findings.add("error", where, f"the names of its channels {said}", RESTORE)
                 continue
-            with self._found.reading(where):
+            with self._findings.reading(where):
                 links = headers.decode_links(raw, self._names, self._thread, self._allowance())
                 runs |= {links.run} - {b""}
                 for entry in links.entries:
-                    field = names.blob(place[0], entry[1:])
+                    field = names.blob(key[0], entry[1:])
                     referred.add(field)
                     if entry[:1] != ABSENT and field not in self.roots:
-                        self._found.add("error", where, f"it has lost the {describe(field)}", RESTORE)
+                        self._findings.add("error", where, f"it has lost the {describe(field)}", RESTORE)
         for run in sorted(runs - self._members):
             text = "the index does not name it, so delete_for_runs() misses it"
-            self._found.add("warning", describe(run), text, _INDEX)
+            self._findings.add("warning", describe(run), text, _INDEX)
         return referred
 
     def _check_chunks(self) -> Operation[None]:
@@ -347,12 +347,12 @@ class Inventory:
         roots |= {field: codec.roots_in(record) for field, record in self._in_chunks.items()}
         for field, some in sorted(roots.items()):
             wanted = set[bytes]()
-            with self._found.reading(describe(field)):
+            with self._findings.reading(describe(field)):
                 wanted = chunked.reachable(some, self._lists)
             used |= wanted
             if gone := wanted - self.chunks:
                 text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
-                self._found.add("error", describe(field), text, RESTORE)
+                self._findings.add("error", describe(field), text, RESTORE)
             elif self._decodes and wanted:
                 last = yield from self._read_chunks(field, wanted, last)
                 if wanted <= last.keys() and field in self._in_chunks:
@@ -360,18 +360,18 @@ class Inventory:
                 elif wanted <= last.keys():
                     self._decode(field, some[0], last)
         for root in self._strays:
-            with self._found.reading("@gc_roots"):
+            with self._findings.reading("@gc_roots"):
                 used |= chunked.reachable([root], self._lists)
         for field in sorted(self.chunks - used):
             text = "no value or pending write has it, and @gc_roots does not lead to it, so prune() does not remove it"
-            self._found.add("warning", describe(field), text, _LEFT_OVER)
+            self._findings.add("warning", describe(field), text, _LEFT_OVER)
 
     def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
         """Read the chunks of a value, except those in `last`, which the previous value has too."""
         chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
         for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
             stored = yield Command(("HMGET", self._keys.data_key, *page))
-            with self._found.reading(describe(field)):
+            with self._findings.reading(describe(field)):
                 flat = [item for pair in zip(page, stored, strict=True) if pair[1] is not None for item in pair]
                 chunks |= codec.as_chunks(self._context, flat, self._thread)
         return chunks

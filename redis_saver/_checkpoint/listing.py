@@ -40,7 +40,7 @@ class Query(NamedTuple):
 
 
 def query(
-    given: RunnableConfig | None,
+    requested: RunnableConfig | None,
     filter: Mapping[str, Any] | None,
     before: RunnableConfig | None,
     limit: int | None,
@@ -50,11 +50,11 @@ def query(
     Raises:
         TypeError, ValueError: an argument makes no sense; the message says which and why.
     """
-    if given is not None:
-        config.thread_id(given)
-        config.namespace(given)
+    if requested is not None:
+        config.thread_id(requested)
+        config.namespace(requested)
     before_id = config.checkpoint_id(before) if before is not None else None
-    return Query(given, compile_filter(filter), before_id, config.limit(limit))
+    return Query(requested, compile_filter(filter), before_id, config.limit(limit))
 
 
 def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:

@@ -56,7 +56,7 @@ _LOG = ThrottledLog("redis_saver.checkpoint")
 
 
 class Pruned(NamedTuple):
-    """Numbers of what prune removed, or would remove with `dry_run`."""
+    """Counts of what prune removed or, with `dry_run`, would remove."""
 
     checkpoints: int = 0
     """Number of checkpoints."""
@@ -169,11 +169,11 @@ def _prune_thread(
         if seen is None:
             return total
         lacking = (yield from _lacking_in_cold(thread, dirty)) if dirty else set()
-        keep = kept.kept({place: links.time for place, links in seen.links.items()})
+        keep = kept.kept({key: links.time for key, links in seen.links.items()})
         keep = yield from _needed(context, thread, seen, keep | ((written | lacking) & seen.links.keys()), lacking)
         with decoding("what thread {!r} holds", thread):
             victims = set(seen.links) - keep
-            strays = [member for member in _stray_writes(seen) if _place_of(member) not in lacking]
+            strays = [member for member in _stray_writes(seen) if _key_of(member) not in lacking]
             sweeps = limit is None or _is_sweep_due(seen, victims)
         if limit and not victims and not sweeps:
             return total
@@ -199,10 +199,10 @@ def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]
     """Return the checkpoints that cold lacks, or whose writes it lacks."""
     members = yield Command(("ZRANGE", dirty, 0, -1))
     with decoding("what cold lacks of thread {!r}", thread):
-        return {_place_of(member) for member in members if member[:1] in (b"c", b"w")}
+        return {_key_of(member) for member in members if member[:1] in (b"c", b"w")}
 
 
-def _place_of(member: bytes) -> CheckpointKey:
+def _key_of(member: bytes) -> CheckpointKey:
     """Return the checkpoint that an index member of a checkpoint or of its writes names."""
     ns, checkpoint_id, _ = member[1:].split(b"\0", 2)
     return names.name_of(ns + b"\0"), names.name_of(checkpoint_id + b"\0")
@@ -211,11 +211,11 @@ def _place_of(member: bytes) -> CheckpointKey:
 def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
     """True if a trim also removes chunks, for which it has to read all lists of chunks of the thread.
 
-    It does so once enough roots of removed values are noted, or if a names chunk becomes free.
+    It does so once enough roots of removed values are recorded, or if a names chunk becomes free.
     A names chunk may also be a chunk of a value.
     """
-    left = {links.names_chunk for place, links in seen.links.items() if place not in victims}
-    frees_names = any(seen.links[place].names_chunk not in left for place in victims)
+    left = {links.names_chunk for key, links in seen.links.items() if key not in victims}
+    frees_names = any(seen.links[key].names_chunk not in left for key in victims)
     return frees_names or seen.strays >= max(ROOTS_PER_CHECKPOINT * len(seen.links), seen.size // BYTES_PER_ROOT)
 
 
@@ -259,7 +259,7 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operatio
     seen = yield from read_references(context, thread)
     if seen is None:
         return None
-    victims = {place for place, links in seen.links.items() if links.run in runs}
+    victims = {key for key, links in seen.links.items() if links.run in runs}
     reachable = yield from reachable_chunks(context, thread, seen)
     with decoding("what thread {!r} holds", thread):
         plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
@@ -289,10 +289,10 @@ def _needed(
     """
     roots = yield from _roots_of_calls(context, thread, seen)
     of_lacking = {("", root) for ns, _ in lacking if (root := roots.get(ns))} & seen.links.keys()
-    of_root = {place for place in keep if not place[0]} | of_lacking
+    of_root = {key for key in keep if not key[0]} | of_lacking
     of_root = yield from _with_ancestors(context, thread, seen, of_root)
     finished = finished_calls(roots, seen.links.keys(), of_root)
-    others = {place for place in keep if place[0] and place[0] not in finished}
+    others = {key for key in keep if key[0] and key[0] not in finished}
     return of_root | (yield from _with_ancestors(context, thread, seen, others))
 
 
@@ -327,71 +327,71 @@ def _with_ancestors(
     keep, added, covered = set(keep), keep, set[tuple[CheckpointKey, bytes]]()
     while added:
         needed = set[CheckpointKey]()
-        for place in sorted(added):
-            parent = place[0], seen.links[place].parent
+        for key in sorted(added):
+            parent = key[0], seen.links[key].parent
             if not parent[1]:
                 continue
             with decoding("the channels of a checkpoint of thread {!r}", thread):
-                empty = _to_rebuild(seen, place, parent if parent in keep else None, covered)
+                empty = _to_rebuild(seen, key, parent if parent in keep else None, covered)
             if not empty:
                 continue
             channels = {names.name_of(channel): channel for channel in empty}
-            ancestors = (yield from walk(context, Address(thread, *place), list(channels))).ancestors
+            ancestors = (yield from walk(context, Address(thread, *key), list(channels))).ancestors
             for channel, escaped in channels.items():
                 written = [i for i, each in enumerate(ancestors) if any(w.channel == channel for w in each.writes)]
                 if not written:
                     continue
                 seeded = [i for i, each in enumerate(ancestors) if channel in each.seeds]
-                needed.update((place[0], each.checkpoint_id) for each in ancestors[: max(written + seeded) + 1])
-                covered.add((place, escaped))
+                needed.update((key[0], each.checkpoint_id) for each in ancestors[: max(written + seeded) + 1])
+                covered.add((key, escaped))
         added = (needed & seen.links.keys()) - keep
         keep |= added
     return keep
 
 
 def _to_rebuild(
-    seen: References, place: CheckpointKey, parent: CheckpointKey | None, covered: set[tuple[CheckpointKey, bytes]]
+    seen: References, key: CheckpointKey, parent: CheckpointKey | None, covered: set[tuple[CheckpointKey, bytes]]
 ) -> list[bytes]:
     """Return the empty channels of a checkpoint whose ancestors have to be read.
 
     Args:
         seen: The links of the thread.
-        place: The checkpoint.
+        key: The checkpoint.
         parent: Its parent, if that stays.
         covered: Channels whose ancestors all stay, back to the nearest stored value, by checkpoint. Those that the
             parent covers are added.
     """
     inherited, empty = _entries(seen, parent), list[bytes]()
-    for channel, entry in _entries(seen, place).items():
+    for channel, entry in _entries(seen, key).items():
         before = inherited.get(channel)
         if entry[:1] != ABSENT:
             continue
         if before and (before[:1] != ABSENT or (parent, channel) in covered):
-            covered.add((place, channel))
-        elif before != entry and _was_written(seen, place, entry):
+            covered.add((key, channel))
+        elif before != entry and _was_written(seen, key, entry):
             empty.append(channel)
     return empty
 
 
-def _was_written(seen: References, place: CheckpointKey, entry: bytes) -> bool:
+def _was_written(seen: References, key: CheckpointKey, entry: bytes) -> bool:
     """True if an ancestor has another entry for a channel, or none, as each write gives the channel a new version.
 
     So most channels that are empty from the first checkpoint on, such as `__start__`, cost no round trip.
     """
     for _ in seen.links:  # bounds the loop, as a caller may have made a checkpoint its own ancestor
-        place = place[0], seen.links[place].parent
-        if place not in seen.links:
+        key = key[0], seen.links[key].parent
+        if key not in seen.links:
             return False
-        if entry not in seen.links[place].entries:
+        if entry not in seen.links[key].entries:
             return True
     return False
 
 
-def _entries(seen: References, place: CheckpointKey | None) -> dict[bytes, bytes]:
+def _entries(seen: References, key: CheckpointKey | None) -> dict[bytes, bytes]:
     """Return the entries of a checkpoint, by channel."""
-    if place is None:
+    if key is None:
         return {}
-    return {entry[1 : entry.index(b"\0") + 1]: entry for entry in headers.own_entries(seen.links[place].entries)}
+    return {entry[1 : entry.index(b"\0") + 1]: entry for entry in headers.own_entries(seen.links[key].entries)}
 
 
 def _stray_writes(seen: References) -> list[bytes]:
@@ -404,7 +404,7 @@ def _stray_writes(seen: References) -> list[bytes]:
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     strays = []
     for member in seen.writes:
-        ns, checkpoint_id = _place_of(member)
+        ns, checkpoint_id = _key_of(member)
         if (
             (ns, checkpoint_id) not in seen.links
             and checkpoint_id < newest.get(ns, "")
@@ -437,8 +437,8 @@ def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]
     ]
 
 
-def _by_age(place: CheckpointKey) -> str:
-    return place[1]
+def _by_age(key: CheckpointKey) -> str:
+    return key[1]
 
 
 def _plan(
@@ -456,35 +456,35 @@ def _plan(
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     for member in seen.writes:
-        of_checkpoint[_place_of(member)].append(member)
-    order, victims = sorted(order, key=lambda place: not place[0]), set(order)
-    removed = {member for place in victims for member in of_checkpoint[place]}.union(stray_writes)
+        of_checkpoint[_key_of(member)].append(member)
+    order, victims = sorted(order, key=lambda key: not key[0]), set(order)
+    removed = {member for key in victims for member in of_checkpoint[key]}.union(stray_writes)
     last_holder: dict[bytes, CheckpointKey] = {}
-    for place in [*order, *(place for place in seen.links if place not in victims)]:
-        links = seen.links[place]
-        last_holder.update((names.blob(place[0], entry[1:]), place) for entry in links.entries)
-        last_holder[links.names_chunk] = place
+    for key in [*order, *(key for key in seen.links if key not in victims)]:
+        links = seen.links[key]
+        last_holder.update((names.blob(key[0], entry[1:]), key) for entry in links.entries)
+        last_holder[links.names_chunk] = key
         if links.run:
-            last_holder[links.run] = place
+            last_holder[links.run] = key
     freed: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    live = {name for name, place in last_holder.items() if place not in victims}
+    live = {name for name, key in last_holder.items() if key not in victims}
     live |= reachable.chunks([*live, *(member for member in seen.writes if member not in removed)])
-    dead = reachable.unused([*(name for name, place in last_holder.items() if place in victims), *removed], live)
-    for name, place in last_holder.items():
-        if place in victims:
-            freed[place].append(name)
+    dead = reachable.unused([*(name for name, key in last_holder.items() if key in victims), *removed], live)
+    for name, key in last_holder.items():
+        if key in victims:
+            freed[key].append(name)
     for names_of in freed.values():
         names_of[:] = [name for name in names_of if name not in live]
-    last_of, left = {place[0]: place for place in order}, {ns for ns, _ in seen.links.keys() - victims}
+    last_of, left = {key[0]: key for key in order}, {ns for ns, _ in seen.links.keys() - victims}
     for ns in last_of.keys() - left:
         freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
     heights = _heights((chunk for chunk in dead if chunk[:1] == chunked.LIST), reachable.lists)
     gone = sorted(dead, key=lambda chunk: -heights.get(chunk, 0))
 
     plan: list[list[bytes]] = []
-    for place in order:
-        plan.append([names.checkpoint(*place), *freed[place]])
-        plan += [[member] for member in of_checkpoint[place][WRITES_WITH_A_HEADER:]]
+    for key in order:
+        plan.append([names.checkpoint(*key), *freed[key]])
+        plan += [[member] for member in of_checkpoint[key][WRITES_WITH_A_HEADER:]]
     plan += [[member] for member in stray_writes]
     plan += [[chunk] for chunk in gone]
     notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
@@ -492,7 +492,7 @@ def _plan(
 
 
 def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """Return the number of levels below each list of chunks. Lists are removed before their children, so stay whole."""
+    """Return the number of levels below each list of chunks. Lists are removed before their children."""
     heights: dict[bytes, int] = {}
     for chunk in chunks:
         path, below = list[bytes](), chunk

@@ -192,7 +192,7 @@ def encoded(
     retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
 
     last_names, last_checkpoint = known.versions.get((ns, None)), known.checkpoints.get(ns)
-    # A thread without a parent checkpoint is most likely empty.
+    # If the checkpoint has no parent, the thread is most likely empty.
     knows_all = sends_all or not address.checkpoint_id or last_names is not None
     # A Send shares chunks with other channels and with the pending write that it was. No tag proves that these exist.
     has_sends = (ns, WRITTEN) in known.versions or (TASKS in new_versions and TASKS in values)
