@@ -394,8 +394,12 @@ class _Claim:
             base_id = names.name_of(base)
         known = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
         if known is None:
-            saved = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, base_id))
-            known = versions_of_values(saved.checkpoint) if saved else {}
+            hot = self.tiers.opaque_hot
+            saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, base_id))
+            # If it was put again, cold has not got hot's form of it yet. Only this claim takes it off the backlog.
+            dirty = hot.keyspace.tier_keys(self.thread).dirty
+            is_dirty = (yield Command(("ZSCORE", dirty, names.checkpoint(ns, base_id)))) is not None
+            known = versions_of_values(saved.checkpoint) if saved and not is_dirty else {}
         return known
 
     def _give_writes(self, record: BacklogRecord) -> Tiered[Exception | None]:

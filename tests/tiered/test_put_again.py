@@ -9,7 +9,7 @@ import pytest
 from tests.support.factories import checkpoint, config
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.seeds import seeds_and_slow, targets
-from tests.support.tiering import BEHIND, Tiers, drained, plain
+from tests.support.tiering import BEHIND, Tiers, drained, keys_of, plain
 
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 
@@ -30,6 +30,19 @@ async def test_an_id_is_put_again_while_hot_lacks_its_parent(tiers: Tiers, mode:
     for each in (uniform, other):
         assert (await each.get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
     await drained(other)
+    assert (await (await tiers.cold_uniform()).get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
+
+
+async def test_the_checkpoint_that_cold_got_last_is_put_again(tiers: Tiers) -> None:
+    """Who brings that to cold does not take hot's form of it for cold's."""
+    uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
+    first = await uniform.put(config(), checkpoint({"n": [1]}, {"n": 1}, "1"), {}, {"n": 1})
+    await uniform.put(first, checkpoint({"n": [2]}, {"n": 2}, "2"), {}, {"n": 2})
+    await uniform.get_tuple(config())
+    for number in (3, 4):
+        second = await uniform.put(first, checkpoint({"n": [number]}, {"n": number}, "2"), {}, {"n": number})
+        assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1, "written behind"
+        await drained(uniform if number == 3 else other)
     assert (await (await tiers.cold_uniform()).get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
 
 
