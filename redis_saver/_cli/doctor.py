@@ -25,7 +25,6 @@ from redis_saver._cli.options import (
     Servers,
     command,
     flag,
-    is_encrypted,
 )
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable
@@ -34,6 +33,7 @@ from redis_saver._engine import scripts
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
 from redis_saver._engine.runner import Pump
 from redis_saver._inspector.values import state_of
+from redis_saver._migrate.opening import is_encrypted
 from redis_saver._storage.context import Context
 from redis_saver._tiered.all_threads import Damaged, threads_of
 from redis_saver.errors import ThreadBusy, ThreadNotFound
@@ -474,9 +474,8 @@ def _check(
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
-    encrypted = is_encrypted()
     looked_at = unsound = 0
-    with servers.savers(readable=False, require_encryption=encrypted) as savers:
+    with servers.savers(readable=False, require_encryption=is_encrypted()) as savers:
         for thread in savers.endpoints[0].threads() if every else threads or ():
             if (report := _report(savers.saver, thread, is_named=not every)) is None:
                 continue

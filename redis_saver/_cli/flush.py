@@ -18,14 +18,15 @@ import typer
 
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import PREFIX, app, count, flag, option, redis_option
-from redis_saver._cli.servers import Cold, Hot, Refused, warn
+from redis_saver._cli.options import PREFIX, app, count, flag, option, postgres_url, redis_option, redis_url
+from redis_saver._cli.servers import Cold, Hot, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
 from redis_saver._common.display import printable, shown
 from redis_saver._tiered.context import ColdHistory
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.sync import TieredSaver
+from redis_saver.errors import EndpointError
 
 ASKED_EVERY = 5.0
 """Seconds between two looks at the servers."""
@@ -100,10 +101,11 @@ def _flush(
     It runs until SIGTERM or SIGINT, flushes the rest, and ends. It outlives outages of both servers.
     Run as many as you like: they share the work.
     """
-    if not redis:
-        raise Refused("--redis URL is missing, and there is no REDIS_URL in the environment")
+    redis, postgres = redis_url(redis), postgres_url(postgres)
     if not postgres:
-        raise Refused("--postgres URL is missing, and there is no POSTGRES_URL or DATABASE_URL in the environment")
+        raise EndpointError(
+            "--postgres URL is missing, and there is no POSTGRES_URL or DATABASE_URL in the environment"
+        )
     timeout = (AT_ONCE if once else TO_STOP) if timeout is None else timeout
     deadline = time.monotonic() + timeout if once else math.inf
     with (

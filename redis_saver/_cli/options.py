@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
@@ -12,7 +11,6 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import typer
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import InvalidNamespaceError
 from typer.core import TyperCommand
 
@@ -25,7 +23,7 @@ from redis_saver._common import ttl as ttls
 from redis_saver._common.display import printable, shown
 from redis_saver._engine import scripts
 from redis_saver._engine.requests import Call, Operation
-from redis_saver._migrate.opening import opened
+from redis_saver._migrate.opening import opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._store.context import check_labels
@@ -220,11 +218,6 @@ def refuse_embedded(url: str) -> None:
         )
 
 
-def is_encrypted() -> bool:
-    """True if the environment has a key, so that plain values are reported or refused."""
-    return "LANGGRAPH_AES_KEY" in os.environ
-
-
 class Savers(NamedTuple):
     """The savers of a command."""
 
@@ -360,5 +353,4 @@ def command(
 def _readable_serializer() -> SerializerProtocol:
     """Return a serializer that makes objects only of safe classes, and decrypts if there is a key."""
     logging.getLogger("langgraph").addHandler(logging.NullHandler())  # it would log each other class once
-    serde: SerializerProtocol = StrictSerializer()
-    return EncryptedSerializer.from_pycryptodome_aes(serde) if is_encrypted() else serde
+    return serializer(StrictSerializer())

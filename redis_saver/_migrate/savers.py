@@ -35,7 +35,7 @@ from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Command, Operation, Page, Request, Scan
 from redis_saver._engine.runner import DriverWrapper, Pump
-from redis_saver._migrate.endpoints import Endpoint, Entry, TaskInfo, ThreadOutline, special
+from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.redis_documents import RedisDocuments
 from redis_saver._migrate.valkey_saver import ValkeyStrings
@@ -61,7 +61,7 @@ def as_endpoint(role: str, value: Any) -> Any:
     """
     if isinstance(value, BaseCheckpointSaver):
         return (_foreign_source(value) if role == "source" else None) or endpoint_of(value)
-    if callable(getattr(value, "threads", None)) and callable(getattr(value, "outline", None)):
+    if isinstance(value, Source):
         return value
     hint = "enter its `with` first"
     if isinstance(value, str):
@@ -109,7 +109,7 @@ def _foreign_source(saver: Any) -> ForeignSource | None:
     return ValkeyStrings(SyncDriver(client), saver.serde, type(saver).__name__, None)
 
 
-class SaverEndpoint(Endpoint):
+class SaverEndpoint(Target):
     """Any saver, by LangGraph's interface. Its tasks get new paths that keep the order of their writes."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
@@ -167,9 +167,6 @@ class SaverEndpoint(Endpoint):
                     at = config.to_config(thread, *saved.key)
                     self.saver.put_writes(at, writes.writes, writes.task[0], writes.path)
 
-    def abandon(self, thread: str) -> None:
-        """Keep what was written, because another run goes on from there."""
-
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Return metadata as the saver returns them."""
         return get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
@@ -184,7 +181,7 @@ class OurEndpoint(SaverEndpoint):
         """Use a saver. The caller closes it."""
         super().__init__(saver, name)
         self.driver: RedisDriver | DriverWrapper[Request] = driver_of(saver)
-        self.failures: tuple[type[Exception], ...] = self.driver.failures
+        self.failures = self.driver.failures
         self._context = context_of(saver)
         self.prefix: str = self._context.keyspace.prefix
 
@@ -276,8 +273,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
 
     def __init__(self, saver: Any, name: str, failure: type[Exception], *refusals: type[Exception]) -> None:
         super().__init__(saver, name)
-        self.failures: tuple[type[Exception], ...] = (failure,)
-        self.refusals: tuple[type[Exception], ...] = (*self.refusals, *refusals)
+        self.failures, self.refusals = (failure,), (*self.refusals, *refusals)
 
     @abstractmethod
     def _select(self, query: str, *arguments: str) -> list[Any]: ...
