@@ -255,7 +255,7 @@ class Demo:
         if not self.drawn:
             yield Text("checkpoint  step  source  next        bytes  last message", "dim")
         gists: dict[str, str] = {}
-        for (lane, here, parent), snapshot in lanes(
+        for lane, here, parent, snapshot in lanes(
             [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
         ):
             mark, style, gists[here] = _seen(snapshot)

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from redis_saver._checkpoint import inventory, threads
 from redis_saver._checkpoint.checking import CheckReport
+from redis_saver._checkpoint.listing import mapped, scan_keys
 from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._cli import screen
@@ -30,11 +31,9 @@ from redis_saver._common import times
 from redis_saver._common.display import counted, printable
 from redis_saver._common.names import DATA, DIRTY, Keyspace
 from redis_saver._engine import scripts
-from redis_saver._engine.requests import Batch, Call, Operation, Page, Scan
-from redis_saver._engine.runner import Pump
+from redis_saver._engine.requests import Batch, Call, Operation
 from redis_saver._inspector.values import state_of
 from redis_saver._migrate.opening import is_encrypted
-from redis_saver._storage.context import Context
 from redis_saver._tiered.all_threads import Damaged, threads_of
 from redis_saver.errors import ThreadBusy, ThreadNotFound
 
@@ -105,54 +104,42 @@ class Overview:
             self.largest_thread, self.largest_bytes = info.thread_id, info.bytes
 
 
-def overview(context: Context) -> Operation[Overview]:
+def overview(saver: RedisSaver) -> Overview:
     """Count all threads, damaged ones too, with SCAN, a page at a time. No values are read."""
-    counts, pump = Overview(), Pump(threads_of(context, threads.ANY))
-    for step in pump:
-        if isinstance(step, Page):
-            for info in step.items:
-                counts.add(info)
-            continue
-        with pump:
-            pump.reply = yield step
-    keyspace = context.keyspace
-    position: Any = None
-    while True:
-        position, keys = yield Scan(keyspace.dirty_pattern, position)
-        names = [name for key in keys if (name := keyspace.thread_of(key, DIRTY)) is not None]
-        tiers = [keyspace.tier_keys(name) for name in names]
-        calls = [Call(scripts.BACKLOG_STATS, (each.dirty, each.flush), ()) for each in tiers]
-        for records, age, aside in (yield Batch(calls)) if calls else ():
-            counts.dirty_threads += records > 0
-            counts.backlog += records
-            counts.oldest_seconds = max(counts.oldest_seconds, age / 1000)
-            counts.set_aside += aside
-        if position is None:
-            break
-    while True:
-        position, keys = yield Scan(keyspace.intents_pattern, position)
-        counts.intents += len(keys)
-        if position is None:
-            return counts
+    counts, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
+    for info in driver.stream(threads_of(context_of(saver), threads.ANY)):
+        counts.add(info)
+    for records, age, aside in driver.stream(mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))):
+        counts.dirty_threads += records > 0
+        counts.backlog += records
+        counts.oldest_seconds = max(counts.oldest_seconds, age / 1000)
+        counts.set_aside += aside
+    counts.intents = sum(1 for _ in driver.stream(scan_keys(keyspace.intents_pattern)))
+    return counts
 
 
-def nested_prefixes(context: Context) -> Operation[list[str]]:
+def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]:
+    """Read the records, the age in milliseconds and the refused records of each backlog."""
+    names = [name for key in keys if (name := keyspace.thread_of(key, DIRTY)) is not None]
+    calls = [Call(scripts.BACKLOG_STATS, (tier.dirty, tier.flush), ()) for tier in map(keyspace.tier_keys, names)]
+    return (yield Batch(calls)) if calls else []
+
+
+def nested_prefixes(saver: RedisSaver) -> list[str]:
     """Find prefixes with threads that begin with this one and a colon, or that this one begins with.
 
     An ACL pattern such as `~a:*` matches the keys of prefix `a:b`, too.
     """
-    prefix, nested = context.keyspace.prefix, set[str]()
-    parents = [prefix[:end] for end, letter in enumerate(prefix) if letter == ":" and end]
-    own = context.keyspace.pattern.removesuffix(b"{*}:*")
+    keyspace, nested = context_of(saver).keyspace, set[str]()
+    parents = [keyspace.prefix[:end] for end, letter in enumerate(keyspace.prefix) if letter == ":" and end]
+    own = keyspace.pattern.removesuffix(b"{*}:*")
     patterns = [Keyspace(parent).pattern[:-1] + DATA for parent in parents]
     for pattern in (*patterns, own + b"*:{*}:" + DATA):
-        position = None
-        while len(nested) < MAX_NAMED:
-            position, keys = yield Scan(pattern, position)
-            matches = (_PREFIX.match(key.decode("utf-8", "replace")) for key in keys)
-            nested.update(match[1] for match in matches if match)
-            if position is None:
-                break
+        for key in driver_of(saver).stream(scan_keys(pattern)):
+            if match := _PREFIX.match(key.decode("utf-8", "replace")):
+                nested.add(match[1])
+            if len(nested) == MAX_NAMED:
+                return sorted(nested)
     return sorted(nested)
 
 
@@ -223,7 +210,7 @@ def _stats(servers: Servers, *, watch: bool = WATCH, as_json: bool = JSON) -> in
     """
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
-            counts = driver_of(savers.hot).run(overview(context_of(savers.hot))).numbers()
+            counts = overview(savers.hot).numbers()
             answers = Answers(savers.hot)
             server = _server(answers)
             if as_json:
@@ -277,14 +264,13 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     It writes nothing, and reads no values; check does.
     """
     with servers.savers() as savers:
-        driver, context, answers = driver_of(savers.hot), context_of(savers.hot), Answers(savers.hot)
-        counts = driver.run(overview(context))
+        answers, counts = Answers(savers.hot), overview(savers.hot)
         results = [
             *_of_servers(answers, counts, servers.prefix),
             *_of_threads(counts, servers.prefix),
             *_of_owners(counts),
             *_of_cold(counts),
-            *_of_prefixes(driver.run(nested_prefixes(context)), servers.prefix),
+            *_of_prefixes(nested_prefixes(savers.hot), servers.prefix),
         ]
     for right in answers.refused:
         what = f"this user may not ask {right.replace('|', ' ').upper()}, so that was not looked at"

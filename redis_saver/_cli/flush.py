@@ -45,10 +45,8 @@ _CODES = (
 )
 
 
-def _seconds(text: str | float) -> float:
+def _seconds(text: str) -> float:
     """Read a number of seconds, or a duration such as `90s` or `10m`."""
-    if isinstance(text, float):
-        return text
     try:
         seconds = float(text) if text[-1:].isdigit() else times.parse(text, name="").total_seconds()
     except ValueError:
@@ -58,7 +56,7 @@ def _seconds(text: str | float) -> float:
     return seconds
 
 
-def _above_zero(text: str | float) -> float:
+def _above_zero(text: str) -> float:
     if not (seconds := _seconds(text)):
         raise typer.BadParameter(f"{shown(text)}: write more than 0 seconds.")
     return seconds
@@ -75,9 +73,8 @@ def _flush(
     interval: float = option(
         "How often to look for records that others left; one flusher at a time looks, at least 5s apart.",
         "DURATION",
-        1.0,
+        "1s",
         parser=_above_zero,
-        show_default="1s",
     ),
     cold_history: ColdHistory = option("Which checkpoints Postgres gets.", None, "all"),
     workers: int = option(

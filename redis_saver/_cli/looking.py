@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 from langchain_core.messages import BaseMessage
@@ -19,7 +19,7 @@ from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint.auditing import Entry, WriteInfo
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.saver import context_of, driver_of
-from redis_saver._checkpoint.threads import ANY, ThreadQuery, ThreadState
+from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
 from redis_saver._cli import screen
 from redis_saver._cli.options import (
     AN_ID,
@@ -49,17 +49,7 @@ from redis_saver.errors import EndpointError, ThreadNotFound
 STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of threads' states."""
 _MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
-_IN_JSON = (
-    "thread_id",
-    "checkpoint_id",
-    "updated_at",
-    "checkpoints",
-    "bytes",
-    "ttl",
-    "pinned",
-    "interrupted",
-    "failed",
-)
+_IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
 _GIST = 60
 """Maximum number of characters of a shortened value."""
 T = TypeVar("T")
@@ -105,21 +95,15 @@ def size(amount: int | None) -> str:
 # -- checkpoints
 
 
-class Drawn(NamedTuple):
-    """A checkpoint of a drawing."""
-
-    lane: str
-    """Lines to print before it."""
-    id: str
-    parent: str
-
-
-def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[Drawn, T]]:
+def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, str, str, T]]:
     """Draw checkpoints from the oldest on: a chain runs straight down, and a fork opens a lane for each branch.
 
     Args:
         history: Id, parent's id (or an empty text) and value of each checkpoint, newest first. A checkpoint whose
             parent is missing starts a branch.
+
+    Yields:
+        The lines to print before a checkpoint, and its id, parent and value.
     """
     ids, children = {here for here, _, _ in history}, dict[str, list[tuple[str, T]]]()
     for here, parent, value in history:
@@ -131,64 +115,50 @@ def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[Drawn, T]]:
         if here in seen:
             continue
         seen.add(here)
-        yield Drawn(lane, here, parent), value
+        yield lane, here, parent, value
         branches = children.get(here, ())
         for position, branch in enumerate(branches):  # newest first, so that the oldest is on top of the stack
             fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
             stack.append((below + fork, below + past, here, *branch))
 
 
-class TreeRow(NamedTuple):
-    """A checkpoint of a tree."""
-
-    lane: str
-    entry: Entry
-    ran: Sequence[str]
-    """Nodes that ran between its parent and it."""
-
-    def cells(self) -> list[str | Text]:
-        """Return its columns in the table."""
-        entry, channels = self.entry, {write.channel for write in self.entry.writes}
-        state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
-        tasks = len({write.task_id for write in entry.writes})
-        pending = state or (f"{tasks:,} task{'s' * (tasks > 1)} wrote" if tasks else "")
-        return [
-            self.lane + _MARKS[state],
-            screen.named(entry.id),
-            step(entry.step),
-            screen.named(entry.source),
-            names(self.ran),
-            Text(pending, STATES.get(state, "dim")),
-            moment(entry.created_at),
-        ]
-
-    def as_json(self, thread: str) -> dict[str, Any]:
-        """Return it for JSON."""
-        entry = self.entry
-        return {
-            "thread_id": thread,
-            "checkpoint_ns": entry.ns,
-            "checkpoint_id": entry.id,
-            "parent": entry.parent,
-            "step": entry.step,
-            "source": entry.source,
-            "created_at": entry.created_at,
-            "ran": list(self.ran),
-            "pending": sorted({write.channel for write in entry.writes}),
-        }
-
-
-def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[TreeRow]]]:
-    """Draw a thread's checkpoints by namespace."""
+def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, Entry, Sequence[str]]]]]:
+    """Draw a thread's checkpoints by namespace: the lines before each, and the nodes that ran before it."""
     by_ns: dict[str, dict[str, Entry]] = {}
     for entry in entries:
         by_ns.setdefault(entry.ns, {})[entry.id] = entry
     for ns, by_id in sorted(by_ns.items()):
-        rows = list[TreeRow]()
-        for drawn, entry in lanes([(each.id, each.parent or "", each) for each in by_id.values()]):
-            parent = by_id.get(entry.parent or "")
-            rows.append(TreeRow(drawn.lane, entry, auditing.ran_between(parent, entry) if parent else ()))
+        drawn = lanes([(each.id, each.parent or "", each) for each in by_id.values()])
+        rows = [
+            (lane, entry, auditing.ran_between(by_id[parent], entry) if parent in by_id else ())
+            for lane, _, parent, entry in drawn
+        ]
         yield ns, rows
+
+
+def tree_row(lane: str, entry: Entry, ran: Sequence[str]) -> list[str | Text]:
+    """Return a checkpoint of a tree as a row of the table."""
+    channels = {write.channel for write in entry.writes}
+    state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
+    tasks = len({write.task_id for write in entry.writes})
+    pending = state or (f"{tasks:,} task{'s' * (tasks > 1)} wrote" if tasks else "")
+    row: list[str | Text] = [lane + _MARKS[state], screen.named(entry.id), step(entry.step), screen.named(entry.source)]
+    return [*row, names(ran), Text(pending, STATES.get(state, "dim")), moment(entry.created_at)]
+
+
+def tree_json(thread: str, entry: Entry, ran: Sequence[str]) -> dict[str, Any]:
+    """Return a checkpoint of a tree for JSON."""
+    return {
+        "thread_id": thread,
+        "checkpoint_ns": entry.ns,
+        "checkpoint_id": entry.id,
+        "parent": entry.parent,
+        "step": entry.step,
+        "source": entry.source,
+        "created_at": entry.created_at,
+        "ran": list(ran),
+        "pending": sorted({write.channel for write in entry.writes}),
+    }
 
 
 def step(number: int | None) -> str:
@@ -266,10 +236,8 @@ _CODES = (
 _KINDS = {"added": "green", "removed": "red", "changed": "yellow"}
 
 
-def _moment(text: str | datetime) -> datetime:
+def _moment(text: str) -> datetime:
     """Read a time: how long ago, or ISO 8601."""
-    if isinstance(text, datetime):
-        return text
     try:
         return datetime.now(timezone.utc) - times.parse(text, name="")
     except (ValueError, OverflowError):
@@ -491,11 +459,11 @@ def _tree(
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
     for name, drawn in tree(entries):
         if as_json:
-            for row in drawn:
-                screen.emit(row.as_json(thread))
+            for _, entry, ran in drawn:
+                screen.emit(tree_json(thread, entry, ran))
             continue
         screen.line(f"namespace {screen.named(name)}" if name else "root")
-        cells = [row.cells() for row in drawn]
+        cells = [tree_row(*row) for row in drawn]
         screen.table(columns, cells, right=("step",), ids=("checkpoint",), whole=("", "created"))
     if not entries:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")

@@ -134,20 +134,18 @@ class OneOfTwo(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def duration(text: str | timedelta, argument: str | None = None) -> timedelta:
+def duration(text: str, argument: str | None = None) -> timedelta:
     """Read a TTL, such as `7d` or `90m`. Typer adds an option's name to the error, but not an argument's."""
-    if isinstance(text, timedelta):
-        return text
     try:
         return timedelta(milliseconds=ttls.parse(text, name="--ttl").milliseconds or 0)
     except ValueError as error:
         raise typer.BadParameter(str(error).removeprefix("--ttl="), param_hint=argument) from error
 
 
-def span(text: str | timedelta) -> timedelta:
+def span(text: str) -> timedelta:
     """Read a duration that is no TTL."""
     try:
-        return text if isinstance(text, timedelta) else times.parse(text, name="")
+        return times.parse(text, name="")
     except ValueError as error:
         raise typer.BadParameter(str(error).removeprefix("=")) from error
 

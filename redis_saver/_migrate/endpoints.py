@@ -49,7 +49,7 @@ class Endpoint(ABC):
     """Errors that mean that one value or name cannot be stored or read."""
 
     @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
+    def doing(self, what: str = "") -> Iterator[None]:
         """Turn errors of the block into ours, which name the endpoint."""
         try:
             yield

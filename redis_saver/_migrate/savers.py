@@ -33,8 +33,8 @@ from redis_saver._common import config, names, postgres
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine.requests import Command, Operation, Page, Request, Scan
-from redis_saver._engine.runner import DriverWrapper, Pump
+from redis_saver._engine.requests import Command, Operation, Request
+from redis_saver._engine.runner import DriverWrapper
 from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.redis_documents import RedisDocuments
@@ -360,7 +360,7 @@ def check_empty(source: Any) -> None:
         return
     with source.doing("the threads"):
         try:
-            patterns = source.driver.run(_patterns())
+            patterns = _patterns(source.driver)
         except source.failures as error:
             if type(error).__name__ != "NoPermissionError":
                 raise
@@ -374,25 +374,14 @@ def check_empty(source: Any) -> None:
         raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}{more}")
 
 
-def _patterns() -> Operation[list[tuple[tuple[str, str], int]]]:
+def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
     """Count the keys of savers on a server, by pattern and by how to move them, the most frequent first."""
     counts: Counter[tuple[str, str]] = Counter()
-    position: Any = None
-    while True:
-        position, keys = yield Scan(b"*}:data", position)
-        for match in filter(None, map(_OUR_DATA.fullmatch, keys)):
-            name = shown(match[1].decode("utf-8", "backslashreplace"))
-            counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
-        if position is None:
-            break
+    for match in filter(None, map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))):
+        name = shown(match[1].decode("utf-8", "backslashreplace"))
+        counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
     for source in (RedisDocuments, ValkeyStrings):
-        pump = Pump(source.scan())
-        for step in pump:
-            if isinstance(step, Page):
-                prefixes = [key.prefix for key in step.items if key.prefix is not None]
-                remedy = f"of {source.kind}: write {source.kind}:URL"
-                counts.update((f"{shown(prefix)}:*", remedy) for prefix in prefixes)
-                continue
-            with pump:
-                pump.reply = yield step
+        remedy = f"of {source.kind}: write {source.kind}:URL"
+        keys = driver.stream(source.scan())
+        counts.update((f"{shown(key.prefix)}:*", remedy) for key in keys if key.prefix is not None)
     return counts.most_common()

@@ -80,16 +80,13 @@ class OurItems(Items):
     def __init__(self, store: Store[Any], name: str) -> None:
         """Use a store. The caller closes it."""
         self.store, self.name = store, name
-        self.failures: tuple[type[Exception], ...] = driver_of(store).failures
+        self._context: StoreContext = context_of(store)
+        self.failures = driver_of(store).failures
         self.count: Callable[[tuple[str, ...]], int] = store.count
         self.delete_namespace: Callable[[tuple[str, ...]], int] = store.delete_namespace
 
-    @property
-    def _context(self) -> StoreContext:
-        return context_of(self.store)
-
     def _run(self, operation: Operation[T]) -> T:
-        with self.doing(""):
+        with self.doing():
             return driver_of(self.store).run(operation)
 
     def _run_each(
@@ -203,14 +200,14 @@ class PostgresItems(Items):
 
     def has_table(self, name: str = "store") -> bool:
         """True if the database has the table of a `PostgresStore`."""
-        with self.doing(""):
+        with self.doing():
             return bool(self._connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0])
 
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
         """Iterate over the items as of one moment. A hundred are in memory."""
         condition, bounds = _below(labels)
         with (
-            self.doing(""),
+            self.doing(),
             self._connection.transaction(),
             self._connection.cursor(name="redis_saver_items") as cursor,
         ):
@@ -234,7 +231,7 @@ class PostgresItems(Items):
         """Return what the table has of each item."""
         storable = [item for item in items if _has_storable_names(item)]  # `write` reports the others
         stored: dict[tuple[tuple[str, ...], str], StoredItem | RedisSaverError] = {}
-        with self.doing(""):
+        with self.doing():
             asked = [[".".join(item.namespace) for item in storable], [item.key for item in storable]]
             for row in self._connection.execute(_LOOK_UP, asked):
                 stored[tuple(row[0].split(".")), row[1]] = self._item(*row)
@@ -249,7 +246,7 @@ class PostgresItems(Items):
                 rows.append((item, _row(item, expected)))
             except self._refusals as error:  # noqa: PERF203
                 written.failed.append((item, self.not_stored(item, error, error_text(error))))
-        with self.doing(""):
+        with self.doing():
             try:
                 return written._replace(changed=self._put(rows))
             except self._refusals:
@@ -279,14 +276,14 @@ class PostgresItems(Items):
     def count(self, labels: tuple[str, ...]) -> int:
         """Count the items of a namespace and its children."""
         condition, bounds = _below(labels)
-        with self.doing(""):
+        with self.doing():
             count = f"SELECT count(*) FROM store WHERE {condition}"  # noqa: S608 - of constants
             return int(self._connection.execute(count, bounds).fetchone()[0])
 
     def delete_namespace(self, labels: tuple[str, ...]) -> int:
         """Delete all items of a namespace and its children, with their vectors. Return their number."""
         condition, bounds = _below(labels)
-        with self.doing(""):
+        with self.doing():
             delete = f"DELETE FROM store WHERE {condition}"  # noqa: S608 - of constants
             return int(self._connection.execute(delete, bounds).rowcount)
 
