@@ -122,7 +122,7 @@ def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, str, str
             stack.append((below + fork, below + past, here, *branch))
 
 
-def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, Entry, Sequence[str]]]]]:
+def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, Entry, tuple[str, ...]]]]]:
     """Draw a thread's checkpoints by namespace: the lines before each, and the nodes that ran before it."""
     by_ns: dict[str, dict[str, Entry]] = {}
     for entry in entries:

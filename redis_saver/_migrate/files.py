@@ -64,14 +64,7 @@ from redis_saver._migrate.endpoints import (
 from redis_saver._migrate.new_files import NewFile
 from redis_saver._storage.chunks import digest
 from redis_saver._store.transfer import StoredItem
-from redis_saver.errors import (
-    EndpointError,
-    FileDamaged,
-    RedisSaverError,
-    ThreadMigrationError,
-    decoding_item,
-    moving,
-)
+from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
 
 FRAME = struct.Struct(">II")
 _AGAIN = "Export it again, or copy the file again. Nothing was read from it"
