@@ -95,7 +95,7 @@ def _each(
     """Change each thread, print `done` in words or `fields` as JSON, and return the exit code."""
     failed = 0
     for thread in dict.fromkeys(threads):
-        if not _attempt(thread, change, done):
+        if not _attempt(screen.named(thread), partial(change, thread), f"not {done}"):
             failed += 1
         elif as_json:
             screen.emit({"thread_id": thread, **fields})
@@ -104,14 +104,14 @@ def _each(
     return 1 if failed else 0
 
 
-def _attempt(thread: str, change: Callable[[str], Any], done: str) -> bool:
-    """Change a thread. If that fails, say why, and return False."""
+def _attempt(name: str, change: Callable[[], object], failure: str) -> bool:
+    """Change a thread or a namespace. If that fails, say why, and return False."""
     try:
-        change(thread)
+        change()
     except EndpointError:
         raise
     except (RedisSaverError, NotImplementedError) as error:
-        screen.note(f"not {done}: {screen.named(thread)}: {printable(str(error))}")
+        screen.note(f"{failure}: {name}: {printable(str(error))}")
         return False
     return True
 
@@ -195,7 +195,7 @@ def _prune(
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")
-        done = [_attempt(thread, prune, "pruned") for thread in names]
+        done = [_attempt(screen.named(thread), partial(prune, thread), "not pruned") for thread in names]
     if as_json:
         screen.emit({**total._asdict(), "threads": pruned, "dry_run": not yes})
     else:
@@ -371,38 +371,33 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
 def _count_parts(parts: Sequence[_Part]) -> int:
     """Say what would be deleted."""
     total: Counter[str] = Counter()
-    code = 0
-    for part in parts:
+
+    def count(part: _Part) -> None:
         try:
-            count: int | None = part.count()
+            number: int | None = part.count()
         except (ThreadDamaged, StoreDamaged):
-            count = None
-        except EndpointError:
-            raise
-        except RedisSaverError as error:
-            screen.note(f"cannot be deleted: {part.name}: {printable(str(error))}")
-            code = 1
-            continue
-        _add(total, part, count)
+            number = None
+        _add(total, part, number)
         is_damaged = f"damaged, so its {part.unit} cannot be counted"
-        screen.line(f"{part.name}: {is_damaged if count is None else counted(count, part.unit.removesuffix('s'))}")
+        screen.line(f"{part.name}: {is_damaged if number is None else counted(number, part.unit.removesuffix('s'))}")
+
+    done = [_attempt(part.name, partial(count, part), "cannot be deleted") for part in parts]
     screen.line(f"Nothing was deleted. --yes deletes {_sums(total)}")
-    return code
+    return 0 if all(done) else 1
 
 
 def _delete_parts(parts: Sequence[_Part]) -> int:
     """Delete all parts, and look whether they are gone."""
     total: Counter[str] = Counter()
     left, deleted = list(parts), list[_Part]()
+
+    def delete(part: _Part) -> None:
+        _add(total, part, part.delete())
+        deleted.append(part)
+
     try:
         for part in parts:
-            try:
-                _add(total, part, part.delete())
-                deleted.append(part)
-            except EndpointError:
-                raise
-            except RedisSaverError as error:
-                screen.note(f"not deleted: {part.name}: {printable(str(error))}")
+            _attempt(part.name, partial(delete, part), "not deleted")
             left.pop(0)
         again = [part for part in deleted if part.count()]
     finally:

@@ -115,9 +115,9 @@ class Hot(Server):
         """The saver, once the server was reached."""
 
     def _use(self) -> None:
-        self.saver = self.saver or RedisSaver(
-            self._connect(), prefix=self._prefix, serde=serializer() if is_encrypted() else None
-        )
+        if self.saver is None:
+            serde = serializer() if is_encrypted() else None
+            self.saver = RedisSaver(self._connect(), prefix=self._prefix, serde=serde)
         self.saver.setup()
 
     def _is_final(self, error: Exception) -> bool:
