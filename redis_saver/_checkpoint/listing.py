@@ -159,6 +159,16 @@ def mapped(
             yield Page(results)
 
 
+def scan_keys(pattern: bytes) -> Stream[bytes]:
+    """Find the keys that match a pattern, by SCAN. A key may come twice."""
+    position: Any = None
+    while True:
+        position, keys = yield Scan(pattern, position)
+        yield Page(keys)
+        if position is None:
+            return
+
+
 def scan_threads(context: Context) -> Stream[str]:
     """Stream the names of all threads, by SCAN: each at least once, some twice.
 

@@ -35,7 +35,7 @@ def _begin(
         sys.stdout.reconfigure(errors="replace")  # not every encoding has the characters of names and drawings
 
 
-def _demo_ttl(text: str | timedelta) -> timedelta:
+def _demo_ttl(text: str) -> timedelta:
     if (ttl := duration(text)) < _MIN_TTL:
         raise typer.BadParameter(f"{text}: the demo pauses for a second: write at least {times.shown(_MIN_TTL)}")
     return ttl
@@ -47,9 +47,7 @@ def _demo(
     url: str = redis_option(
         "The server, such as redis://host:6379. By default an embedded one.", "memory://redis-saver-demo"
     ),
-    ttl: timedelta = option(
-        "When the thread expires, such as 90m.", "DURATION", timedelta(hours=1), parser=_demo_ttl, show_default="1h"
-    ),
+    ttl: timedelta = option("When the thread expires, such as 90m.", "DURATION", "1h", parser=_demo_ttl),
     keep: bool = flag("--keep", "Keep the demo's thread, and say what to do with it next."),
     no_color: bool = flag("--no-color", "Plain text, also on a terminal."),
 ) -> int:
@@ -66,7 +64,7 @@ def _demo(
 
 # In the order of `--help`:
 from redis_saver._cli import looking, changing, doctor, inspect_command  # noqa: E402, F401, I001
-from redis_saver._cli import migrate, flush, forget  # noqa: E402, F401
+from redis_saver._cli import migrate, flush  # noqa: E402, F401
 
 command = typer.main.get_command(app)
 """All commands. `app()` would build this at each call, which takes longer than most commands."""

@@ -1,35 +1,45 @@
-"""Commands that change threads: `ttl`, `pin`, `unpin`, `delete`, `prune`, `copy`."""
+"""Commands that change threads: `ttl`, `pin`, `unpin`, `delete`, `prune`, `copy`, and `forget`, also of items."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
-from redis_saver._cli import rows, screen
+from redis_saver._cli import screen
+from redis_saver._cli.looking import expiry, thread_json
 from redis_saver._cli.options import (
     JSON,
-    POSTGRES,
-    PREFIX,
-    REDIS,
     Savers,
+    Servers,
     Thread,
-    app,
+    Words,
+    command,
     count,
     duration,
     flag,
-    opened_savers,
+    labels_of,
     option,
+    postgres_url,
+    redis_url,
     span,
+    words_of,
 )
-from redis_saver._common.display import counted, printable
+from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.values import ago
-from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, ThreadDamaged, ThreadNotFound
+from redis_saver._migrate.opening import opened_cold, opened_store
+from redis_saver._store import store as stores
+from redis_saver._tiered_store import copies
+from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, StoreDamaged, ThreadDamaged, ThreadNotFound
 
 _CODES = (
     "Exit code: 0, done, or nothing was to be done; 1, some of the threads were not there or could not be changed "
@@ -38,60 +48,44 @@ _CODES = (
 _Threads: TypeAlias = Annotated[list[str], typer.Argument(metavar="THREAD", help="The names of the threads.")]
 
 
-@app.command("ttl", epilog=_CODES)
+@command("ttl", _CODES)
 def _ttl(
+    servers: Servers,
     thread: Thread,
     ttl: Annotated[
         str | None,
         typer.Argument(metavar="DURATION", help="A TTL of its own, such as 7d or 90m; none: its saver's TTL again."),
     ] = None,
     *,
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write."""
     is_cleared = ttl == "none"
     own_ttl = None if ttl is None or is_cleared else duration(ttl, "DURATION")
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
+    with servers.savers(readable=False) as savers:
         if ttl is not None:
             savers.saver.set_thread_ttl(thread, own_ttl)
         info = savers.thread(thread)
     if as_json:
         screen.emit({"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned})
     else:
-        screen.line(f"{screen.named(thread)} expires: {rows.left(info.ttl, pinned=info.pinned)}")
+        screen.line(f"{screen.named(thread)} expires: {expiry(info.ttl, pinned=info.pinned)}")
     if is_cleared and info.ttl is None and not info.pinned:
         screen.note("an idle thread now stays for ever: its saver's TTL counts again from its next write on")
     return 0
 
 
-@app.command("pin", epilog=_CODES)
-def _pin(
-    threads: _Threads,
-    *,
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
-    as_json: bool = JSON,
-) -> int:
+@command("pin", _CODES)
+def _pin(servers: Servers, threads: _Threads, *, as_json: bool = JSON) -> int:
     """Keep threads in Redis until unpin, whatever their TTL."""
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
+    with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.pin, "pinned", {"pinned": True}, as_json=as_json)
 
 
-@app.command("unpin", epilog=_CODES)
-def _unpin(
-    threads: _Threads,
-    *,
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
-    as_json: bool = JSON,
-) -> int:
+@command("unpin", _CODES)
+def _unpin(servers: Servers, threads: _Threads, *, as_json: bool = JSON) -> int:
     """End a pin. Threads expire again from their next write on, if its saver has a TTL."""
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
+    with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.unpin, "unpinned", {"pinned": False}, as_json=as_json)
 
 
@@ -101,7 +95,7 @@ def _each(
     """Change each thread, print `done` in words or `fields` as JSON, and return the exit code."""
     failed = 0
     for thread in dict.fromkeys(threads):
-        if not _attempt(thread, change, done):
+        if not _attempt(screen.named(thread), partial(change, thread), f"not {done}"):
             failed += 1
         elif as_json:
             screen.emit({"thread_id": thread, **fields})
@@ -110,34 +104,28 @@ def _each(
     return 1 if failed else 0
 
 
-def _attempt(thread: str, change: Callable[[str], Any], done: str) -> bool:
-    """Change a thread. If that fails, say why, and return False."""
+def _attempt(name: str, change: Callable[[], object], failure: str) -> bool:
+    """Change a thread or a namespace. If that fails, say why, and return False."""
     try:
-        change(thread)
+        change()
     except EndpointError:
         raise
     except (RedisSaverError, NotImplementedError) as error:
-        screen.note(f"not {done}: {screen.named(thread)}: {printable(str(error))}")
+        screen.note(f"{failure}: {name}: {printable(str(error))}")
         return False
     return True
 
 
-@app.command("delete", epilog=_CODES)
+@command("delete", _CODES)
 def _delete(
-    threads: _Threads,
-    *,
-    yes: bool = flag("--yes", "Do not ask."),
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
-    as_json: bool = JSON,
+    servers: Servers, threads: _Threads, *, yes: bool = flag("--yes", "Do not ask."), as_json: bool = JSON
 ) -> int:
     """Delete threads, with all their history. It asks first.
 
     A damaged thread is deleted, too. To delete all threads and items of a user, use forget.
     """
     names = list(dict.fromkeys(threads))
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
+    with servers.savers(readable=False) as savers:
 
         def delete(thread: str) -> None:
             if _find(savers, thread) is None:
@@ -174,8 +162,9 @@ def _description(info: Any) -> str:
     return f"{checkpoints}, {size}, updated {ago(info.updated_at)}"
 
 
-@app.command("prune", epilog=_CODES)
+@command("prune", _CODES)
 def _prune(
+    servers: Servers,
     threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
     *,
     every: bool = flag("--all", "All threads."),
@@ -185,9 +174,6 @@ def _prune(
     ),
     older_than: timedelta | None = option("Remove only what is older, such as 30d.", "DURATION", parser=span),
     yes: bool = flag("--yes", "Remove; without it nothing is removed."),
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Remove old checkpoints, and what only they needed. Without --yes it says what it would remove."""
@@ -204,12 +190,12 @@ def _prune(
         removed = savers.saver.prune([thread], keep_last=keep_last, older_than=older_than, dry_run=not yes)
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
+    with servers.savers(readable=False) as savers:
         infos = () if threads else savers.threads(ThreadQuery(thread_prefix or ""))  # damaged threads, too
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")
-        done = [_attempt(thread, prune, "pruned") for thread in names]
+        done = [_attempt(screen.named(thread), partial(prune, thread), "not pruned") for thread in names]
     if as_json:
         screen.emit({**total._asdict(), "threads": pruned, "dry_run": not yes})
     else:
@@ -220,19 +206,17 @@ def _prune(
     return 0 if all(done) else 1
 
 
-@app.command("copy", epilog=_CODES)
+@command("copy", _CODES)
 def _copy(
+    servers: Servers,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="The name of the thread.")],
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The name of the copy.")],
     *,
     replace: bool = flag("--replace", "Replace TARGET, if it is there."),
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Copy a thread with all its history. The copy shows up in one step, and has no TTL."""
-    with opened_savers(url, prefix, postgres, readable=False) as savers:
+    with servers.savers(readable=False) as savers:
         savers.thread(source)
         savers.refuse_cold_backed(source, "copied")
         if not replace and savers.saver.get_thread(target) is not None:
@@ -243,8 +227,195 @@ def _copy(
         savers.saver.copy_thread(source, target)
         info = savers.thread(target)
     if as_json:
-        screen.emit({**rows.thread_json(info), "copied_from": source})
+        screen.emit({**thread_json(info), "copied_from": source})
     else:
         size = f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
         screen.line(f"copied: {screen.named(target)} has {size}")
     return 0
+
+
+_MAX_NAMED = 5
+"""Maximum number of parts that are named when the command ends early."""
+_FORGET_CODES = (
+    "Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew "
+    "meanwhile; 2, a URL, a login or a missing package is at fault. Example: redis-saver forget --redis "
+    "redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes"
+)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A thread or a namespace to delete."""
+
+    name: str
+    unit: str
+    """Name of what `count` counts, in the plural."""
+    count: Callable[[], int]
+    delete: Callable[[], int | None]
+    """Deletes the part. It returns the number deleted, or None if the part was damaged."""
+
+
+class _Words(Words):
+    """Here `--thread` takes several names, too."""
+
+    OPTIONS = Words.OPTIONS | {"--thread"}
+
+
+@command(
+    "forget",
+    _FORGET_CODES,
+    cls=_Words,
+    postgres=option(
+        "The cold tier behind it: its threads and items are deleted, too, which otherwise would come back.", "URL"
+    ),
+)
+def _forget(
+    servers: Servers,
+    *,
+    thread: list[str] | None = option("Threads by their names; may be repeated.", "ID..."),
+    thread_prefix: list[str] | None = option("All threads whose names begin with TEXT; may be repeated.", "TEXT"),
+    namespace: list[str] | None = option(
+        "All items of the namespace with these labels, and of those below it, such as --namespace memories user-1; "
+        "may be repeated.",
+        "LABEL...",
+    ),
+    store_prefix: str | None = option(
+        "The beginning of the store's keys, if it is another one, as of the RedisStore of a TieredStore. "
+        "Default: that of --prefix.",
+        "PREFIX",
+    ),
+    yes: bool = flag("--yes", "Delete; without it nothing is deleted."),
+) -> int:
+    """Delete what is kept of a user: threads, and all items of the store under namespaces.
+
+    Without --yes it deletes nothing, and says what it would delete.
+    What is gone already is no error: run it again after one that ended early.
+    """
+    namespaces = dict.fromkeys(labels_of(words) for words in words_of(namespace))
+    threads, prefixes = [name for words in words_of(thread) for name in words], tuple(thread_prefix or ())
+    if not (threads or prefixes or namespaces):
+        raise typer.BadParameter("say what to delete.", param_hint="--thread, --thread-prefix or --namespace")
+    if "" in prefixes:
+        raise EndpointError(
+            "--thread-prefix '': every thread's name begins so. Write what the names of this user's threads begin with"
+        )
+    url, postgres = redis_url(servers.url), postgres_url(servers.postgres)
+    parts: list[_Part] = []
+    with ExitStack() as stack:
+        if threads or prefixes:
+            savers = stack.enter_context(servers.savers(readable=False))
+            parts += _of_threads(savers, threads, prefixes)
+        if namespaces:
+            store_prefix = servers.prefix if store_prefix is None else store_prefix
+            hot = stack.enter_context(opened_store(url, target=False, prefix=store_prefix))
+            cold = opened_cold(postgres, stack) if postgres else []
+            for labels in namespaces:
+                parts += _of_namespace(hot, cold, labels)
+        return _delete_parts(parts) if yes else _count_parts(parts)
+
+
+def _of_threads(savers: Savers, names: Sequence[str], prefixes: tuple[str, ...]) -> Iterator[_Part]:
+    """List the threads, each once.
+
+    Raises:
+        EndpointError: A thread is in a cold tier, too, and none was named.
+    """
+    wanted = dict.fromkeys(names)
+    for endpoint in savers.endpoints if prefixes else ():
+        wanted |= dict.fromkeys(sorted({name for name in endpoint.threads() if name.startswith(prefixes)}))
+    for name in wanted:
+        savers.refuse_cold_backed(name, "deleted")
+    for name in wanted:
+        count, delete = partial(_checkpoints, savers, name), partial(_delete_thread, savers, name)
+        yield _Part(f"thread {shown(name)}", "checkpoints", count, delete)
+
+
+def _checkpoints(savers: Savers, name: str) -> int:
+    info = savers.saver.get_thread(name)
+    return info.checkpoints if info else 0
+
+
+def _delete_thread(savers: Savers, name: str) -> int | None:
+    try:
+        count: int | None = _checkpoints(savers, name)
+    except ThreadDamaged:
+        count = None  # it is deleted all the same
+    savers.saver.delete_thread(name)
+    return count
+
+
+def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Iterator[_Part]:
+    """List the items of a namespace, those of Postgres first, because Redis may be filled from there.
+
+    Raises:
+        EndpointError: The items of Redis are copies of what a cold store has, and none was found.
+    """
+    driver, context = stores.driver_of(hot.store), stores.context_of(hot.store)
+    if not cold and driver.run(copies.holds_copies(context, labels)):
+        raise EndpointError(
+            f"namespace {shown(labels)} in {hot.name}: its items are copies of what a cold store has, and what is "
+            "deleted in Redis alone comes back from there. Nothing was deleted. Name it with --postgres URL. If it is "
+            "another store, delete the items in Python, through the TieredStore; if there is none any more, with "
+            "delete_namespace() of the RedisStore"
+        )
+
+    def delete_copies() -> int:
+        driver.run(copies.forget_misses(context, labels))  # readers who asked cold before store no copy any more
+        return int(hot.delete_namespace(labels))
+
+    for store in (*cold, hot):
+        delete = delete_copies if cold and store is hot else partial(store.delete_namespace, labels)
+        yield _Part(f"namespace {shown(labels)} in {store.name}", "items", partial(store.count, labels), delete)
+
+
+def _count_parts(parts: Sequence[_Part]) -> int:
+    """Say what would be deleted."""
+    total: Counter[str] = Counter()
+
+    def count(part: _Part) -> None:
+        try:
+            number: int | None = part.count()
+        except (ThreadDamaged, StoreDamaged):
+            number = None
+        _add(total, part, number)
+        is_damaged = f"damaged, so its {part.unit} cannot be counted"
+        screen.line(f"{part.name}: {is_damaged if number is None else counted(number, part.unit.removesuffix('s'))}")
+
+    done = [_attempt(part.name, partial(count, part), "cannot be deleted") for part in parts]
+    screen.line(f"Nothing was deleted. --yes deletes {_sums(total)}")
+    return 0 if all(done) else 1
+
+
+def _delete_parts(parts: Sequence[_Part]) -> int:
+    """Delete all parts, and look whether they are gone."""
+    total: Counter[str] = Counter()
+    left, deleted = list(parts), list[_Part]()
+
+    def delete(part: _Part) -> None:
+        _add(total, part, part.delete())
+        deleted.append(part)
+
+    try:
+        for part in parts:
+            _attempt(part.name, partial(delete, part), "not deleted")
+            left.pop(0)
+        again = [part for part in deleted if part.count()]
+    finally:
+        if left:
+            names = ", ".join(part.name for part in left[:_MAX_NAMED])
+            more = f" and {len(left) - _MAX_NAMED:,} more" if len(left) > _MAX_NAMED else ""
+            screen.note(f"still to be deleted: {names}{more}. Run it again")
+    for part in again:
+        screen.note(f"not deleted: {part.name}: something was put there meanwhile. Run it again when nobody uses it")
+    screen.line(f"Deleted {_sums(total)}")
+    return 1 if again or len(deleted) < len(parts) else 0
+
+
+def _add(total: Counter[str], part: _Part, count: int | None) -> None:
+    total[part.unit] += count or 0
+    total["threads"] += part.unit == "checkpoints" and count != 0
+
+
+def _sums(total: Counter[str]) -> str:
+    threads, checkpoints = counted(total["threads"], "thread"), counted(total["checkpoints"], "checkpoint")
+    return f"{threads} with {checkpoints}, and {counted(total['items'], 'item')}"

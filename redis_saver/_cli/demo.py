@@ -29,7 +29,7 @@ from rich.text import Text
 
 from redis_saver._checkpoint.saver import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._cli.rows import lanes, left
+from redis_saver._cli.looking import expiry, lanes
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
@@ -255,7 +255,7 @@ class Demo:
         if not self.drawn:
             yield Text("checkpoint  step  source  next        bytes  last message", "dim")
         gists: dict[str, str] = {}
-        for (lane, here, parent), snapshot in lanes(
+        for lane, here, parent, snapshot in lanes(
             [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
         ):
             mark, style, gists[here] = _seen(snapshot)
@@ -276,7 +276,7 @@ class Demo:
     def _status(self, saver: RedisSaver) -> None:
         info = self._info(saver)
         line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {self._keys()} keys, "
-        line += "does not expire" if info.ttl is None else f"expires {left(info.ttl)}"
+        line += "does not expire" if info.ttl is None else f"expires {expiry(info.ttl)}"
         self.console.print(f"{line}{', waits for a human' if info.interrupted else ''}", style="bold magenta")
 
     def _keys(self) -> int:

@@ -2,38 +2,175 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Any, Literal, TypeAlias
 
 import typer
+from redis.exceptions import NoPermissionError, ResponseError
 from rich.text import Text
 
-from redis_saver._checkpoint import inventory
+from redis_saver._checkpoint import inventory, threads
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.saver import context_of, driver_of
+from redis_saver._checkpoint.listing import mapped, scan_keys
+from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
+from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._cli import screen
 from redis_saver._cli.looking import OTHER_PREFIX
-from redis_saver._cli.options import (
-    JSON,
-    POSTGRES,
-    PREFIX,
-    REDIS,
-    WATCH,
-    app,
-    flag,
-    is_encrypted,
-    opened_savers,
-    redis_url,
-)
-from redis_saver._cli.overview import MAX_NAMED, Answers, Overview, nested_prefixes, overview
-from redis_saver._client.clients import connect
+from redis_saver._cli.options import JSON, WATCH, Servers, command, flag
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable
+from redis_saver._common.names import DATA, DIRTY, Keyspace
+from redis_saver._engine.requests import Batch, Call, Operation
+from redis_saver._inspector.values import state_of
+from redis_saver._migrate.opening import is_encrypted
+from redis_saver._tiered import scripts
+from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.errors import ThreadBusy, ThreadNotFound
+
+MAX_NAMED = 20
+"""Maximum number of threads that are named."""
+_SOON = timedelta(hours=1)
+_PREFIX = re.compile(r"([^{}]+):\{[^{}]*\}:", re.DOTALL)
+
+
+@dataclass
+class Overview:
+    """Counts of all threads of a prefix."""
+
+    threads: int = 0
+    active: int = 0
+    interrupted: int = 0
+    failed: int = 0
+    damaged: int = 0
+    checkpoints: int = 0
+    bytes: int = 0
+    largest_thread: str | None = None
+    largest_bytes: int = 0
+    pinned: int = 0
+    never_expire: int = 0
+    """Threads that have no deadline and are not pinned."""
+    expire_within_1h: int = 0
+    dirty_threads: int = 0
+    """Threads of which cold lacks something."""
+    backlog: int = 0
+    """Records that cold lacks."""
+    oldest_seconds: float = 0.0
+    """Age of the oldest of these records."""
+    set_aside: int = 0
+    """Records that cold refused."""
+    intents: int = 0
+    """Threads that are being written to cold, or whose writer is gone."""
+    owned: int = field(default=0, metadata={"named": True})
+    """Threads whose owner's lease lasts."""
+    late: list[str] = field(default_factory=list, metadata={"named": True})
+    """Names of the first threads whose owner's lease has expired, and that no one else has taken."""
+    errors: dict[str, str] = field(default_factory=dict, metadata={"named": True})
+    """Errors of the first damaged threads, by name."""
+
+    def numbers(self) -> dict[str, Any]:
+        """Return the counts for `stats`."""
+        return {each.name: getattr(self, each.name) for each in fields(self) if not each.metadata}
+
+    def add(self, info: ThreadInfo | Damaged) -> None:
+        """Count a thread."""
+        self.threads += 1
+        if isinstance(info, Damaged):
+            self.damaged += 1
+            if len(self.errors) < MAX_NAMED:
+                self.errors[info.thread_id] = str(info.error)
+            return
+        state = state_of(info)
+        setattr(self, state, getattr(self, state) + 1)
+        self.checkpoints += info.checkpoints
+        self.bytes += info.bytes
+        self.pinned += info.pinned
+        self.never_expire += info.ttl is None and not info.pinned
+        self.expire_within_1h += info.ttl is not None and info.ttl <= _SOON
+        if info.owner is not None and info.owner.lease_left:
+            self.owned += 1
+        elif info.owner is not None and len(self.late) < MAX_NAMED:
+            self.late.append(info.thread_id)
+        if self.largest_thread is None or info.bytes > self.largest_bytes:
+            self.largest_thread, self.largest_bytes = info.thread_id, info.bytes
+
+
+def overview(saver: RedisSaver) -> Overview:
+    """Count all threads, damaged ones too, with SCAN, a page at a time. No values are read."""
+    counts, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
+    for info in driver.stream(threads_of(context_of(saver), threads.ANY)):
+        counts.add(info)
+    for records, age, aside in driver.stream(mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))):
+        counts.dirty_threads += records > 0
+        counts.backlog += records
+        counts.oldest_seconds = max(counts.oldest_seconds, age / 1000)
+        counts.set_aside += aside
+    counts.intents = sum(1 for _ in driver.stream(scan_keys(keyspace.intents_pattern)))
+    return counts
+
+
+def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]:
+    """Read the records, the age in milliseconds and the refused records of each backlog."""
+    names = [name for key in keys if (name := keyspace.thread_of(key, DIRTY)) is not None]
+    calls = [Call(scripts.BACKLOG_STATS, (tier.dirty, tier.flush), ()) for tier in map(keyspace.tier_keys, names)]
+    return (yield Batch(calls)) if calls else []
+
+
+def nested_prefixes(saver: RedisSaver) -> list[str]:
+    """Find prefixes with threads that begin with this one and a colon, or that this one begins with.
+
+    An ACL pattern such as `~a:*` matches the keys of prefix `a:b`, too.
+    """
+    keyspace, nested = context_of(saver).keyspace, set[str]()
+    parents = [keyspace.prefix[:end] for end, letter in enumerate(keyspace.prefix) if letter == ":" and end]
+    own = keyspace.pattern.removesuffix(b"{*}:*")
+    patterns = [Keyspace(parent).pattern[:-1] + DATA for parent in parents]
+    for pattern in (*patterns, own + b"*:{*}:" + DATA):
+        for key in driver_of(saver).stream(scan_keys(pattern)):
+            if match := _PREFIX.match(key.decode("utf-8", "replace")):
+                nested.add(match[1])
+            if len(nested) == MAX_NAMED:
+                return sorted(nested)
+    return sorted(nested)
+
+
+class Answers:
+    """Answers of the servers of a saver about themselves."""
+
+    def __init__(self, saver: RedisSaver) -> None:
+        driver: Any = driver_of(saver)
+        self._client = driver.client
+        self.refused: dict[str, None] = {}
+        """Rights, as an ACL names them, that the user lacks or the server does not have."""
+
+    def ask(self, *command: Any) -> dict[str, Any]:
+        """Return the reply of each server by its name. There are none if the user may not ask."""
+        try:
+            if not hasattr(self._client, "get_primaries"):
+                return {"": self._client.execute_command(*command)}
+            nodes = self._client.get_primaries()
+            return {node.name: self._client.execute_command(*command, target_nodes=node) for node in nodes}
+        except (NoPermissionError, ResponseError) as error:
+            if not isinstance(error, NoPermissionError) and "unknown" not in str(error).lower():
+                raise
+            self.refused["|".join(map(str.lower, command[: 1 if command[0] == "INFO" else 2]))] = None
+            return {}
+
+    def info(self, section: str) -> dict[str, Mapping[str, Any]]:
+        """Return a section of INFO by server."""
+        return {name: _as_info(reply) for name, reply in self.ask("INFO", section).items()}
+
+
+def _as_info(reply: Any) -> Mapping[str, Any]:
+    """Return INFO as a dict, whether the client has parsed it or not."""
+    if isinstance(reply, Mapping):
+        return reply
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
+    return dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
+
 
 _STATS_CODES = "Exit code: 0; 2, a URL, a login or a missing package is at fault."
 _OF_SERVER = {
@@ -58,17 +195,17 @@ _LATE = 300
 _EVICTING = "it may evict one of a thread's two keys, and the conversation is lost"
 
 
-@app.command("stats", epilog=_STATS_CODES)
-def _stats(*, watch: bool = WATCH, url: str | None = REDIS, prefix: str = PREFIX, as_json: bool = JSON) -> int:
+@command("stats", _STATS_CODES, postgres=None)
+def _stats(servers: Servers, *, watch: bool = WATCH, as_json: bool = JSON) -> int:
     """Show a server and its threads in numbers: by state, bytes, deadlines, what cold lacks; memory, commands a second.
 
     It looks at all keys of the server with SCAN, and reads no values.
     What one process counts of its own calls is `stats()` in Python.
     """
-    with opened_savers(url, prefix) as savers, closing(connect(redis_url(url), asynchronous=False)) as client:
+    with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
-            counts = driver_of(savers.hot).run(overview(context_of(savers.hot))).numbers()
-            answers = Answers(client)
+            counts = overview(savers.hot).numbers()
+            answers = Answers(savers.hot)
             server = _server(answers)
             if as_json:
                 screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
@@ -112,23 +249,22 @@ _error, _warning, _info, _ok = (partial(Finding, severity) for severity in ("err
 _Findings: TypeAlias = Iterator[Finding]
 
 
-@app.command("doctor", epilog=_DOCTOR_CODES)
-def _doctor(*, url: str | None = REDIS, prefix: str = PREFIX, as_json: bool = JSON) -> int:
+@command("doctor", _DOCTOR_CODES, postgres=None)
+def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     """Find out whether a server is fit for savers, and its threads sound. Each finding has its remedy.
 
     The server: version, role, persistence, eviction, memory, slow scripts, what its user may not ask.
     The threads: damaged ones, those that never expire, owners whose lease has run out, what cold still has to get.
     It writes nothing, and reads no values; check does.
     """
-    with opened_savers(url, prefix) as savers, closing(connect(redis_url(url), asynchronous=False)) as client:
-        driver, context, answers = driver_of(savers.hot), context_of(savers.hot), Answers(client)
-        counts = driver.run(overview(context))
+    with servers.savers() as savers:
+        answers, counts = Answers(savers.hot), overview(savers.hot)
         results = [
-            *_of_servers(answers, counts, prefix),
-            *_of_threads(counts, prefix),
+            *_of_servers(answers, counts, servers.prefix),
+            *_of_threads(counts, servers.prefix),
             *_of_owners(counts),
             *_of_cold(counts),
-            *_of_prefixes(driver.run(nested_prefixes(context)), prefix),
+            *_of_prefixes(nested_prefixes(savers.hot), servers.prefix),
         ]
     for right in answers.refused:
         what = f"this user may not ask {right.replace('|', ' ').upper()}, so that was not looked at"
@@ -303,14 +439,12 @@ def _of_cold(counts: Overview) -> _Findings:
 # -- check
 
 
-@app.command("check", epilog=_CHECK_CODES)
+@command("check", _CHECK_CODES)
 def _check(
+    servers: Servers,
     threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
     *,
     every: bool = flag("--all", "Check all threads; those that are sound are only counted."),
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Check whether threads are whole: headers, digests, references, deadlines and counters.
@@ -320,9 +454,8 @@ def _check(
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
-    encrypted = is_encrypted()
     looked_at = unsound = 0
-    with opened_savers(url, prefix, postgres, readable=False, require_encryption=encrypted) as savers:
+    with servers.savers(readable=False, require_encryption=is_encrypted()) as savers:
         for thread in savers.endpoints[0].threads() if every else threads or ():
             if (report := _report(savers.saver, thread, is_named=not every)) is None:
                 continue

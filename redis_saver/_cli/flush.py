@@ -18,14 +18,15 @@ import typer
 
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import PREFIX, app, count, flag, option, redis_option
-from redis_saver._cli.servers import Cold, Hot, Refused, warn
+from redis_saver._cli.options import PREFIX, app, count, flag, option, postgres_url, redis_option, redis_url
+from redis_saver._cli.servers import Cold, Hot, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
 from redis_saver._common.display import printable, shown
 from redis_saver._tiered.backlog import ColdHistory
 from redis_saver._tiered.savers import TieredSaver
 from redis_saver._tiered.stats import Stats
+from redis_saver.errors import EndpointError
 
 ASKED_EVERY = 5.0
 """Seconds between two looks at the servers."""
@@ -44,10 +45,8 @@ _CODES = (
 )
 
 
-def _seconds(text: str | float) -> float:
+def _seconds(text: str) -> float:
     """Read a number of seconds, or a duration such as `90s` or `10m`."""
-    if isinstance(text, float):
-        return text
     try:
         seconds = float(text) if text[-1:].isdigit() else times.parse(text, name="").total_seconds()
     except ValueError:
@@ -57,7 +56,7 @@ def _seconds(text: str | float) -> float:
     return seconds
 
 
-def _above_zero(text: str | float) -> float:
+def _above_zero(text: str) -> float:
     if not (seconds := _seconds(text)):
         raise typer.BadParameter(f"{shown(text)}: write more than 0 seconds.")
     return seconds
@@ -74,9 +73,8 @@ def _flush(
     interval: float = option(
         "How often to look for records that others left; one flusher at a time looks, at least 5s apart.",
         "DURATION",
-        1.0,
+        "1s",
         parser=_above_zero,
-        show_default="1s",
     ),
     cold_history: ColdHistory = option("Which checkpoints Postgres gets.", None, "all"),
     workers: int = option(
@@ -100,10 +98,11 @@ def _flush(
     It runs until SIGTERM or SIGINT, flushes the rest, and ends. It outlives outages of both servers.
     Run as many as you like: they share the work.
     """
-    if not redis:
-        raise Refused("--redis URL is missing, and there is no REDIS_URL in the environment")
+    redis, postgres = redis_url(redis), postgres_url(postgres)
     if not postgres:
-        raise Refused("--postgres URL is missing, and there is no POSTGRES_URL or DATABASE_URL in the environment")
+        raise EndpointError(
+            "--postgres URL is missing, and there is no POSTGRES_URL or DATABASE_URL in the environment"
+        )
     timeout = (AT_ONCE if once else TO_STOP) if timeout is None else timeout
     deadline = time.monotonic() + timeout if once else math.inf
     with (

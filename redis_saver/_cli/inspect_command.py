@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import typer
 
 from redis_saver._cli import screen
-from redis_saver._cli.options import POSTGRES, PREFIX, REDIS, app, flag, opened_savers, option
+from redis_saver._cli.options import Servers, command, flag, option
 from redis_saver._common.display import printable
 from redis_saver.errors import EndpointError
 
@@ -22,8 +22,9 @@ _CODES = (
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@app.command("inspect", epilog=_CODES)
+@command("inspect", _CODES)
 def _inspect(
+    servers: Servers,
     thread: Annotated[
         str | None,
         typer.Argument(metavar="THREAD", help="Print the URL of this thread; by default that of all threads."),
@@ -45,9 +46,6 @@ def _inspect(
         "The token that the URL has to carry. Default: a random one.", "TEXT", envvar="REDIS_SAVER_INSPECTOR_TOKEN"
     ),
     allow_changes: bool = flag("--allow-changes", "Let threads be deleted, pinned, and given a TTL."),
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
 ) -> int:
     """Show threads, checkpoints and their values in the browser, until Ctrl-C.
 
@@ -61,7 +59,7 @@ def _inspect(
         raise EndpointError(f"this needs more packages: pip install 'redis-saver[inspector]' ({error})") from error
     token = token or secrets.token_urlsafe(24)
     is_ipv6 = ":" in host
-    with opened_savers(url, prefix, postgres, connections=4) as savers, _listening(host, port) as listening:
+    with servers.savers(connections=4) as savers, _listening(host, port) as listening:
         pages = inspector.app(
             savers.saver,
             token=token,

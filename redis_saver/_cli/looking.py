@@ -1,50 +1,217 @@
-"""Commands that look at threads: `threads`, `show`, `tree`, `diff`, `writes`, `history`. `rows` makes their rows."""
+"""Commands that look at threads: `threads`, `show`, `tree`, `diff`, `writes`, `history`."""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from rich.text import Text
 
 from redis_saver._checkpoint import auditing
+from redis_saver._checkpoint.auditing import Entry, WriteInfo
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.saver import context_of, driver_of
-from redis_saver._checkpoint.threads import ANY, ThreadQuery, ThreadState
-from redis_saver._cli import rows, screen
+from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
+from redis_saver._cli import screen
 from redis_saver._cli.options import (
     AN_ID,
     ANY_NAMESPACE,
     JSON,
     NAMESPACE,
-    POSTGRES,
-    PREFIX,
-    REDIS,
     WATCH,
     OneOfTwo,
     Savers,
+    Servers,
     Thread,
-    app,
+    command,
     count,
     flag,
     limit,
-    opened_savers,
     option,
     span,
 )
 from redis_saver._common import display, times
 from redis_saver._common.config import Address
-from redis_saver._common.display import counted, printable
+from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, state_of
 from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import EndpointError, ThreadNotFound
+
+STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
+"""Styles of threads' states."""
+_MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
+_IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
+_GIST = 60
+"""Maximum number of characters of a shortened value."""
+T = TypeVar("T")
+
+# -- threads
+
+
+def thread_json(info: Any) -> dict[str, Any]:
+    """Return a thread for JSON. A thread of two tiers has two fields more."""
+    more = {name: getattr(info, name) for name in ("tier", "lacking") if hasattr(info, name)}
+    return {**{name: getattr(info, name) for name in _IN_JSON}, "state": state_of(info), **more}
+
+
+def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
+    """Print threads as a table."""
+    is_owned = any(info.owner is not None for info in infos)
+    columns = ["thread", "state", "updated", "checkpoints", "bytes", "expires"]
+    columns += [*(["tier", "lacking"] if has_cold else []), *(["owner"] if is_owned else [])]
+    rows: list[list[str | Text]] = []
+    for info in infos:
+        state, owner = state_of(info), ""
+        if info.owner is not None:
+            owner = screen.named(info.owner.by) + ("" if info.owner.lease_left else " (late)")
+        row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
+        row += [f"{info.checkpoints:,}", size(info.bytes), expiry(info.ttl, pinned=info.pinned)]
+        row += [info.tier, f"{info.lacking:,}"] if has_cold else []
+        rows.append([*row, *([owner] if is_owned else [])])
+    screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
+
+
+def expiry(ttl: timedelta | None, *, pinned: bool = False) -> str:
+    """Return when a thread expires."""
+    if pinned:
+        return "pinned"
+    return "never" if ttl is None else f"in {times.shown(timedelta(seconds=int(ttl.total_seconds())))}"
+
+
+def size(amount: int | None) -> str:
+    """Return a number of bytes."""
+    return "-" if amount is None else f"{amount:,}"
+
+
+# -- checkpoints
+
+
+def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, str, str, T]]:
+    """Draw checkpoints from the oldest on: a chain runs straight down, and a fork opens a lane for each branch.
+
+    Args:
+        history: Id, parent's id (or an empty text) and value of each checkpoint, newest first. A checkpoint whose
+            parent is missing starts a branch.
+
+    Yields:
+        The lines to print before a checkpoint, and its id, parent and value.
+    """
+    ids, children = {here for here, _, _ in history}, dict[str, list[tuple[str, T]]]()
+    for here, parent, value in history:
+        children.setdefault(parent if parent in ids else "", []).append((here, value))
+    stack, seen = [("", "", "", here, value) for here, value in children.get("", ())], set[str]()
+    rest = iter([("", "", parent, here, value) for here, parent, value in history])  # for each other's ancestors
+    while stack or (stack := list(islice(rest, 1))):
+        lane, below, parent, here, value = stack.pop()
+        if here in seen:
+            continue
+        seen.add(here)
+        yield lane, here, parent, value
+        branches = children.get(here, ())
+        for position, branch in enumerate(branches):  # newest first, so that the oldest is on top of the stack
+            fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
+            stack.append((below + fork, below + past, here, *branch))
+
+
+def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, Entry, tuple[str, ...]]]]]:
+    """Draw a thread's checkpoints by namespace: the lines before each, and the nodes that ran before it."""
+    by_ns: dict[str, dict[str, Entry]] = {}
+    for entry in entries:
+        by_ns.setdefault(entry.ns, {})[entry.id] = entry
+    for ns, by_id in sorted(by_ns.items()):
+        drawn = lanes([(each.id, each.parent or "", each) for each in by_id.values()])
+        rows = [
+            (lane, entry, auditing.ran_between(by_id[parent], entry) if parent in by_id else ())
+            for lane, _, parent, entry in drawn
+        ]
+        yield ns, rows
+
+
+def tree_row(lane: str, entry: Entry, ran: Sequence[str]) -> list[str | Text]:
+    """Return a checkpoint of a tree as a row of the table."""
+    channels = {write.channel for write in entry.writes}
+    state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
+    tasks = len({write.task_id for write in entry.writes})
+    pending = state or (f"{tasks:,} task{'s' * (tasks > 1)} wrote" if tasks else "")
+    row: list[str | Text] = [lane + _MARKS[state], screen.named(entry.id), step(entry.step), screen.named(entry.source)]
+    return [*row, names(ran), Text(pending, STATES.get(state, "dim")), moment(entry.created_at)]
+
+
+def tree_json(thread: str, entry: Entry, ran: Sequence[str]) -> dict[str, Any]:
+    """Return a checkpoint of a tree for JSON."""
+    return {
+        "thread_id": thread,
+        "checkpoint_ns": entry.ns,
+        "checkpoint_id": entry.id,
+        "parent": entry.parent,
+        "step": entry.step,
+        "source": entry.source,
+        "created_at": entry.created_at,
+        "ran": list(ran),
+        "pending": sorted({write.channel for write in entry.writes}),
+    }
+
+
+def step(number: int | None) -> str:
+    """Return a step's number."""
+    return "-" if number is None else str(number)
+
+
+def moment(at: datetime | None) -> str:
+    """Return a moment."""
+    return at.strftime("%Y-%m-%d %H:%M:%S") if at else "-"
+
+
+def names(values: Sequence[str]) -> str:
+    """Return a list of names."""
+    return ", ".join(map(screen.named, values)) or "-"
+
+
+def writer(write: WriteInfo) -> str:
+    """Return the node that wrote, or those that may have, or the caller."""
+    if write.node is not None:
+        return screen.named(write.node)
+    if write.candidates:
+        return f"{' or '.join(map(screen.named, write.candidates))}?"
+    return f"({write.source})" if write.inferred and write.source else "-"
+
+
+# -- values
+
+
+def gist(value: Any) -> str:
+    """Return a value, shortened to a line."""
+    if isinstance(value, BaseMessage):
+        calls = ", ".join(str(call["name"]) for call in getattr(value, "tool_calls", ()))
+        text = f"{value.type}: {value.content or (f'calls {calls}' if calls else '')}"
+    elif isinstance(value, _interrupts()):
+        return gist(value.value)
+    elif isinstance(value, (bytes, bytearray)):
+        return f"{len(value):,} bytes"
+    elif isinstance(value, (list, tuple)) and value:
+        text = f"{'1 element' if len(value) == 1 else f'{len(value):,} elements, the last'}: {gist(value[-1])}"
+    elif isinstance(value, Mapping) and len(value) > 3:
+        text = f"{len(value):,} keys: {', '.join(map(str, list(value)[:10]))}"
+    else:
+        text = value if isinstance(value, str) else repr(value)
+    cut = text if len(text) <= _GIST else f"{text[:_GIST]}..."
+    return cut if cut.isprintable() else shown(cut)
+
+
+def _interrupts() -> tuple[type[Any], ...]:
+    """Return LangGraph's `Interrupt`, if a value can be one. Importing it takes as long as the rest of a command."""
+    types = sys.modules.get("langgraph.types")
+    return () if types is None else (types.Interrupt,)
+
 
 OTHER_PREFIX = "see whether --prefix, and the database in --redis, are those of the saver"
 """Remedy if there is no thread at all."""
@@ -69,10 +236,8 @@ _CODES = (
 _KINDS = {"added": "green", "removed": "red", "changed": "yellow"}
 
 
-def _moment(text: str | datetime) -> datetime:
+def _moment(text: str) -> datetime:
     """Read a time: how long ago, or ISO 8601."""
-    if isinstance(text, datetime):
-        return text
     try:
         return datetime.now(timezone.utc) - times.parse(text, name="")
     except (ValueError, OverflowError):
@@ -82,8 +247,9 @@ def _moment(text: str | datetime) -> datetime:
     return moment
 
 
-@app.command("threads", cls=OneOfTwo, epilog=_THREADS_CODES)
+@command("threads", _THREADS_CODES, cls=OneOfTwo)
 def _threads(
+    servers: Servers,
     name_prefix: Annotated[
         str, typer.Argument(metavar="PREFIX", help="Only threads whose names begin with PREFIX.")
     ] = "",
@@ -111,9 +277,6 @@ def _threads(
     ),
     limit: int = limit(50, "threads", "Show N threads."),
     watch: bool = WATCH,
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Show which threads there are: their state, age, size and deadline.
@@ -123,19 +286,19 @@ def _threads(
     query = ThreadQuery(
         name_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
     )
-    with opened_savers(url, prefix, postgres) as savers:
+    with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
             tally = _Tally()
             infos = heapq.nlargest(limit, tally.sound(savers.threads(query)), key=_ORDERS[sort])
             if as_json:
                 for info in infos:
-                    screen.emit(rows.thread_json(info))
+                    screen.emit(thread_json(info))
                 continue
-            rows.thread_table(infos, has_cold=savers.has_cold)
+            thread_table(infos, has_cold=savers.has_cold)
             more = f", {tally.threads - len(infos):,} of them not shown" if tally.threads > len(infos) else ""
             screen.note(f"{counted(tally.threads, 'thread')}, {counted(tally.bytes, 'byte')}{more}")
             if query == ANY and not tally.threads and not tally.damaged:
-                screen.note(f"none under prefix {screen.named(prefix)}: {OTHER_PREFIX}")
+                screen.note(f"none under prefix {screen.named(servers.prefix)}: {OTHER_PREFIX}")
     return 1 if tally.damaged else 0
 
 
@@ -157,8 +320,9 @@ class _Tally:
             yield info
 
 
-@app.command("show", epilog=_CODES)
+@command("show", _CODES)
 def _show(
+    servers: Servers,
     thread: Thread,
     checkpoint: Annotated[
         str | None, typer.Argument(metavar="CHECKPOINT", help=f"A checkpoint: {AN_ID}; by default the newest.")
@@ -167,13 +331,10 @@ def _show(
     ns: str = NAMESPACE,
     values: bool = flag("--values", "Show values as a whole."),
     raw: bool = flag("--raw", "Show values as the serializer's type and bytes."),
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Show a thread and its newest checkpoint, or another one: its channels, metadata and pending writes."""
-    with opened_savers(url, prefix, postgres, readable=not raw) as savers:
+    with servers.savers(readable=not raw) as savers:
         info = savers.thread(thread)
         source, address = Source(savers.saver), Address(thread, ns, checkpoint)
         saved = source.search(address) if checkpoint else source.find(address)
@@ -182,7 +343,7 @@ def _show(
             raise ThreadNotFound(f"{namespace} is not there: redis-saver tree names all namespaces and checkpoints")
         shown = _Values(savers, whole=values, raw=raw)
         if as_json:
-            screen.emit({**rows.thread_json(info), "checkpoint": saved and shown.as_json(saved)})
+            screen.emit({**thread_json(info), "checkpoint": saved and shown.as_json(saved)})
             return 0
         for name, text in _about_thread(info):
             screen.line(f"{name:12}{text}")
@@ -196,8 +357,8 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "state", state_of(info)
     yield "updated", f"{info.updated_at.isoformat() if info.updated_at else '-'} ({ago(info.updated_at)})"
     yield "checkpoints", f"{info.checkpoints:,}"
-    yield "bytes", rows.size(info.bytes)
-    yield "expires", rows.left(info.ttl, pinned=info.pinned)
+    yield "bytes", size(info.bytes)
+    yield "expires", expiry(info.ttl, pinned=info.pinned)
     if (owner := info.owner) is not None:
         left = owner.lease_left
         lease = f"{times.shown(left)} of the lease left" if left else "its lease has run out"
@@ -228,7 +389,7 @@ class _Values:
         self._print(channels)
         if missing := sorted(unstored(saved.metadata)):
             screen.note(
-                f"not shown, as this checkpoint has no snapshot of it: {rows.names(missing)}; redis-saver writes tells "
+                f"not shown, as this checkpoint has no snapshot of it: {names(missing)}; redis-saver writes tells "
                 "what was written"
             )
         writes = saved.pending_writes or ()
@@ -251,7 +412,7 @@ class _Values:
             kind, data = self._serde.dumps_typed(value)
             return [f"{screen.named(kind)} {data!r}"]
         if not self._whole:
-            return [rows.gist(value)]
+            return [gist(value)]
         each = value if isinstance(value, list) and any(isinstance(item, BaseMessage) for item in value) else [value]
         return [repr(screen.plain(item)) for item in each]
 
@@ -282,33 +443,27 @@ def _parent(saved: CheckpointTuple) -> str | None:
     return saved.parent_config["configurable"]["checkpoint_id"] if saved.parent_config else None
 
 
-@app.command("tree", epilog=_CODES)
+@command("tree", _CODES, postgres=None)
 def _tree(
-    thread: Thread,
-    *,
-    ns: str | None = ANY_NAMESPACE,
-    limit: int = limit(1000),
-    url: str | None = REDIS,
-    prefix: str = PREFIX,
-    as_json: bool = JSON,
+    servers: Servers, thread: Thread, *, ns: str | None = ANY_NAMESPACE, limit: int = limit(1000), as_json: bool = JSON
 ) -> int:
     """Draw the checkpoints of a thread, the oldest first: namespaces, forks, who ran, what waits or failed.
 
     It shows what Redis has, and reads no values except Sends.
     """
-    with opened_savers(url, prefix) as savers:
+    with servers.savers() as savers:
         savers.thread(thread)
         entries = list(
             islice(driver_of(savers.hot).stream(auditing.entries(context_of(savers.hot), thread, ns)), limit)
         )
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
-    for name, drawn in rows.tree(entries):
+    for name, drawn in tree(entries):
         if as_json:
-            for row in drawn:
-                screen.emit(row.as_json(thread))
+            for _, entry, ran in drawn:
+                screen.emit(tree_json(thread, entry, ran))
             continue
         screen.line(f"namespace {screen.named(name)}" if name else "root")
-        cells = [row.cells() for row in drawn]
+        cells = [tree_row(*row) for row in drawn]
         screen.table(columns, cells, right=("step",), ids=("checkpoint",), whole=("", "created"))
     if not entries:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
@@ -317,20 +472,18 @@ def _tree(
     return 0
 
 
-@app.command("diff", epilog=_CODES)
+@command("diff", _CODES)
 def _diff(
+    servers: Servers,
     thread: Thread,
     before: Annotated[str, typer.Argument(metavar="BEFORE", help=f"A checkpoint: {AN_ID}.")],
     after: Annotated[str | None, typer.Argument(metavar="AFTER", help="Another one; by default the newest.")] = None,
     *,
     ns: str = NAMESPACE,
-    url: str | None = REDIS,
-    postgres: str | None = POSTGRES,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Show what is different between two checkpoints: channels, elements of lists and dicts, messages by their ids."""
-    with opened_savers(url, prefix, postgres) as savers:
+    with servers.savers() as savers:
         source = Source(savers.saver)
         compared = source.compare(*(source.search(Address(thread, ns, name)) for name in (before, after)))
     if as_json:
@@ -340,8 +493,8 @@ def _diff(
         [
             Text(change.kind, _KINDS[change.kind]),
             ".".join(screen.named(str(part)) for part in (channel.channel, *change.path)),
-            "" if change.kind == "added" else rows.gist(change.before),
-            "" if change.kind == "removed" else rows.gist(change.after),
+            "" if change.kind == "added" else gist(change.before),
+            "" if change.kind == "removed" else gist(change.after),
         ]
         for channel in compared.channels
         for change in channel.changes
@@ -352,21 +505,20 @@ def _diff(
         screen.line("no channel differs")
     if compared.not_compared:
         screen.note(
-            f"changed, but not compared, as a snapshot is missing: {rows.names(compared.not_compared)}; redis-saver "
+            f"changed, but not compared, as a snapshot is missing: {names(compared.not_compared)}; redis-saver "
             "writes tells what was written"
         )
     return 0
 
 
-@app.command("writes", epilog=_CODES)
+@command("writes", _CODES, postgres=None)
 def _writes(
+    servers: Servers,
     thread: Thread,
     *,
     ns: str | None = ANY_NAMESPACE,
     channel: str | None = option("Only writes to this channel.", "NAME"),
     limit: int = limit(100),
-    url: str | None = REDIS,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Show which task of which node wrote which channel, and how large.
@@ -374,7 +526,7 @@ def _writes(
     It shows what Redis has, newest first, and reads no values except Sends.
     A node with a question mark is inferred, and so is a write without a task.
     """
-    with opened_savers(url, prefix) as savers:
+    with servers.savers() as savers:
         savers.thread(thread)
         stream = savers.hot.writes(thread, checkpoint_ns=ns)
         writes = list(islice((write for write in stream if channel in (None, write.channel)), limit))
@@ -388,8 +540,8 @@ def _writes(
     in_subgraphs = any(write.checkpoint_ns for write in writes)
     cells = []
     for write in writes:
-        row = [rows.step(write.step), rows.writer(write), screen.named(write.channel), rows.size(write.bytes)]
-        row += [screen.named(write.checkpoint_id), rows.names(write.applied_in), screen.named(write.task_id)]
+        row = [step(write.step), writer(write), screen.named(write.channel), size(write.bytes)]
+        row += [screen.named(write.checkpoint_id), names(write.applied_in), screen.named(write.task_id)]
         row += [screen.named(write.checkpoint_ns) if write.checkpoint_ns else ""] if in_subgraphs else []
         cells.append(row)
     columns += ["namespace"] if in_subgraphs else []
@@ -397,22 +549,21 @@ def _writes(
     return 0
 
 
-@app.command("history", epilog=_CODES)
+@command("history", _CODES, postgres=None)
 def _history(
+    servers: Servers,
     thread: Thread,
     channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel.")],
     *,
     ns: str = NAMESPACE,
     limit: int = limit(100),
-    url: str | None = REDIS,
-    prefix: str = PREFIX,
     as_json: bool = JSON,
 ) -> int:
     """Show the versions of a channel: when, by whom, and how many bytes are new or shared with the version before.
 
     It shows what Redis has, newest first, and reads no values except Sends.
     """
-    with opened_savers(url, prefix) as savers:
+    with servers.savers() as savers:
         savers.thread(thread)
         versions = list(islice(savers.hot.channel_history(thread, channel, checkpoint_ns=ns), limit))
     if not versions:
@@ -427,10 +578,10 @@ def _history(
         return 0
     cells = []
     for version in versions:
-        writers = ", ".join(dict.fromkeys(map(rows.writer, version.writes))) or "-"
-        row = [screen.named(version.checkpoint_id), rows.step(version.step), screen.named(version.source), writers]
-        sizes = map(rows.size, (version.bytes, version.new_bytes, version.shared_bytes))
-        cells.append([*row, *sizes, rows.time(version.created_at)])
+        writers = ", ".join(dict.fromkeys(map(writer, version.writes))) or "-"
+        row = [screen.named(version.checkpoint_id), step(version.step), screen.named(version.source), writers]
+        sizes = map(size, (version.bytes, version.new_bytes, version.shared_bytes))
+        cells.append([*row, *sizes, moment(version.created_at)])
     columns = ("checkpoint", "step", "source", "node", "bytes", "new", "shared", "created")
     screen.table(columns, cells, right=("step", "bytes", "new", "shared"), ids=("checkpoint",), whole=("created",))
     return 0

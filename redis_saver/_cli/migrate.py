@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from datetime import timedelta
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -32,53 +34,44 @@ _CODES = (
     "Exit code: 0, all is there; 1, something conflicts or failed; 2, a URL, a login, a file or a missing package is "
     "at fault."
 )
-_Source: TypeAlias = Annotated[
-    str, typer.Argument(metavar="SOURCE", help="Where the threads or items are (it is only read).")
-]
-_Target: TypeAlias = Annotated[str, typer.Argument(metavar="TARGET", help="Where to copy them.")]
-_THREADS = option("Only this thread (may be repeated).", "NAME", None, "--thread")
-_THREAD_PREFIX = option("Only threads whose names begin with TEXT.", "TEXT", "")
-_SAMPLE = option(
-    "Checkpoints of each copied thread to read again and compare in full.", "N", SAMPLE, parser=count("checkpoints", 0)
-)
-_STORE = flag("--store", "The items of a store instead of threads.")
-_SOURCE_PREFIX = option(
-    "The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages' savers, whatever it is).",
-    "PREFIX",
-)
-_TARGET_PREFIX = option("The beginning of all keys in a TARGET in Redis.", "PREFIX", "langgraph")
-_NAMESPACE = option(
-    "Of a store, only items whose namespaces begin with these labels, such as --namespace memories user-1.", "LABEL..."
-)
-_TTL = option(
-    "When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do "
-    "(default: as in the source).",
-    "DURATION",
-    parser=duration,
-)
-_REPLACE = option(
-    "Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always. "
-    "Default: leave and name it."
-)
-_DRY_RUN = flag("--dry-run", "Write no thread and no item, and count what would be written.")
 _Replace: TypeAlias = Literal["older", "all"]
 
 
 @app.command("migrate", cls=Words, epilog=_CODES)
 def _migrate(
-    source: _Source,
-    target: _Target,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Where the threads or items are (it is only read).")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where to copy them.")],
     *,
-    threads: list[str] | None = _THREADS,
-    thread_prefix: str = _THREAD_PREFIX,
-    sample: int = _SAMPLE,
-    store: bool = _STORE,
-    source_prefix: str | None = _SOURCE_PREFIX,
-    target_prefix: str = _TARGET_PREFIX,
-    namespace: list[str] | None = _NAMESPACE,
-    ttl: timedelta | None = _TTL,
-    replace: _Replace | None = _REPLACE,
-    dry_run: bool = _DRY_RUN,
+    threads: list[str] | None = option("Only this thread (may be repeated).", "NAME", None, "--thread"),
+    thread_prefix: str = option("Only threads whose names begin with TEXT.", "TEXT", ""),
+    sample: int = option(
+        "Checkpoints of each copied thread to read again and compare in full.",
+        "N",
+        SAMPLE,
+        parser=count("checkpoints", 0),
+    ),
+    store: bool = flag("--store", "The items of a store instead of threads."),
+    source_prefix: str | None = option(
+        "The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages' savers, whatever it "
+        "is).",
+        "PREFIX",
+    ),
+    target_prefix: str = option("The beginning of all keys in a TARGET in Redis.", "PREFIX", "langgraph"),
+    namespace: list[str] | None = option(
+        "Of a store, only items whose namespaces begin with these labels, such as --namespace memories user-1.",
+        "LABEL...",
+    ),
+    ttl: timedelta | None = option(
+        "When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do "
+        "(default: as in the source).",
+        "DURATION",
+        parser=duration,
+    ),
+    replace: _Replace | None = option(
+        "Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always. "
+        "Default: leave and name it."
+    ),
+    dry_run: bool = flag("--dry-run", "Write no thread and no item, and count what would be written."),
     as_json: bool = JSON,
 ) -> int:
     """Copy threads between savers with all their history, and compare.
@@ -92,142 +85,135 @@ def _migrate(
         )
     refuse_embedded(source)
     refuse_embedded(target)
-    labels, *others = words_of(namespace) or [[]]
+    words, *others = words_of(namespace) or [[]]
     if others:
         again = shown(" ".join(others[0]))
         raise EndpointError(f"--namespace {again}: give --namespace once, and run this again for another")
-    common: Any = {"dry_run": dry_run, "as_json": as_json}
     if store or is_file_of_items(source):
         if threads or thread_prefix or sample != SAMPLE:
             raise EndpointError(
                 "--thread, --thread-prefix and --sample are about threads, and these are the items of a store"
             )
-        source_prefix = "langgraph" if source_prefix is None else source_prefix
-        return _move_items(source, source_prefix, target, target_prefix, labels, replace=replace, ttl=ttl, **common)
+        return _move_items(
+            opened_store(source, target=False, prefix=source_prefix),
+            opened_store(target, target=True, prefix=target_prefix),
+            labels_of(words),
+            dry_run=dry_run,
+            as_json=as_json,
+            replace=replace,
+            ttl=ttl,
+        )
     if namespace or replace:
         raise EndpointError(
             "--namespace and --replace are about the items of a store, and these are threads: say --store, too"
         )
     if threads and thread_prefix:
         raise EndpointError("--thread and --thread-prefix: give one of the two")
-    with (
-        opened(source, target=False, prefix=source_prefix) as there,
-        opened(target, target=True, prefix=target_prefix, ttl=ttl) as here,
-        screen.progress_bar("threads") as show,
-    ):
+    return _move_threads(
+        opened(source, target=False, prefix=source_prefix),
+        opened(target, target=True, prefix=target_prefix, ttl=ttl),
+        thread_prefix,
+        dry_run=dry_run,
+        as_json=as_json,
+        threads=threads,
+        sample=sample,
+    )
 
-        def progress(report: Report) -> None:
-            show(report.threads, report.total, counted(report.checkpoints, "checkpoint"))
 
-        report = migrate(
-            there,
-            here,
-            threads=threads,
-            thread_prefix=thread_prefix,
-            sample=sample,
-            dry_run=dry_run,
-            progress=progress,
-        )
-    _print_threads(report, **common)
-    if thread_prefix and not report.total:
-        screen.note(f"no thread's name begins with {shown(thread_prefix)}")
-    return 1 if report.conflicts or report.failed else 0
+def _with_file(argument: str, text: str, **fixed: Any) -> Callable[[Callable[[], None]], Callable[..., int]]:
+    """Make a command of `_migrate` whose source or target is a file. It lacks the options that are fixed.
+
+    Args:
+        argument: Name of the argument that is a file.
+        text: Explanation of that argument.
+        fixed: Values of the options that the command lacks.
+    """
+
+    def described(command: Callable[[], None]) -> Callable[..., int]:
+        def run(**words: Any) -> int:
+            file = words[argument].removeprefix("file:")
+            return _migrate(**{**words, **fixed, argument: f"file:{file}"})
+
+        every = inspect.signature(_migrate, eval_str=True).parameters
+        file = every[argument].replace(annotation=Annotated[str, typer.Argument(metavar="FILE", help=text)])
+        shared = [parameter for name, parameter in {**every, argument: file}.items() if name not in fixed]
+        run.__signature__ = inspect.Signature(shared)  # type: ignore[attr-defined]
+        run.__annotations__, run.__doc__ = {}, command.__doc__
+        return run
+
+    return described
 
 
 @app.command("export", cls=Words, epilog=_CODES)
-def _export(
-    source: _Source,
-    target: Annotated[str, typer.Argument(metavar="FILE", help="A file that is not there yet.")],
-    *,
-    threads: list[str] | None = _THREADS,
-    thread_prefix: str = _THREAD_PREFIX,
-    sample: int = _SAMPLE,
-    store: bool = _STORE,
-    source_prefix: str | None = _SOURCE_PREFIX,
-    namespace: list[str] | None = _NAMESPACE,
-    as_json: bool = JSON,
-) -> int:
+@_with_file("target", "A file that is not there yet.", target_prefix="langgraph", ttl=None, replace=None, dry_run=False)
+def _export() -> None:
     """Write threads with all their history to a file, or with --store the items of a store.
 
     The file appears under its name when it is complete.
     """
-    words: Any = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "store": store}
-    words |= {"source_prefix": source_prefix, "target_prefix": "langgraph", "namespace": namespace, "as_json": as_json}
-    return _migrate(source, _file(target), ttl=None, replace=None, dry_run=False, **words)
 
 
 @app.command("import", cls=Words, epilog=_CODES)
-def _import(
-    source: Annotated[str, typer.Argument(metavar="FILE", help="A file that export wrote.")],
-    target: _Target,
-    *,
-    threads: list[str] | None = _THREADS,
-    thread_prefix: str = _THREAD_PREFIX,
-    sample: int = _SAMPLE,
-    target_prefix: str = _TARGET_PREFIX,
-    namespace: list[str] | None = _NAMESPACE,
-    ttl: timedelta | None = _TTL,
-    replace: _Replace | None = _REPLACE,
-    dry_run: bool = _DRY_RUN,
-    as_json: bool = JSON,
-) -> int:
+@_with_file("source", "A file that export wrote.", store=False, source_prefix=None)
+def _import() -> None:
     """Read threads, or the items of a store, from a file that export wrote.
 
     Its first line says which. The whole file is checked before anything is written.
     """
-    words: Any = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "target_prefix": target_prefix}
-    words |= {"namespace": namespace, "ttl": ttl, "replace": replace, "dry_run": dry_run, "as_json": as_json}
-    return _migrate(_file(source), target, store=False, source_prefix=None, **words)
 
 
-def _file(text: str) -> str:
-    return text if text.startswith("file:") else f"file:{text}"
+def _move_threads(
+    source: AbstractContextManager[Any],
+    target: AbstractContextManager[Any],
+    prefix: str,
+    *,
+    dry_run: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Copy threads, and return the exit code."""
 
+    def progress(report: Report) -> None:
+        show(report.threads, report.total, counted(report.checkpoints, "checkpoint"))
 
-def _print_threads(report: Report, *, dry_run: bool, as_json: bool) -> None:
+    with source as there, target as here, screen.progress_bar("threads") as show:
+        report = migrate(there, here, thread_prefix=prefix, dry_run=dry_run, progress=progress, **options)
     if as_json:
         screen.emit(report)
-        return
-    would = "to be " if dry_run else ""
-    screen.line(
-        f"{counted(report.threads, 'thread')}: {report.moved:,} {would}copied, {report.completed:,} {would}completed, "
-        f"{report.unchanged:,} there already, {counted(len(report.conflicts), 'conflict')}, "
-        f"{len(report.failed):,} failed"
-    )
-    screen.line(
-        f"{counted(report.checkpoints, 'checkpoint')} and {report.writes:,} groups of pending writes {would}written, "
-        f"{counted(report.compared, 'checkpoint')} compared, {report.seconds:.1f} s"
-    )
-    for kind, texts in (("conflict", report.conflicts), ("failed", report.failed)):
-        screen.problems([f"{kind}: {text}" for text in texts[: screen.MAX_PROBLEMS]], len(texts), kind)
+    else:
+        would = "to be " if dry_run else ""
+        screen.line(
+            f"{counted(report.threads, 'thread')}: {report.moved:,} {would}copied, {report.completed:,} {would}"
+            f"completed, {report.unchanged:,} there already, {counted(len(report.conflicts), 'conflict')}, "
+            f"{len(report.failed):,} failed"
+        )
+        screen.line(
+            f"{counted(report.checkpoints, 'checkpoint')} and {report.writes:,} groups of pending writes {would}"
+            f"written, {counted(report.compared, 'checkpoint')} compared, {report.seconds:.1f} s"
+        )
+        for kind, texts in (("conflict", report.conflicts), ("failed", report.failed)):
+            screen.problems([f"{kind}: {text}" for text in texts[: screen.MAX_PROBLEMS]], len(texts), kind)
+    if prefix and not report.total:
+        screen.note(f"no thread's name begins with {shown(prefix)}")
+    return 1 if report.conflicts or report.failed else 0
 
 
 def _move_items(
-    source: str,
-    source_prefix: str,
-    target: str,
-    target_prefix: str,
-    words: Sequence[str],
+    source: AbstractContextManager[Any],
+    target: AbstractContextManager[Any],
+    labels: tuple[str, ...],
     *,
-    replace: _Replace | None,
-    ttl: timedelta | None,
     dry_run: bool,
     as_json: bool,
+    **options: Any,
 ) -> int:
     """Copy items, and return the exit code."""
-    labels = labels_of(words)
-    with (
-        opened_store(source, target=False, prefix=source_prefix) as there,
-        opened_store(target, target=True, prefix=target_prefix) as here,
-        screen.progress_bar("items") as show,
-    ):
 
-        def progress(report: ItemsReport) -> None:
-            show(report.items, None, f"{report.written + report.replaced:,} written")
+    def progress(report: ItemsReport) -> None:
+        show(report.items, None, f"{report.written + report.replaced:,} written")
 
-        report = migrate_items(
-            there, here, namespace=labels, replace=replace, ttl=ttl, dry_run=dry_run, progress=progress
-        )
+    with source as there, target as here, screen.progress_bar("items") as show:
+        report = migrate_items(there, here, namespace=labels, dry_run=dry_run, progress=progress, **options)
     if as_json:
         screen.emit(report)
     else:

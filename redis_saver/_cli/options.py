@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, ClassVar, TypeAlias
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeAlias
 
 import typer
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.store.base import InvalidNamespaceError
 from typer.core import TyperCommand
 
@@ -25,7 +23,7 @@ from redis_saver._common import times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import printable, shown
 from redis_saver._engine.requests import Call, Operation
-from redis_saver._migrate.opening import opened
+from redis_saver._migrate.opening import opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._store.context import check_labels
@@ -137,20 +135,18 @@ class OneOfTwo(TyperCommand):
         return super().parse_args(ctx, args)
 
 
-def duration(text: str | timedelta, argument: str | None = None) -> timedelta:
+def duration(text: str, argument: str | None = None) -> timedelta:
     """Read a TTL, such as `7d` or `90m`. Typer adds an option's name to the error, but not an argument's."""
-    if isinstance(text, timedelta):
-        return text
     try:
         return timedelta(milliseconds=ttls.parse(text, name="--ttl").milliseconds or 0)
     except ValueError as error:
         raise typer.BadParameter(str(error).removeprefix("--ttl="), param_hint=argument) from error
 
 
-def span(text: str | timedelta) -> timedelta:
+def span(text: str) -> timedelta:
     """Read a duration that is no TTL."""
     try:
-        return text if isinstance(text, timedelta) else times.parse(text, name="")
+        return times.parse(text, name="")
     except ValueError as error:
         raise typer.BadParameter(str(error).removeprefix("=")) from error
 
@@ -221,13 +217,7 @@ def refuse_embedded(url: str) -> None:
         )
 
 
-def is_encrypted() -> bool:
-    """True if the environment has a key, so that plain values are reported or refused."""
-    return "LANGGRAPH_AES_KEY" in os.environ
-
-
-@dataclass(frozen=True)
-class Savers:
+class Savers(NamedTuple):
     """The savers of a command."""
 
     saver: Any
@@ -280,56 +270,86 @@ def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
     return value is not None
 
 
-@contextmanager
-def opened_savers(
-    url: str | None,
-    prefix: str,
-    postgres: str | None = None,
-    *,
-    readable: bool = True,
-    connections: int = 1,
-    require_encryption: bool = False,
-) -> Iterator[Savers]:
-    """Open the savers that options name.
+class Servers(NamedTuple):
+    """Words of a command that name its servers."""
+
+    url: str | None
+    postgres: str | None
+    prefix: str
+
+    @contextmanager
+    def savers(
+        self, *, readable: bool = True, connections: int = 1, require_encryption: bool = False
+    ) -> Iterator[Savers]:
+        """Open the savers.
+
+        Args:
+            readable: True to make objects of the classes that LangGraph calls safe. Otherwise objects stay packed, so
+                that copies are the same byte for byte.
+            connections: Connections to Postgres. Several come from a pool, which outlives outages.
+            require_encryption: True to report values that are not encrypted.
+
+        Raises:
+            EndpointError: A URL is not understood, leads nowhere, or Postgres fails.
+        """
+        url, postgres = redis_url(self.url), postgres_url(self.postgres)
+        with ExitStack() as stack:
+            source = opened(url, target=False, prefix=self.prefix, require_encryption=require_encryption)
+            endpoint = stack.enter_context(source)
+            hot = endpoint.saver
+            if readable:
+                hot.serde = _readable_serializer()
+            if not postgres:
+                yield Savers(hot, hot, [endpoint])
+                return
+            cold = stack.enter_context(opened(postgres, target=False))
+            saver = cold.saver
+            if connections > 1:
+                saver = stack.enter_context(closing(Cold(postgres, connections, setup=False))).saver
+            if readable:
+                saver.serde = hot.serde
+            try:
+                yield Savers(TieredSaver(hot, saver), hot, [endpoint, cold])
+            except cold.failures as error:
+                no_table = getattr(error, "sqlstate", "") == "42P01"
+                remedy = ". It has none of LangGraph's tables: see whether it is the right database" if no_table else ""
+                raise EndpointError(f"--postgres: {printable(str(error))}{remedy}") from error
+
+
+_SERVERS = {"url": REDIS, "postgres": POSTGRES, "prefix": PREFIX}
+
+
+def command(
+    name: str, codes: str, *, cls: type[TyperCommand] = TyperCommand, **servers: Any
+) -> Callable[[Callable[..., int]], Callable[..., int]]:
+    """Register a command on servers. Its first argument is its `Servers`, which the shared options name.
 
     Args:
-        url: URL of Redis.
-        prefix: Beginning of all keys.
-        postgres: URL of the cold tier, if there is one.
-        readable: True to make objects of the classes that LangGraph calls safe. Otherwise objects stay packed, so that
-            copies are the same byte for byte.
-        connections: Connections to Postgres. Several come from a pool, which outlives outages.
-        require_encryption: True to report values that are not encrypted.
-
-    Raises:
-        EndpointError: A URL is not understood, leads nowhere, or Postgres fails.
+        name: Name of the command.
+        codes: Its exit codes, at the end of its help.
+        cls: Class of the command, for unusual words.
+        servers: Other descriptions of the shared options `url`, `postgres` and `prefix`; None leaves one out.
     """
-    url, postgres = redis_url(url), postgres_url(postgres)
-    with ExitStack() as stack:
-        source = opened(url, target=False, prefix=prefix, require_encryption=require_encryption)
-        endpoint = stack.enter_context(source)
-        hot = endpoint.saver
-        if readable:
-            hot.serde = _readable_serializer()
-        if not postgres:
-            yield Savers(hot, hot, [endpoint])
-            return
-        cold = stack.enter_context(opened(postgres, target=False))
-        saver = cold.saver
-        if connections > 1:
-            saver = stack.enter_context(closing(Cold(postgres, connections, setup=False))).saver
-        if readable:
-            saver.serde = hot.serde
-        try:
-            yield Savers(TieredSaver(hot, saver), hot, [endpoint, cold])
-        except cold.failures as error:
-            no_table = getattr(error, "sqlstate", "") == "42P01"
-            remedy = ". It has none of LangGraph's tables: see whether it is the right database" if no_table else ""
-            raise EndpointError(f"--postgres: {printable(str(error))}{remedy}") from error
+
+    def register(run: Callable[..., int]) -> Callable[..., int]:
+        def of_words(prefix: str, url: str | None, postgres: str | None = None, **words: Any) -> int:
+            return run(Servers(url, postgres, prefix), **words)
+
+        _, *own = inspect.signature(run, eval_str=True).parameters.values()
+        shared = [
+            inspect.Parameter(word, inspect.Parameter.KEYWORD_ONLY, default=described, annotation=str | None)
+            for word, described in {**_SERVERS, **servers}.items()
+            if described is not None
+        ]
+        of_words.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+        of_words.__annotations__, of_words.__doc__ = {}, run.__doc__
+        app.command(name, cls=cls, epilog=codes)(of_words)
+        return run
+
+    return register
 
 
 def _readable_serializer() -> SerializerProtocol:
     """Return a serializer that makes objects only of safe classes, and decrypts if there is a key."""
     logging.getLogger("langgraph").addHandler(logging.NullHandler())  # it would log each other class once
-    serde: SerializerProtocol = StrictSerializer()
-    return EncryptedSerializer.from_pycryptodome_aes(serde) if is_encrypted() else serde
+    return serializer(StrictSerializer())

@@ -1,20 +1,17 @@
 """The two servers of `flush`, and whether they can be reached.
 
-If another try may help, `trouble` returns the reason. If it cannot, as with a wrong password, `trouble` raises.
+If another try may help, `is_up` returns False. If it cannot, as with a wrong password, `is_up` raises.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import nullcontext
-from importlib import import_module
 from typing import Any
 
-from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis.exceptions import (
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
@@ -29,8 +26,8 @@ from redis_saver._cli import screen
 from redis_saver._client import clients, urls
 from redis_saver._common.display import printable
 from redis_saver._common.names import Keyspace
-from redis_saver._storage.opaque import OpaqueSerializer
-from redis_saver.errors import RedisSaverError
+from redis_saver._migrate.opening import is_encrypted, needs, serializer
+from redis_saver.errors import EndpointError
 
 _CONNECTING = 5
 """Seconds to wait for a connection to a server, unless its URL says otherwise."""
@@ -50,10 +47,6 @@ _LIVELY = {"connect_timeout": _CONNECTING, **_KEEPALIVE}
 """Options of libpq, so that the flusher does not wait for a host that is gone."""
 
 
-class Refused(RedisSaverError):
-    """A URL, a login, a package or a table is wrong. Another try would not help."""
-
-
 class Server(ABC):
     """A server that a long-running command watches."""
 
@@ -69,29 +62,21 @@ class Server(ABC):
         """Look whether the server can be used, and say on stderr if that has changed.
 
         Raises:
-            RedisSaverError: Another try would not help.
+            EndpointError: A URL, a login, a package or a table is wrong. Another try would not help.
         """
-        why, was_up = self.trouble(), not self.why
+        why, was_up = "", not self.why
+        try:
+            self._use()
+        except self._failures as error:
+            why = self._text(error)
+            if self._is_final(error):
+                raise EndpointError(f"{self.name}: {why}") from urls.cause_of(error, self._url)
         if why and was_up:
             warn(f"{self.name}: {why}; it is tried again until it answers")
         if not why and not was_up:
             warn(f"{self.name}: it answers again")
         self.why = f"{self.name}: {why}" if why else ""
         return not why
-
-    def trouble(self) -> str | None:
-        """Return why the server cannot be used now; None if it can.
-
-        Raises:
-            RedisSaverError: Another try would not help.
-        """
-        try:
-            self._use()
-        except self._failures as error:
-            if self._is_final(error):
-                raise Refused(f"{self.name}: {self._text(error)}") from urls.cause_of(error, self._url)
-            return self._text(error)
-        return None
 
     def _text(self, error: Exception) -> str:
         return printable(urls.without_password(str(error) or type(error).__name__, self._url))
@@ -111,39 +96,29 @@ class Hot(Server):
     _failures = (RedisError, RedisClusterException, OSError)
 
     def __init__(self, url: str, prefix: str) -> None:
-        """Check the URL. Nothing is sent.
+        """Check the prefix. Nothing is sent.
 
         Args:
             url: URL as in `RedisSaver.from_conn_string`, except `memory://`.
             prefix: Beginning of all keys.
 
         Raises:
-            Refused: The URL or the prefix makes no sense.
+            EndpointError: The prefix makes no sense.
         """
         super().__init__(url)
-        self._prefix = prefix
-        if url.startswith("memory:"):
-            raise Refused(
-                f"{self.name}: only the process of an embedded server can reach it, and its savers flush by "
-                "themselves. Name a server, such as redis://host:6379"
-            )
         try:
             Keyspace(prefix)
         except ValueError as error:
-            raise Refused(f"--prefix: {error}") from error
-        self._saver: RedisSaver | None = None
-
-    @property
-    def saver(self) -> RedisSaver:
-        """The saver. It exists once the server was reached."""
-        if self._saver is None:
-            raise RuntimeError(f"{self.name} was not reached yet, so there is no saver")
-        return self._saver
+            raise EndpointError(f"--prefix: {error}") from error
+        self._prefix = prefix
+        self.saver: Any = None
+        """The saver, once the server was reached."""
 
     def _use(self) -> None:
-        if self._saver is None:
-            self._saver = RedisSaver(self._connect(), prefix=self._prefix, serde=opaque_if_encrypted())
-        self._saver.setup()
+        if self.saver is None:
+            serde = serializer() if is_encrypted() else None
+            self.saver = RedisSaver(self._connect(), prefix=self._prefix, serde=serde)
+        self.saver.setup()
 
     def _is_final(self, error: Exception) -> bool:
         return any(isinstance(each, _NOT_YOURS) or _WRONG_REDIS.search(str(each)) for each in _causes(error))
@@ -156,12 +131,12 @@ class Hot(Server):
         try:
             return clients.connect(self._url, asynchronous=False, **options)
         except ValueError as error:
-            raise Refused(self._text(error)) from None
+            raise EndpointError(self._text(error)) from None
 
     def close(self) -> None:
         """Close the client, if there is one."""
-        if self._saver is not None:
-            driver: Any = driver_of(self._saver)
+        if self.saver is not None:
+            driver: Any = driver_of(self.saver)
             driver.close()
 
 
@@ -177,25 +152,20 @@ class Cold(Server):
             setup: True to create the tables, or bring them up to date. Otherwise they have to exist.
 
         Raises:
-            Refused: The URL makes no sense, or a package is missing.
+            EndpointError: The URL makes no sense, or a package is missing.
         """
         super().__init__(url)
         self._workers, self._setup = workers, setup
-        if url.partition("://")[0] not in ("postgresql", "postgres"):
-            raise Refused(f"{self.name} is not a URL of Postgres: write postgresql://user:password@host/database")
-        try:
-            self._psycopg, self._pools = import_module("psycopg"), import_module("psycopg_pool")
-            self._postgres = import_module("langgraph.checkpoint.postgres")
-        except ImportError as error:
-            raise Refused(f"this needs more packages: pip install 'redis-saver[postgres]' ({error})") from error
+        self._psycopg, self._pools = needs("postgres", "psycopg"), needs("postgres", "psycopg_pool")
+        self._postgres = needs("postgres", "langgraph.checkpoint.postgres")
         self._failures = (self._psycopg.Error,)
         try:
             urls.check_postgres(url)
             options = self._psycopg.conninfo.conninfo_to_dict(url)
         except ValueError as error:
-            raise Refused(str(error)) from error
+            raise EndpointError(str(error)) from error
         except self._psycopg.Error as error:
-            raise Refused(f"{self.name}: {self._text(error)}") from urls.cause_of(error, self._url)
+            raise EndpointError(f"{self.name}: {self._text(error)}") from urls.cause_of(error, self._url)
         self._settings: Any = {name: value for name, value in _LIVELY.items() if name not in options}
         self._settings |= {"autocommit": True, "prepare_threshold": 0, "row_factory": self._psycopg.rows.dict_row}
         self._reached, self._pool = False, None
@@ -213,7 +183,7 @@ class Cold(Server):
             reconnect_timeout=_CONNECTING,  # then the next caller starts anew, without growing pauses
             open=True,
         )
-        saver = self._postgres.PostgresSaver(self._pool, serde=opaque_if_encrypted())
+        saver = self._postgres.PostgresSaver(self._pool, serde=serializer() if is_encrypted() else None)
         saver.lock = nullcontext()  # with a pool the saver's lock would let one worker work at a time
         return saver
 
@@ -238,11 +208,11 @@ class Cold(Server):
         except self._psycopg.Error as error:
             if error.sqlstate not in _NOT_THERE:
                 raise
-            raise Refused(
+            raise EndpointError(
                 f"{self.name} has none of LangGraph's tables: if this is the right database, create {remedy}"
             ) from error
         if version is None or version < len(saver.MIGRATIONS) - 1:
-            raise Refused(
+            raise EndpointError(
                 f"{self.name}: LangGraph's tables are of an older version: if this is the right database, "
                 f"update {remedy}"
             )
@@ -256,20 +226,6 @@ class Cold(Server):
 def warn(text: str) -> None:
     """Say on stderr what is wrong."""
     screen.note(f"redis-saver: {text}")
-
-
-def opaque_if_encrypted() -> EncryptedSerializer | None:
-    """Return a serializer that encrypts if LANGGRAPH_AES_KEY is set, and leaves objects packed. Otherwise return None.
-
-    Raises:
-        Refused: The key makes no sense, or a package is missing.
-    """
-    if "LANGGRAPH_AES_KEY" not in os.environ:
-        return None
-    try:
-        return EncryptedSerializer.from_pycryptodome_aes(OpaqueSerializer())
-    except (ImportError, ValueError) as error:
-        raise Refused(f"LANGGRAPH_AES_KEY: {error}") from error
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

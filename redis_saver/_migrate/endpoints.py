@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import ChannelVersions
 
@@ -37,52 +38,18 @@ ThreadOutline: TypeAlias = dict[CheckpointKey, Entry]
 """The checkpoints of a thread, their parents and their tasks, without values."""
 
 
-class Source(Protocol):
-    """Source of threads."""
-
-    name: str
-    """Its name in messages, without a password."""
-
-    def threads(self) -> Iterable[str]:
-        """Iterate over the names of all threads. A name may come twice."""
-
-    def outline(self, thread: str) -> ThreadOutline:
-        """Return the outline of a thread. It is empty if there is no such thread."""
-
-    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
-        """Iterate over these checkpoints, in this order, except those that are gone."""
-
-
-class Target(Source, Protocol):
-    """Target of threads. The engine also reads it, to compare."""
-
-    text_versions: bool
-    """True if the saver continues channel versions as texts, so that numbers have to become texts."""
-
-    def write(self, thread: str, saved: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
-        """Store a checkpoint with the values of the `new` versions, and the writes of `tasks`.
-
-        If `new` is None, the target has the checkpoint, and gets only the writes.
-        """
-
-    def abandon(self, thread: str) -> None:
-        """Handle what was written of a thread that failed."""
-
-    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Return metadata in the form in which the saver returns them, or in one that is equal exactly if those are."""
-
-
-class Endpoint:
+class Endpoint(ABC):
     """Base of sources and targets: it names itself in errors."""
 
     name: str
+    """Its name in messages, without a password."""
     failures: tuple[type[Exception], ...] = ()
     """Errors that mean that the server cannot be reached, or does not work."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
     """Errors that mean that one value or name cannot be stored or read."""
 
     @contextmanager
-    def doing(self, what: str) -> Iterator[None]:
+    def doing(self, what: str = "") -> Iterator[None]:
         """Turn errors of the block into ours, which name the endpoint."""
         try:
             yield
@@ -92,6 +59,43 @@ class Endpoint:
             raise ThreadMigrationError(f"{self.name} cannot store or read {what}: {error_text(error)}") from error
         except self.failures as error:
             raise EndpointError(f"{self.name}: {printable(str(error))}") from error
+
+
+class Source(Endpoint):
+    """Source of threads."""
+
+    @abstractmethod
+    def threads(self) -> Iterable[str]:
+        """Iterate over the names of all threads. A name may come twice."""
+
+    @abstractmethod
+    def outline(self, thread: str) -> ThreadOutline:
+        """Return the outline of a thread. It is empty if there is no such thread."""
+
+    @abstractmethod
+    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
+        """Iterate over these checkpoints, in this order, except those that are gone."""
+
+
+class Target(Source):
+    """Target of threads. The engine also reads it, to compare."""
+
+    text_versions: bool = False
+    """True if the saver continues channel versions as texts, so that numbers have to become texts."""
+
+    @abstractmethod
+    def write(self, thread: str, saved: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
+        """Store a checkpoint with the values of the `new` versions, and the writes of `tasks`.
+
+        If `new` is None, the target has the checkpoint, and gets only the writes.
+        """
+
+    def abandon(self, thread: str) -> None:
+        """Handle what was written of a thread that failed. By default it stays, because another run goes on there."""
+
+    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
+        """Return metadata in the form in which the saver returns them, or in one that is equal exactly if those are."""
+        return metadata
 
 
 def special(task: Task, value: Any) -> bytes:
@@ -128,26 +132,26 @@ class Written(NamedTuple):
     """Items that the target cannot store, each with the reason."""
 
 
-class ItemSource(Protocol):
-    """Source of items."""
+class Items(Endpoint):
+    """Source or target of items."""
 
-    name: str
-    """Its name in messages, without a password."""
+    refusals = ()
 
+    @abstractmethod
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
         """Iterate over the items of a namespace and its children. An unreadable item is an error in its place."""
 
-
-class ItemTarget(Protocol):
-    """Target of items."""
-
-    name: str
-
+    @abstractmethod
     def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
         """Return what the target has of each item. An unreadable item is an error in its place."""
 
+    @abstractmethod
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
         """Store items, each once. The number is the `updated_at` of the item to replace; 0 means that there is none."""
+
+    def not_stored(self, item: StoredItem, error: Exception, text: object = None) -> ItemMigrationError:
+        """Return the error of an item that the target refuses."""
+        return not_moved(f"{self.name} cannot store {item_name(item)}: {text or error}", error)
 
 
 def item_name(item: StoredItem) -> str:

@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 from redis_saver._checkpoint.comparing import Record, Task, difference
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import shown
-from redis_saver._migrate.endpoints import Entry, ItemSource, ItemTarget, Source, Target, ThreadOutline, item_name
+from redis_saver._migrate.endpoints import Entry, Items, Source, Target, ThreadOutline, item_name
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.savers import as_endpoint, check_empty
 from redis_saver._migrate.stores import same_value
@@ -208,8 +208,8 @@ class _Stopped(BaseException):
 
 
 def migrate_items(
-    source: ItemSource,
-    target: ItemTarget,
+    source: Items,
+    target: Items,
     *,
     namespace: tuple[str, ...] = (),
     replace: Replace | None = None,
@@ -518,7 +518,7 @@ def _batches(items: Iterator[StoredItem]) -> Iterator[list[StoredItem]]:
 class _ItemsMove:
     """The move of items to a target."""
 
-    target: ItemTarget
+    target: Items
     replace: Replace | None
     ttl: timedelta | None
     dry_run: bool

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import os
 import struct
-from abc import ABC
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -50,7 +49,10 @@ from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
 from redis_saver._migrate.endpoints import (
+    Endpoint,
     Entry,
+    Items,
+    Target,
     TaskInfo,
     ThreadOutline,
     Written,
@@ -62,14 +64,7 @@ from redis_saver._migrate.endpoints import (
 from redis_saver._migrate.new_files import NewFile
 from redis_saver._storage.chunks import digest
 from redis_saver._store.transfer import StoredItem
-from redis_saver.errors import (
-    EndpointError,
-    FileDamaged,
-    RedisSaverError,
-    ThreadMigrationError,
-    decoding_item,
-    moving,
-)
+from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
 
 FRAME = struct.Struct(">II")
 _AGAIN = "Export it again, or copy the file again. Nothing was read from it"
@@ -115,7 +110,7 @@ def checksum(data: bytes, at: int) -> int:
     return crc32(data, at & 0xFFFFFFFF)
 
 
-class _File(ABC):
+class _File(Endpoint):
     """A file of records: a source, which is checked when it is opened, or a new target.
 
     Use it in a `with` block. A target gets its end and its name when the block exits, and is removed after an error.
@@ -135,7 +130,7 @@ class _File(ABC):
             EndpointError: The target, or a link of that name, exists.
             OSError: The source cannot be read, or the target cannot be written.
         """
-        self.name: str = f"file {shown(str(path))}"
+        self.name = f"file {shown(str(path))}"
         self._serde = serde
         self._counts: Counter[str] = Counter()
         self._new: NewFile | None = None
@@ -241,13 +236,12 @@ class _File(ABC):
             self._new.discard()
 
 
-class ThreadFile(_File):
+class ThreadFile(_File, Target):
     """A file of threads. A source is read again, thread by thread. A target gets one thread after the other."""
 
     FIRST_LINE = b"redis-saver threads 1\n"
     FORMS: ClassVar[_Forms] = {"thread": (str,), "bytes": (bytes,), "checkpoint": (_CHECKPOINT,), "end": (int, int)}
     COUNTED = ("thread", "checkpoint")
-    text_versions = False
 
     def __init__(self, path: Path, serde: SerializerProtocol, *, target: bool) -> None:
         """Check a source, or begin a target; see `_File`."""
@@ -326,10 +320,6 @@ class ThreadFile(_File):
             else:
                 return
 
-    def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Return metadata unchanged, as the file does."""
-        return metadata
-
     def write(self, thread: str, saved: Record, new: ChannelVersions | None, _: Collection[Task]) -> None:
         """Add a checkpoint with all its values and writes.
 
@@ -392,7 +382,7 @@ class ThreadFile(_File):
         return [kind, numbers]
 
 
-class ItemFile(_File):
+class ItemFile(_File, Items):
     """A file of items."""
 
     FIRST_LINE = b"redis-saver items 1\n"

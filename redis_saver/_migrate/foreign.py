@@ -24,7 +24,7 @@ from redis_saver._client.base import RedisDriver
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Command, Operation, Stream, T
-from redis_saver._migrate.endpoints import Endpoint, Entry, TaskInfo, ThreadOutline, is_sound
+from redis_saver._migrate.endpoints import Entry, Source, TaskInfo, ThreadOutline, is_sound
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import EndpointError
 
@@ -80,12 +80,12 @@ class Place(NamedTuple):
     tasks: Mapping[Task, TaskInfo]
 
 
-class ForeignSource(Endpoint):
+class ForeignSource(Source):
     """A saver of another package. It finds all its keys on first use, and does not see later ones."""
 
     kind: ClassVar[str]
     """Name of the package, also in URLs."""
-    refusals: tuple[type[Exception], ...] = (*Endpoint.refusals, AttributeError, RecursionError)
+    refusals = (*Source.refusals, AttributeError, RecursionError)
     """Also errors of documents of other programs, which may have any form and any depth."""
 
     def __init__(self, driver: RedisDriver, serde: SerializerProtocol, name: str, prefix: str | None) -> None:
@@ -97,8 +97,7 @@ class ForeignSource(Endpoint):
             name: Name of the server in messages, without a password.
             prefix: Beginning of the keys. None accepts any, if all checkpoints have the same.
         """
-        self.failures: tuple[type[Exception], ...] = driver.failures
-        self.name: str = name
+        self.failures, self.name = driver.failures, name
         self.driver, self.prefix = driver, prefix
         self._serde = self._given_serde = serde
         self._keys: ThreadKeys | None = None

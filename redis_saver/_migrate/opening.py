@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from datetime import timedelta
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -114,7 +115,7 @@ def opened(
 
 
 @contextmanager
-def opened_store(url: str, *, target: bool, prefix: str = "langgraph") -> Iterator[Any]:
+def opened_store(url: str, *, target: bool, prefix: str | None = None) -> Iterator[Any]:
     """Open a source or a target for `migrate_items`. A file is complete when the `with` block exits.
 
     Values keep the bytes that are stored, so their classes need not be installed. A `PostgresStore` keeps JSON. If
@@ -124,7 +125,7 @@ def opened_store(url: str, *, target: bool, prefix: str = "langgraph") -> Iterat
     Args:
         url: `redis://...` and the other forms of `RedisStore.from_conn_string`, `postgresql://...`, `file:PATH`.
         target: True to write it. A source must exist, and is not changed.
-        prefix: Beginning of all keys in Redis.
+        prefix: Beginning of all keys in Redis; by default `langgraph`.
 
     Raises:
         EndpointError: The URL is not understood, or leads nowhere, or a package is missing. The message has no
@@ -165,17 +166,25 @@ def _failures() -> tuple[type[Exception], ...]:
     return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *postgres.failures())
 
 
-def _serializer() -> SerializerProtocol:
-    """Return a serializer that leaves objects packed. It encrypts if the environment has a key.
+def is_encrypted() -> bool:
+    """True if the environment has a key, so that all values are written encrypted."""
+    return "LANGGRAPH_AES_KEY" in os.environ
+
+
+def serializer(serde: SerializerProtocol | None = None) -> SerializerProtocol:
+    """Return a serializer, by default one that leaves objects packed. It encrypts if the environment has a key.
 
     Raises:
-        ImportError, ValueError: The key cannot be used.
+        EndpointError: The key cannot be used, or a package is missing.
     """
-    serde: SerializerProtocol = OpaqueSerializer()
-    return EncryptedSerializer.from_pycryptodome_aes(serde) if "LANGGRAPH_AES_KEY" in os.environ else serde
+    serde = serde or OpaqueSerializer()
+    try:
+        return EncryptedSerializer.from_pycryptodome_aes(serde) if is_encrypted() else serde
+    except (ImportError, ValueError) as error:
+        raise EndpointError(f"LANGGRAPH_AES_KEY: {error}") from error
 
 
-def _needs(extra: str, package: str) -> Any:
+def needs(extra: str, package: str) -> Any:
     """Import a package of one of our extras.
 
     Raises:
@@ -192,7 +201,7 @@ def _needs(extra: str, package: str) -> Any:
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     saver = RedisSaver.from_conn_string(
         wanted.url,
-        serde=_serializer(),
+        serde=serializer(),
         prefix=wanted.our_prefix,
         ttl=wanted.ttl,
         require_encryption=wanted.require_encryption,
@@ -217,30 +226,28 @@ def _open_foreign(wanted: _Wanted, stack: ExitStack) -> ForeignSource:
     stack.callback(clients.close, client)
     driver = SyncDriver(client)
     driver.check_version()
-    return _FOREIGN[kind](driver, _serializer(), name, wanted.prefix)
+    return _FOREIGN[kind](driver, serializer(), name, wanted.prefix)
 
 
-def _connected(url: str, stack: ExitStack, **settings: Any) -> Any:
+def _connected(url: str, stack: ExitStack) -> Any:
     """Return a connection to Postgres, in autocommit."""
     urls.check_postgres(url)
-    psycopg = _needs("postgres", "psycopg")
-    return stack.enter_context(psycopg.Connection.connect(url, autocommit=True, prepare_threshold=0, **settings))
-
-
-def _dict_rows() -> Any:
-    return _needs("postgres", "psycopg").rows.dict_row
+    psycopg = needs("postgres", "psycopg")
+    return stack.enter_context(psycopg.Connection.connect(url, autocommit=True, prepare_threshold=0))
 
 
 def _open_postgres(wanted: _Wanted, stack: ExitStack) -> Any:
-    package = _needs("postgres", "langgraph.checkpoint.postgres")
-    saver = package.PostgresSaver(_connected(wanted.url, stack, row_factory=_dict_rows()), serde=_serializer())
+    urls.check_postgres(wanted.url)
+    package = needs("postgres", "langgraph.checkpoint.postgres")
+    saver = stack.enter_context(package.PostgresSaver.from_conn_string(wanted.url))
+    saver.serde = serializer()
     if wanted.target:
         saver.setup()
     return endpoint_of(saver, wanted.name)
 
 
 def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
-    sqlite, sqlite3 = _needs("sqlite", "langgraph.checkpoint.sqlite"), _needs("sqlite", "sqlite3")
+    sqlite, sqlite3 = needs("sqlite", "langgraph.checkpoint.sqlite"), needs("sqlite", "sqlite3")
     path = wanted.path
     if not wanted.target and not path.is_file():
         raise EndpointError(f"{wanted.name}: there is no such file as {printable(str(path))}; write sqlite:PATH")
@@ -248,7 +255,7 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
         new_files.make_empty(path)
     address = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
     connection = stack.enter_context(closing(sqlite3.connect(address, uri=True, check_same_thread=False)))
-    saver = sqlite.SqliteSaver(connection, serde=_serializer())
+    saver = sqlite.SqliteSaver(connection, serde=serializer())
     if wanted.target:
         saver.setup()
         connection.execute("PRAGMA synchronous=NORMAL")  # another run writes again what a power cut loses
@@ -264,7 +271,7 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
 
 
 def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
-    saver = langgraph_dev.load(wanted.path, _serializer(), empty_too=wanted.target)
+    saver = langgraph_dev.load(wanted.path, serializer(), empty_too=wanted.target)
 
     def save() -> None:
         with _opening(wanted.url):
@@ -275,8 +282,8 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
     return endpoint_of(saver, wanted.name)
 
 
-def _open_file(wanted: _Wanted, stack: ExitStack) -> Any:
-    return stack.enter_context(ThreadFile(wanted.path, _serializer(), target=wanted.target))
+def _open_file(kind: type[ThreadFile | ItemFile], wanted: _Wanted, stack: ExitStack) -> Any:
+    return stack.enter_context(kind(wanted.path, serializer(), target=wanted.target))
 
 
 _OPENERS: Mapping[str, _Opener] = {
@@ -285,13 +292,13 @@ _OPENERS: Mapping[str, _Opener] = {
     **dict.fromkeys(("postgresql", "postgres"), _open_postgres),
     "sqlite": _open_sqlite,
     "inmem": _open_memory_dump,
-    "file": _open_file,
+    "file": partial(_open_file, ThreadFile),
 }
 
 
 def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
     store = RedisStore.from_conn_string(
-        wanted.url, serde=_serializer(), prefix=wanted.our_prefix, cache_bytes=0, require_encryption=False
+        wanted.url, serde=serializer(), prefix=wanted.our_prefix, cache_bytes=0, require_encryption=False
     )
     opened_redis_store = stack.enter_context(store)
     opened_redis_store.setup()
@@ -299,16 +306,16 @@ def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
 
 
 def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
-    if wanted.target and "LANGGRAPH_AES_KEY" in os.environ:
+    if wanted.target and is_encrypted():
         raise EndpointError(
             f"{wanted.name}: a PostgresStore keeps plain JSON, and with LANGGRAPH_AES_KEY set all values are to be "
             "written encrypted. Nothing was written. Unset it to move plain items"
         )
     endpoint = PostgresItems(_connected(wanted.url, stack), wanted.name)
-    package = _needs("postgres", "langgraph.store.postgres")
+    package = needs("postgres", "langgraph.store.postgres")
     if wanted.target:
-        with ExitStack() as for_setup:
-            package.PostgresStore(_connected(wanted.url, for_setup, row_factory=_dict_rows())).setup()
+        with package.PostgresStore.from_conn_string(wanted.url) as store:
+            store.setup()
     if not endpoint.has_table():
         raise EndpointError(
             f"{endpoint.name} has no table of LangGraph's PostgresStore: give the database of the store, or let its "
@@ -317,14 +324,10 @@ def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
     return endpoint
 
 
-def _open_item_file(wanted: _Wanted, stack: ExitStack) -> Any:
-    return stack.enter_context(ItemFile(wanted.path, _serializer(), target=wanted.target))
-
-
 _STORE_OPENERS: Mapping[str, _Opener] = {
     **dict.fromkeys(_OURS, _open_our_store),
     **dict.fromkeys(("postgresql", "postgres"), _open_postgres_store),
-    "file": _open_item_file,
+    "file": partial(_open_file, ItemFile),
 }
 
 

@@ -41,8 +41,9 @@ from langgraph.checkpoint.serde.jsonplus import LC_REVIVER
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from redis_saver._checkpoint.comparing import Task, task_of
+from redis_saver._checkpoint.listing import mapped, scan_keys
 from redis_saver._checkpoint.retention import CheckpointKey
-from redis_saver._engine.requests import Command, Operation, Page, Scan, Stream
+from redis_saver._engine.requests import Command, Operation, Stream
 from redis_saver._migrate.endpoints import TaskInfo, special
 from redis_saver._migrate.foreign import ForeignSource, Place, ThreadKey, as_tuple, batched, of_type, summarized
 from redis_saver._storage.opaque import OpaqueSerializer
@@ -66,13 +67,7 @@ class RedisDocuments(ForeignSource):
     @staticmethod
     def scan() -> Stream[ThreadKey]:
         """Find the keys of all documents of the saver."""
-        position: Any = None
-        while True:
-            position, keys = yield Scan(b"*", position)
-            heads = yield from _heads((yield from of_type(keys, b"ReJSON-RL")))
-            yield Page([ThreadKey(head.thread, head.key, head.prefix) for head in heads if head is not None])
-            if position is None:
-                return
+        return mapped(scan_keys(b"*"), _thread_keys)
 
     def survey(self, thread: str, keys: Sequence[bytes]) -> Operation[Mapping[CheckpointKey, Place]]:
         """Find the checkpoints of a thread.
@@ -157,6 +152,12 @@ class _Head(NamedTuple):
     """Index among the task's writes. It is negative for special channels."""
     path: str | None = None
     channel: str = ""
+
+
+def _thread_keys(keys: Sequence[bytes]) -> Operation[list[ThreadKey]]:
+    """Select the keys of the saver's documents."""
+    heads = yield from _heads((yield from of_type(keys, b"ReJSON-RL")))
+    return [ThreadKey(head.thread, head.key, head.prefix) for head in heads if head is not None]
 
 
 def _order(head: _Head) -> tuple[str, str, int, bytes]:

@@ -33,9 +33,9 @@ from redis_saver._common import config, names, postgres
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine.requests import Command, Operation, Page, Request, Scan
-from redis_saver._engine.runner import DriverWrapper, Pump
-from redis_saver._migrate.endpoints import Endpoint, Entry, TaskInfo, ThreadOutline, special
+from redis_saver._engine.requests import Command, Operation, Request
+from redis_saver._engine.runner import DriverWrapper
+from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.redis_documents import RedisDocuments
 from redis_saver._migrate.valkey_saver import ValkeyStrings
@@ -61,7 +61,7 @@ def as_endpoint(role: str, value: Any) -> Any:
     """
     if isinstance(value, BaseCheckpointSaver):
         return (_foreign_source(value) if role == "source" else None) or endpoint_of(value)
-    if callable(getattr(value, "threads", None)) and callable(getattr(value, "outline", None)):
+    if isinstance(value, Source):
         return value
     hint = "enter its `with` first"
     if isinstance(value, str):
@@ -109,7 +109,7 @@ def _foreign_source(saver: Any) -> ForeignSource | None:
     return ValkeyStrings(SyncDriver(client), saver.serde, type(saver).__name__, None)
 
 
-class SaverEndpoint(Endpoint):
+class SaverEndpoint(Target):
     """Any saver, by LangGraph's interface. Its tasks get new paths that keep the order of their writes."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
@@ -167,9 +167,6 @@ class SaverEndpoint(Endpoint):
                     at = config.to_config(thread, *saved.key)
                     self.saver.put_writes(at, writes.writes, writes.task[0], writes.path)
 
-    def abandon(self, thread: str) -> None:
-        """Keep what was written, because another run goes on from there."""
-
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Return metadata as the saver returns them."""
         return get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
@@ -184,7 +181,7 @@ class OurEndpoint(SaverEndpoint):
         """Use a saver. The caller closes it."""
         super().__init__(saver, name)
         self.driver: RedisDriver | DriverWrapper[Request] = driver_of(saver)
-        self.failures: tuple[type[Exception], ...] = self.driver.failures
+        self.failures = self.driver.failures
         self._context = context_of(saver)
         self.prefix: str = self._context.keyspace.prefix
 
@@ -276,8 +273,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
 
     def __init__(self, saver: Any, name: str, failure: type[Exception], *refusals: type[Exception]) -> None:
         super().__init__(saver, name)
-        self.failures: tuple[type[Exception], ...] = (failure,)
-        self.refusals: tuple[type[Exception], ...] = (*self.refusals, *refusals)
+        self.failures, self.refusals = (failure,), (*self.refusals, *refusals)
 
     @abstractmethod
     def _select(self, query: str, *arguments: str) -> list[Any]: ...
@@ -364,7 +360,7 @@ def check_empty(source: Any) -> None:
         return
     with source.doing("the threads"):
         try:
-            patterns = source.driver.run(_patterns())
+            patterns = _patterns(source.driver)
         except source.failures as error:
             if type(error).__name__ != "NoPermissionError":
                 raise
@@ -378,25 +374,14 @@ def check_empty(source: Any) -> None:
         raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}{more}")
 
 
-def _patterns() -> Operation[list[tuple[tuple[str, str], int]]]:
+def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
     """Count the keys of savers on a server, by pattern and by how to move them, the most frequent first."""
     counts: Counter[tuple[str, str]] = Counter()
-    position: Any = None
-    while True:
-        position, keys = yield Scan(b"*}:data", position)
-        for match in filter(None, map(_OUR_DATA.fullmatch, keys)):
-            name = shown(match[1].decode("utf-8", "backslashreplace"))
-            counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
-        if position is None:
-            break
+    for match in filter(None, map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))):
+        name = shown(match[1].decode("utf-8", "backslashreplace"))
+        counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
     for source in (RedisDocuments, ValkeyStrings):
-        pump = Pump(source.scan())
-        for step in pump:
-            if isinstance(step, Page):
-                prefixes = [key.prefix for key in step.items if key.prefix is not None]
-                remedy = f"of {source.kind}: write {source.kind}:URL"
-                counts.update((f"{shown(prefix)}:*", remedy) for prefix in prefixes)
-                continue
-            with pump:
-                pump.reply = yield step
+        remedy = f"of {source.kind}: write {source.kind}:URL"
+        keys = driver.stream(source.scan())
+        counts.update((f"{shown(key.prefix)}:*", remedy) for key in keys if key.prefix is not None)
     return counts.most_common()

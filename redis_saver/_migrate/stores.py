@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import Any
 
-from redis_saver._common.display import error_text, printable
+from redis_saver._common.display import error_text
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation, T
-from redis_saver._migrate.endpoints import Written, item_name, not_moved
+from redis_saver._migrate.endpoints import Items, Written, item_name, not_moved
 from redis_saver._storage import opaque
 from redis_saver._store import namespaces, transfer
 from redis_saver._store.calling import together
@@ -20,7 +19,6 @@ from redis_saver._store.context import StoreContext
 from redis_saver._store.store import Store, context_of, driver_of
 from redis_saver._store.transfer import Import, StoredItem
 from redis_saver.errors import (
-    EndpointError,
     ItemMigrationError,
     KeyConflict,
     RedisSaverError,
@@ -76,41 +74,19 @@ def same_value(mine: Any, theirs: Any) -> bool:
     return True
 
 
-class _StoreEndpoint:
-    """Base of both: it names the store in errors."""
-
-    name: str
-    failures: tuple[type[Exception], ...]
-
-    @contextmanager
-    def _asking(self) -> Iterator[None]:
-        try:
-            yield
-        except RedisSaverError:
-            raise
-        except self.failures as error:
-            raise EndpointError(f"{self.name}: {printable(str(error))}") from error
-
-    def _not_stored(self, item: StoredItem, error: Exception, text: object = None) -> ItemMigrationError:
-        return not_moved(f"{self.name} cannot store {item_name(item)}: {text or error}", error)
-
-
-class OurItems(_StoreEndpoint):
+class OurItems(Items):
     """A `RedisStore`."""
 
     def __init__(self, store: Store[Any], name: str) -> None:
         """Use a store. The caller closes it."""
         self.store, self.name = store, name
-        self.failures: tuple[type[Exception], ...] = driver_of(store).failures
+        self._context: StoreContext = context_of(store)
+        self.failures = driver_of(store).failures
         self.count: Callable[[tuple[str, ...]], int] = store.count
         self.delete_namespace: Callable[[tuple[str, ...]], int] = store.delete_namespace
 
-    @property
-    def _context(self) -> StoreContext:
-        return context_of(self.store)
-
     def _run(self, operation: Operation[T]) -> T:
-        with self._asking():
+        with self.doing():
             return driver_of(self.store).run(operation)
 
     def _run_each(
@@ -165,7 +141,7 @@ class OurItems(_StoreEndpoint):
         for partition, answer in self._run_each(reads).items():
             for at, position in enumerate(asked[partition].values()):
                 if isinstance(answer, RedisSaverError):
-                    results[position] = self._not_stored(items[position], answer)
+                    results[position] = self.not_stored(items[position], answer)
                 else:
                     results[position] = answer[at]
         return results
@@ -178,7 +154,7 @@ class OurItems(_StoreEndpoint):
             try:
                 item_import = transfer.as_import(self._context, item, expected)
             except (RedisSaverError, TypeError, ValueError) as error:  # noqa: PERF203
-                written.failed.append((item, self._not_stored(item, error)))
+                written.failed.append((item, self.not_stored(item, error)))
             else:
                 imports.setdefault(item_import.partition, []).append(item_import)
         put = transfer.new_put()
@@ -189,7 +165,7 @@ class OurItems(_StoreEndpoint):
         for partition, left in self._run_each(calls).items():
             if isinstance(left, RedisSaverError):
                 items = [each.item for each in imports[partition]]
-                written.failed.extend((item, self._not_stored(item, left)) for item in items)
+                written.failed.extend((item, self.not_stored(item, left)) for item in items)
             else:
                 written.changed.extend(each.item for each in left)
         return written
@@ -204,7 +180,7 @@ def _read_all(
     return items
 
 
-class PostgresItems(_StoreEndpoint):
+class PostgresItems(Items):
     """The table of a `PostgresStore`, on a connection in autocommit.
 
     The store's interface sets times and deadlines itself, so the table is read and written here. It holds values as
@@ -224,14 +200,14 @@ class PostgresItems(_StoreEndpoint):
 
     def has_table(self, name: str = "store") -> bool:
         """True if the database has the table of a `PostgresStore`."""
-        with self._asking():
+        with self.doing():
             return bool(self._connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0])
 
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
         """Iterate over the items as of one moment. A hundred are in memory."""
         condition, bounds = _below(labels)
         with (
-            self._asking(),
+            self.doing(),
             self._connection.transaction(),
             self._connection.cursor(name="redis_saver_items") as cursor,
         ):
@@ -255,7 +231,7 @@ class PostgresItems(_StoreEndpoint):
         """Return what the table has of each item."""
         storable = [item for item in items if _has_storable_names(item)]  # `write` reports the others
         stored: dict[tuple[tuple[str, ...], str], StoredItem | RedisSaverError] = {}
-        with self._asking():
+        with self.doing():
             asked = [[".".join(item.namespace) for item in storable], [item.key for item in storable]]
             for row in self._connection.execute(_LOOK_UP, asked):
                 stored[tuple(row[0].split(".")), row[1]] = self._item(*row)
@@ -269,8 +245,8 @@ class PostgresItems(_StoreEndpoint):
             try:
                 rows.append((item, _row(item, expected)))
             except self._refusals as error:  # noqa: PERF203
-                written.failed.append((item, self._not_stored(item, error, error_text(error))))
-        with self._asking():
+                written.failed.append((item, self.not_stored(item, error, error_text(error))))
+        with self.doing():
             try:
                 return written._replace(changed=self._put(rows))
             except self._refusals:
@@ -279,7 +255,7 @@ class PostgresItems(_StoreEndpoint):
                 try:
                     written.changed.extend(self._put([(item, row)]))
                 except self._refusals as error:  # noqa: PERF203
-                    written.failed.append((item, self._not_stored(item, error, error_text(error))))
+                    written.failed.append((item, self.not_stored(item, error, error_text(error))))
         return written
 
     def _put(self, rows: Sequence[tuple[StoredItem, dict[str, Any]]]) -> list[StoredItem]:
@@ -300,14 +276,14 @@ class PostgresItems(_StoreEndpoint):
     def count(self, labels: tuple[str, ...]) -> int:
         """Count the items of a namespace and its children."""
         condition, bounds = _below(labels)
-        with self._asking():
+        with self.doing():
             count = f"SELECT count(*) FROM store WHERE {condition}"  # noqa: S608 - of constants
             return int(self._connection.execute(count, bounds).fetchone()[0])
 
     def delete_namespace(self, labels: tuple[str, ...]) -> int:
         """Delete all items of a namespace and its children, with their vectors. Return their number."""
         condition, bounds = _below(labels)
-        with self._asking():
+        with self.doing():
             delete = f"DELETE FROM store WHERE {condition}"  # noqa: S608 - of constants
             return int(self._connection.execute(delete, bounds).rowcount)
 

@@ -19,9 +19,10 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint.comparing import Task, task_of
+from redis_saver._checkpoint.listing import mapped, scan_keys
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import names
-from redis_saver._engine.requests import Command, Operation, Page, Scan, Stream
+from redis_saver._engine.requests import Command, Operation, Stream
 from redis_saver._migrate.endpoints import TaskInfo, special
 from redis_saver._migrate.foreign import ForeignSource, Place, ThreadKey, as_tuple, batched, of_type, raw, summarized
 
@@ -43,14 +44,7 @@ class ValkeyStrings(ForeignSource):
     @staticmethod
     def scan() -> Stream[ThreadKey]:
         """Find the keys of all checkpoints."""
-        position: Any = None
-        while True:
-            position, keys = yield Scan(b"checkpoint:{*", position)
-            texts = yield from of_type(keys, b"string")
-            heads = zip(texts, (yield from _heads(texts)), strict=True)
-            yield Page([ThreadKey(head[0], key, PREFIX) for key, head in heads if head is not None])
-            if position is None:
-                return
+        return mapped(scan_keys(b"checkpoint:{*"), _thread_keys)
 
     def survey(self, thread: str, keys: Sequence[bytes]) -> Operation[Mapping[CheckpointKey, Place]]:
         """Find the checkpoints of a thread."""
@@ -86,6 +80,13 @@ class ValkeyStrings(ForeignSource):
     def _written(self, write: Mapping[str, Any]) -> Any:
         """Return the value of a pending write."""
         return self._serde.loads_typed((write["type"], base64.b64decode(write["value"])))
+
+
+def _thread_keys(keys: Sequence[bytes]) -> Operation[list[ThreadKey]]:
+    """Select the keys of checkpoints."""
+    texts = yield from of_type(keys, b"string")
+    heads = zip(texts, (yield from _heads(texts)), strict=True)
+    return [ThreadKey(head[0], key, PREFIX) for key, head in heads if head is not None]
 
 
 _Head = tuple[str, str, str, "str | None"]
