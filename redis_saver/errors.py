@@ -17,7 +17,7 @@
     ├── StoreBusy                others emptied a namespace again and again meanwhile; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
-    ├── ClusterMoving            a slot was not served for `cluster_timeout` seconds    (also redis-py's ConnectionError)
+    ├── ClusterMoving            a slot was not served for `cluster_timeout` seconds   (also redis-py's ConnectionError)
     ├── UnsupportedServer        the server is too old, or lacks the module that an option needs
     ├── IndexNotBuilt            the server's index of vectors is not there, or some items are not in it
     ├── EndpointError            the source or target of a migration cannot be opened, or fails
