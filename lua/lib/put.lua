@@ -47,7 +47,8 @@ local function merge_header(header, kept, entries, held, order)
       held[order[i]] = nil
     end
   end
-  return string.sub(header, 1, of.flags_from - 1) .. table.concat(flags) .. string.sub(header, of.flags_to + 1, of.retained_from - 1)
+  local between = string.sub(header, of.flags_to + 1, of.retained_from - 1)
+  return string.sub(header, 1, of.flags_from - 1) .. table.concat(flags) .. between
     .. pack(table.concat(holds)) .. string.sub(header, of.behind)
 end
 
@@ -65,7 +66,9 @@ local function commit(index, data, meta, fields, members, bytes, added, random)
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
   set_tag(meta, #fields > BATCH and '' or random) -- a tag is written in one call with all it stands for
   fields[2] = state_of(meta, meta.tag)
-  for from = 1, #fields, BATCH do redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields))) end
+  for from = 1, #fields, BATCH do
+    redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
+  end
   local scored = {}
   for i = 1, #members do scored[2 * i - 1], scored[2 * i] = 0, members[i] end
   redis.call('ZADD', index, unpack(scored))
@@ -108,7 +111,9 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
       store(field, chunk, 0)
     end
   end
-  if not seen[of.names] and (not meta or redis.call('HEXISTS', data, of.names) == 0) then return { tag, '', 0, of.names } end
+  if not seen[of.names] and (not meta or redis.call('HEXISTS', data, of.names) == 0) then
+    return { tag, '', 0, of.names }
+  end
   local names, problem = names_in(data, of.names)
   if problem then return problem end
 

@@ -6,7 +6,8 @@ local HAS_CHUNKED_WRITES, HAS_TAG = 2, 3
 
 -- A thread that begins. Its revision is another one than a thread of this name had before (by the clock).
 local function new_thread(now)
-  return { format = 1, rev = string.format('%.0f', now[1] * 1000000 + now[2]), bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
+  local rev = string.format('%.0f', now[1] * 1000000 + now[2])
+  return { format = 1, rev = rev, bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
 end
 
 -- Sets the tag of a thread at its revision. The revision is in it, as a put may come twice: what others removed
