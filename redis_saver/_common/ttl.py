@@ -13,7 +13,8 @@ TTL: TypeAlias = timedelta | str | Mapping[str, Any] | None
 """A `timedelta`; a text such as `"7d"` or `"90m"`; or LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`.
 None: no TTL."""
 
-_MAX_TTL = 100 * 365 * 24 * 3600 * 1000
+MAX_TTL = 100 * 365 * 24 * 3600 * 1000
+"""Milliseconds: a hundred years."""
 
 
 class Expiry(NamedTuple):
@@ -31,7 +32,7 @@ def milliseconds(ttl: timedelta, said: object, name: str) -> int:
             as `name`.
     """
     amount = ttl // timedelta(milliseconds=1)
-    if not 1 <= amount <= _MAX_TTL:
+    if not 1 <= amount <= MAX_TTL:
         raise ValueError(
             f"{name}={shown(said)}: a TTL lies between one millisecond and a hundred years; to keep a thread, pin() it"
         )
@@ -71,6 +72,6 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         return Expiry(None, refresh)
     if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
         raise TypeError(f"{name}={shown(ttl)}: default_ttl is a number of minutes")
-    if not abs(minutes) <= _MAX_TTL / 60_000:  # NaN is neither less nor more
+    if not abs(minutes) <= MAX_TTL / 60_000:  # NaN is neither less nor more
         raise ValueError(f"{name}={shown(ttl)}: default_ttl is a finite number of minutes, a hundred years at the most")
     return Expiry(milliseconds(timedelta(minutes=minutes), ttl, name), refresh)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from typing import Any, NamedTuple
 
 from langgraph.store.base import PutOp
@@ -53,7 +54,7 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
     value = encode_value(context.values, op.namespace, key, op.value)
     expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
     texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
-    return place.partition, place.field(key), Write(value, _milliseconds(op.ttl), expected, texts)
+    return place.partition, place.field(key), Write(value, milliseconds(op.ttl), expected, texts)
 
 
 def _checked_version(version: Any) -> int:
@@ -70,7 +71,7 @@ def _checked_version(version: Any) -> int:
     return version
 
 
-def _milliseconds(minutes: Any) -> int:
+def milliseconds(minutes: Any) -> int:
     """Convert the TTL of an item; 0 for none.
 
     Raises:
@@ -78,9 +79,12 @@ def _milliseconds(minutes: Any) -> int:
     """
     if minutes is None:
         return 0
+    rule = "the TTL of an item is a number of minutes, or None for none"
     if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
-        raise TypeError(f"ttl={shown(minutes)}: the TTL of an item is a number of minutes, or None for none")
-    return ttls.parse({"default_ttl": minutes}).milliseconds or 0
+        raise TypeError(f"ttl={shown(minutes)}: {rule}")
+    if not 1 <= minutes * 60_000 <= ttls.MAX_TTL:  # also NaN
+        raise ValueError(f"ttl={shown(minutes)}: {rule}, from a millisecond to a hundred years")
+    return timedelta(minutes=minutes) // timedelta(milliseconds=1)
 
 
 def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:

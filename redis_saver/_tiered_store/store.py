@@ -21,7 +21,6 @@ from langgraph.store.base import (
 from redis_saver._client.base import AsyncBlock, Block
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords
-from redis_saver._common import ttl as ttls
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import T
@@ -30,6 +29,7 @@ from redis_saver._engine.stats import Counting, Measured, name_of
 from redis_saver._store.namespaces import check as check_listing
 from redis_saver._store.searching import check as check_search
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
+from redis_saver._store.writing import milliseconds
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.requests import Tiered, TieredRequest, setup, with_own_errors
@@ -249,7 +249,7 @@ def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:
         return
     if isinstance(op.ttl, bool) or not isinstance(op.ttl, (int, float)) or not 0 < op.ttl < float("inf"):
         raise ValueError(f"ttl={shown(op.ttl)}: the TTL of an item is a positive number of minutes, or None for none")
-    ttls.parse({"default_ttl": op.ttl})
+    milliseconds(op.ttl)
     if not tiers.ttl:
         raise ValueError(
             f"ttl={shown(op.ttl)}: hot has no TTL, so it might answer the item when cold has let it expire. Give the "
