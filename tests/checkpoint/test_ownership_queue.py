@@ -445,15 +445,15 @@ async def test_waiters_on_a_loop_leave_the_worker_threads_to_the_owner(target: T
 
 
 async def test_a_deletion_leaves_no_queue(target: Target) -> None:
-    uniform, waiting = target.uniform(), target.uniform()
+    uniform, waiting, other = target.uniform(), target.uniform(), target.uniform()
+    await other.put(config("another"), checkpoint(), {}, {})
     async with AsyncExitStack() as stack:
         await begin(uniform, stack)
         waiter = taken(waiting, "a" * 16)
-        waiter.send(await asked(waiting, next(waiter)))  # and then it dies
-        await target.uniform().put(config("another"), checkpoint(), {}, {})
-        await target.uniform().delete_thread("another")
+        waiter.send(await asked(waiting, next(waiter)))  # and then it dies; its place lasts for a second
+        await other.delete_thread("another")
         assert target.raw.exists(waiters_key(target))
-        await target.uniform().delete_thread(THREAD)
+        await other.delete_thread(THREAD)
         assert target.keys() == []
         waiter.close()
 
