@@ -82,8 +82,8 @@ class QueryInterface(Interface[ThreadInfo]):
         `update_state` can make such checkpoints.
 
         Cost: a round trip for 50 checkpoints, and one for every ten with tasks that a `Send` started. The server sends
-        headers and these `Send`s, but no other values. Memory holds a page, and a header for each branch of the
-        history.
+        headers and the values with each such `Send`, but no others. Memory holds a page, and a header for each branch
+        of the history.
 
         Args:
             thread_id: The thread. A missing thread has no writes.
