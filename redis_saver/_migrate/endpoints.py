@@ -135,7 +135,7 @@ class Written(NamedTuple):
 class Items(Endpoint):
     """Source or target of items."""
 
-    refusals = ()
+    refusals: tuple[type[Exception], ...] = ()
 
     @abstractmethod
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:

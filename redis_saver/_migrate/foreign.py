@@ -85,7 +85,7 @@ class ForeignSource(Source):
 
     kind: ClassVar[str]
     """Name of the package, also in URLs."""
-    refusals = (*Source.refusals, AttributeError, RecursionError)
+    refusals: tuple[type[Exception], ...] = (*Source.refusals, AttributeError, RecursionError)
     """Also errors of documents of other programs, which may have any form and any depth."""
 
     def __init__(self, driver: RedisDriver, serde: SerializerProtocol, name: str, prefix: str | None) -> None:
