@@ -110,8 +110,8 @@ class SaverOfRuns(AsyncRedisSaver):
         self._tokens: BoundedCache[tuple[str, str, str], str] = BoundedCache(_MAX_RUNS)
         """Owner tokens by thread, run and attempt. A run whose token was forgotten takes its thread again."""
 
-    def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
-        found, run = super()._get_tuple(config), _run_of(config)
+    def _get_tuple_gen(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
+        found, run = super()._get_tuple_gen(config), _run_of(config)
         if run is None or (configs.thread_id(config), *run) in self._tokens:
             return found
         return self._begun(configs.thread_id(config), *run, found)

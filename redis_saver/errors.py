@@ -439,11 +439,14 @@ class _Wrapping:
         return None
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if isinstance(error, NotEncrypted):
-            raise PlainValueRefused(f"{self._said.format(*self._named)}: {error}") from None
         if isinstance(error, Exception) and not isinstance(error, RedisSaverError):
-            what = sentence(self._said, *self._named)
-            raise self._error(f"{what}: {error_text(error)}. {self._remedy}") from error
+            raise self.of(error) from error
+
+    def of(self, error: Exception) -> RedisSaverError:
+        """Return our error for one that was raised."""
+        if isinstance(error, NotEncrypted):
+            return PlainValueRefused(f"{self._said.format(*self._named)}: {error}")
+        return self._error(f"{sentence(self._said, *self._named)}: {error_text(error)}. {self._remedy}")
 
 
 _DECODING_REMEDY = (

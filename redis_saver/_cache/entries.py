@@ -13,7 +13,7 @@ from redis_saver._common import limits as limiting
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._common.names import Keyspace, component, new_component
+from redis_saver._common.names import Keyspace, component
 from redis_saver._common.names import encode as encode_text
 from redis_saver._storage import encryption, framing
 from redis_saver.errors import DecodeError, UnsupportedFormat
@@ -87,7 +87,7 @@ class CacheKeyspace:
     def address(self, name: FullKey) -> Address:
         """The address of an entry."""
         shard, raw, generation, entry = self._space(name[0])
-        key = new_component(name[1])
+        key = component(name[1])
         return Address(name, shard, generation, entry + key, raw + key)
 
     def ranges(self, namespaces: Iterable[Namespace] | None) -> list[Range]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 
 from redis_saver._common import config, names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.config import Address
+from redis_saver._common.config import Address, ThreadSettings
 from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Argument, Call
 from redis_saver._engine.scripts import Script
@@ -69,13 +69,17 @@ def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool =
 
 
 def writer_of_put(
-    context: Context, address: Address, parent: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    context: Context,
+    address: Address,
+    settings: ThreadSettings,
+    checkpoint: Checkpoint,
+    metadata: CheckpointMetadata,
 ) -> bytes:
     """Return the writer of a checkpoint, with its parent if that has to be the newest (`on_fork="raise"`)."""
-    writer = writer_of(context, address.thread_id, config.of_thread(parent).owner)
+    writer = writer_of(context, address.thread_id, settings.owner)
     if not context.refuses_forks or metadata.get("source") in _ON_PURPOSE:
         return writer
-    if not config.configurable(parent).get(config.NEWEST_KEY) and not _is_loop(context, address, metadata):
+    if not settings.is_newest and not _is_loop(context, address, metadata):
         return writer
     member = names.checkpoint(address.checkpoint_ns, config.name(checkpoint["id"], "checkpoint id"))
     return (writer or b" ") + member + (names.component(address.checkpoint_id) if address.checkpoint_id else b"")
@@ -119,14 +123,11 @@ def let_go(keyspace: Keyspace, owner: bytes, held: Held) -> None:
     _held.set(tokens or _NOTHING)
 
 
-def marked(
-    operation: Generator[Any, Any, CheckpointTuple | None], requested: RunnableConfig
-) -> Generator[Any, Any, CheckpointTuple | None]:
-    """Run `get_tuple`, and mark the returned config if it is the newest checkpoint of its namespace.
+def marked(saved: CheckpointTuple | None, requested: RunnableConfig) -> CheckpointTuple | None:
+    """Return a checkpoint that was read, with a mark in its config if it is the newest of its namespace.
 
     If it is another checkpoint, a mark in the caller's config is cleared.
     """
-    saved = yield from operation
     if saved is None:
         return None
     is_newest = config.checkpoint_id(requested) is None

@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
-from redis_saver._checkpoint import guards
+from redis_saver._checkpoint.guards import marked
 from redis_saver._checkpoint.thread_interface import InfoT, Operates, ThreadInterface
 from redis_saver._common import config as configs
 from redis_saver._common import names
@@ -37,6 +37,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     """Driver that runs the operations."""
     _counting: Counting
     """Counter of the calls."""
+    _refuses_forks: bool
+    """True for `on_fork="raise"`."""
     # The operations behind the methods: on one server (`Saver`), or over two tiers (`TwoTiers`).
     _put_gen: Operates[RunnableConfig]
     _put_writes_gen: Operates[None]
@@ -59,10 +61,6 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     def _astream(self, operation: Generator[Any, Any, None], name: str = "") -> AsyncIterator[Any]:
         return self._driver.astream(self._counting.stream(operation, name))
 
-    def _get_tuple(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
-        operation = self._get_tuple_gen(config)
-        return guards.marked(operation, config) if self._rules.refuses_forks else operation
-
     # -- checkpoints
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
@@ -75,11 +73,13 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         Raises:
             ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
         """
-        return self._run(self._get_tuple(config), "get_tuple")
+        saved = self._run(self._get_tuple_gen(config), "get_tuple")
+        return marked(saved, config) if self._refuses_forks else saved
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple` for asyncio."""
-        return await self._arun(self._get_tuple(config), "get_tuple")
+        saved = await self._arun(self._get_tuple_gen(config), "get_tuple")
+        return marked(saved, config) if self._refuses_forks else saved
 
     async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
         """Return an iterator over the result of `aget_tuple`. LangGraph's Agent Server calls this."""

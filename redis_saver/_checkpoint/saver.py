@@ -15,7 +15,7 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 from typing_extensions import Self, TypedDict, Unpack
 
 from redis_saver._checkpoint import (
@@ -215,7 +215,7 @@ ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 class Saver(QueryInterface, Generic[ClientT]):
     """A saver on one Redis or Valkey. Every method also has an asyncio form with the prefix `a`."""
 
-    serde: SerializerProtocol = FastSerializer()
+    _context: Context
     _driver: RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
 
@@ -297,39 +297,43 @@ class Saver(QueryInterface, Generic[ClientT]):
             min_replicas=min_replicas,
             replica_timeout=replica_timeout,
         )
-        super().__init__(serde=chosen(serde, strict=strict))
+        serializer = maybe_add_typed_methods(chosen(serde, strict=strict) or FastSerializer())
         self._counting = Counting()
-        self._current = Context(
-            serde=self.serde,
+        self._refuses_forks = on_fork == "raise"
+        self._context = Context(
+            serde=serializer,
             keyspace=keyspace,
             expiry=ttls.parse(ttl),
             compression=compressions.check(compression, type(self)),
-            require_encryption=encryption.check(require_encryption, self.serde),
+            require_encryption=encryption.check(require_encryption, serializer),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=configs.parse_history(history),
             counted=self._counting.call,
             requires_owner=ownership == "required",
-            refuses_forks=on_fork == "raise",
+            refuses_forks=self._refuses_forks,
         )
+        super().__init__()
 
     @property
-    def _context(self) -> Context:
-        """The saver as its operations see it, with its current serializer (LangGraph may assign another one)."""
-        if self._current.serde is not self.serde:
-            self._current = self._current._replace(serde=self.serde)
-        return self._current
+    def serde(self) -> SerializerProtocol:
+        """The serializer. LangGraph may assign another one."""
+        return self._context.serde
+
+    @serde.setter
+    def serde(self, serde: SerializerProtocol) -> None:
+        self._context = self._context._replace(serde=serde)
 
     @property
     def _rules(self) -> Context:
-        return self._current
+        return self._context
 
     @property
     def _owner_driver(self) -> Driver[Any]:
         return self._driver
 
     def _take(self, terms: Terms, nonce: str) -> Operation[Record]:
-        return take(self._current, terms, nonce)
+        return take(self._context, terms, nonce)
 
     # -- operations, as `Interface` calls them
 
@@ -390,9 +394,9 @@ class Saver(QueryInterface, Generic[ClientT]):
 
     def __repr__(self) -> str:
         """Return the class, the server without its login, the prefix and the TTL."""
-        amount = self._current.expiry.milliseconds
+        amount = self._context.expiry.milliseconds
         ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
-        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
+        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
     async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
@@ -404,11 +408,11 @@ class Saver(QueryInterface, Generic[ClientT]):
 
     def stats(self) -> RedisStats:
         """Return a copy of this process's counters. Nothing is sent."""
-        traffic, remembered = self._driver.traffic.numbers(), self._current.chunk_cache.numbers()
+        traffic, remembered = self._driver.traffic.numbers(), self._context.chunk_cache.numbers()
         return RedisStats(self._counting.snapshot(), **traffic, **remembered)
 
     def _measured(self) -> Measured:
-        context, driver = self._current, self._driver
+        context, driver = self._context, self._driver
         sources = driver.traffic, context.chunk_cache
         return Measured(self._counting, driver.server, "checkpoints", sources, context.keyspace.thread_of_key)
 

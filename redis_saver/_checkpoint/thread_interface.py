@@ -36,17 +36,14 @@ class ThreadInterface(Generic[InfoT]):
     _driver: Driver[Any]
     """Driver that runs the operations."""
     serde: SerializerProtocol
+    _context: Any
+    """The saver as its operations see it."""
     _get_tuple_gen: Operates[CheckpointTuple | None]
     _prune_gen: Operates[Pruned]
     _stream_threads_gen: Operates[None]
     _get_thread_gen: Operates[InfoT | None]
     _get_ttl_gen: Operates[timedelta | None]
     _expire_gen: Operates[None]
-
-    @property
-    @abstractmethod
-    def _context(self) -> Any:
-        """The saver as its operations see it."""
 
     @property
     @abstractmethod

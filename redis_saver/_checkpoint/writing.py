@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
@@ -16,11 +17,11 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.guards import owned_call, remember_loop, writer_of, writer_of_put
+from redis_saver._checkpoint.guards import remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config as configs
 from redis_saver._common import limits, names
-from redis_saver._common.config import Address
+from redis_saver._common.config import NO_SETTINGS, Address, ThreadSettings
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import PutReply
@@ -41,18 +42,18 @@ from redis_saver._storage.chunk_cache import (
     written_version,
 )
 from redis_saver._storage.chunks import LIST, ZSTD, Stored
-from redis_saver._storage.context import Context, default_ttl
+from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, unpack
-from redis_saver._storage.header import EMPTIED, EMPTY, NEW, UNCHANGED, VersionTable, version_table
+from redis_saver._storage.header import EMPTIED, NEW, UNCHANGED, VersionTable, version_table
 from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
 """Replaces the history limit of a put that ignores the saver's limit and the thread's own."""
-_NEW, _UNCHANGED, _EMPTIED, _EMPTY = NEW[0], UNCHANGED[0], EMPTIED[0], EMPTY[0]
+_NEW, _UNCHANGED, _EMPTIED = NEW[0], UNCHANGED[0], EMPTIED[0]
 
 
-class Variant(NamedTuple):
+class StoringScript(NamedTuple):
     """`put.lua` or `put_writes.lua`, or a replacement script with extra keys and arguments."""
 
     script: Script
@@ -64,9 +65,12 @@ class Variant(NamedTuple):
 
     def call(self, arguments: Sequence[Argument]) -> Call:
         """Return the call with the operation's arguments."""
+        keys, more = self.keys, self.more
+        if self.writer:
+            keys = (*keys, names.owner_beside(keys[0]))
         if self.script.is_owned:
-            return owned_call(self.script, self.keys, self.writer, (*arguments, *self.more))
-        return Call(self.script, self.keys, (*arguments, *self.more))
+            more = (*more, self.writer)
+        return Call(self.script, keys, [*arguments, *more])
 
 
 def put(
@@ -77,22 +81,24 @@ def put(
     new_versions: ChannelVersions,
 ) -> Operation[RunnableConfig]:
     """Store a checkpoint."""
-    address = configs.address(config)
-    writer = writer_of_put(context, address, config, checkpoint, metadata)
-    by = Variant(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
-    yield from store(context, address, config, checkpoint, metadata, new_versions, by)
-    remember_loop(context, address, checkpoint, metadata)
+    address, settings = configs.address_and_settings(config)
+    writer = writer_of_put(context, address, settings, checkpoint, metadata)
+    by = StoringScript(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
+    yield from store(context, address, settings, config, checkpoint, metadata, new_versions, by)
+    if context.refuses_forks:
+        remember_loop(context, address, checkpoint, metadata)
     return configs.to_config(address.thread_id, address.checkpoint_ns, checkpoint["id"])
 
 
 def store(
     context: Context,
     address: Address,
+    settings: ThreadSettings,
     config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
-    by: Variant,
+    by: StoringScript,
 ) -> Operation[bool]:
     """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
@@ -101,7 +107,8 @@ def store(
     Args:
         context: The saver.
         address: The parent, as the config says.
-        config: The config.
+        settings: The thread's settings, as the config says.
+        config: The config, which may add metadata.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
@@ -110,10 +117,9 @@ def store(
     Returns:
         False if the script refused the checkpoint.
     """
-    check_names(context, address)
-    limits.check_name(context.limits, str(checkpoint["id"]), "a checkpoint")
-    keys, cache = context.keyspace.keys(address.thread_id), context.chunk_cache
-    stored = encoded(context, address, config, checkpoint, metadata, new_versions, cache.of(keys.data_key))
+    data_key, cache = by.keys[1], context.chunk_cache
+    request = partial(encoded, context, address, settings, config, checkpoint, metadata, new_versions)
+    stored = request(cache.of(data_key))
     reply = yield by.call(stored.arguments)
     if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(
@@ -121,18 +127,16 @@ def store(
             "they are sent again",
             shown(address.thread_id),
         )
-        cache.forget(keys.data_key)
-        stored = encoded(context, address, config, checkpoint, metadata, new_versions, sends_all=True)
+        cache.forget(data_key)
+        stored = request(sends_all=True)
         reply = yield by.call(stored.arguments)
     if reply == PutReply.REFUSED:
         return False
-    with decoding("what put answered about thread {!r}", address.thread_id):
-        before, tag, keep_last, *missing = reply
-        if missing:
-            raise ValueError(f"the server asks again for {len(missing)} values or chunks that were sent to it")
-        if not (isinstance(before, bytes) and isinstance(tag, bytes) and isinstance(keep_last, int)):
-            raise TypeError(f"{shown([before, tag])} are not tags, or {shown(keep_last)} is not a number")
-    cache.remember(keys.data_key, stored.seen, address.checkpoint_ns, stored.checkpoint, before, tag)
+    if not isinstance(reply, list) or list(map(type, reply)) != [bytes, bytes, int]:
+        wrong = ValueError(f"{shown(reply)} is neither a put's answer, nor a list of what was not sent")
+        raise decoding("what put answered about thread {!r}", address.thread_id).of(wrong)
+    before, tag, keep_last = reply
+    cache.remember(data_key, stored.seen, address.checkpoint_ns, stored.checkpoint, before, tag)
     if keep_last:
         ns = address.checkpoint_ns
         written = frozenset(((ns, str(checkpoint["id"])), (ns, address.checkpoint_id or "")))
@@ -152,9 +156,10 @@ class Encoded(NamedTuple):
     """The checkpoint as it is stored."""
 
 
-def encoded(
+def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     context: Context,
     address: Address,
+    settings: ThreadSettings,
     config: RunnableConfig,
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
@@ -172,7 +177,8 @@ def encoded(
     Args:
         context: The saver.
         address: The parent.
-        config: The config, which may add metadata, a TTL and a history limit.
+        settings: The thread's own settings.
+        config: The config, which may add metadata.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
@@ -184,11 +190,11 @@ def encoded(
         LimitExceeded: A name is too long, or there are too many channels.
         EncodeError: The serializer does not know a value.
     """
-    ns, prefix, values = address.checkpoint_ns, names.blob(address.checkpoint_ns), checkpoint["channel_values"]
+    ns, values, versions = address.checkpoint_ns, checkpoint["channel_values"], checkpoint["channel_versions"]
+    checkpoint_id, prefix = configs.name(checkpoint["id"], "checkpoint id"), names.blob(ns)
     table = version_table(checkpoint, new_versions, prefix)
-    _check_table(context, checkpoint, table, len(prefix))
+    _check_sizes(context, address, checkpoint_id, table, len(prefix))
     flags = table.flags.replace(UNCHANGED, NEW) if sends_all else table.flags
-    fields = dict(zip(checkpoint["channel_versions"], table.fields, strict=True))
     retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
 
     last_names, last_checkpoint = known.versions.get((ns, None)), known.checkpoints.get(ns)
@@ -207,9 +213,23 @@ def encoded(
         if knows_all:
             seen[ns, None] = names_version(table.names_chunk, table.names)
 
-    sent = {channel: field for flag, (channel, field) in zip(flags, fields.items(), strict=True) if flag == _NEW}
+    unchanged = last_checkpoint.values if last_checkpoint and last_checkpoint.chain == known.chain else {}
+    of_checkpoint, emptied, sent = dict[bytes, bytes | None](), list[bytes](), list[tuple[str, bytes]]()
+    for flag, channel, field in zip(flags, versions, table.fields, strict=True):
+        value: bytes | None = None
+        if flag == _NEW:
+            sent.append((channel, field))
+        elif flag == _UNCHANGED:
+            is_known = is_known and unchanged.get(field) is not None
+            value = unchanged.get(field) or b""
+        elif flag == _EMPTIED:
+            emptied.append(field)
+        else:
+            is_known = is_known and unchanged.get(field, b"") is None
+        of_checkpoint[field] = value
+
     stored_values = dict[bytes, bytes]()
-    for channel, field in (*sent.items(), *retained.items()):
+    for channel, field in (*sent, *retained.items()):
         last = known.versions.get((ns, channel))
         stored = codec.encode_value(context, values[channel], channel, last.stored if last else None)
         stored_values[field] = stored.value
@@ -217,34 +237,24 @@ def encoded(
         if stored.chunks:
             before: Collection[bytes] = shared or (last.stored.chunks if last else ())
             is_known = is_known and (last.chain == known.chain if last else knows_all)
-            for chunk in _new_chunks(stored, before, knows_all=knows_all):
-                chunks[chunk] = stored.chunks[chunk]
+            for chunk in stored.new if before or knows_all else _likely_new(stored):
+                if chunk not in before:
+                    chunks[chunk] = stored.chunks[chunk]
+    for _, field in sent:
+        of_checkpoint[field] = stored_values[field]
 
-    unchanged = last_checkpoint.values if last_checkpoint and last_checkpoint.chain == known.chain else {}
-    of_checkpoint, emptied = dict[bytes, bytes | None](), list[bytes]()
-    for flag, field in zip(flags, table.fields, strict=True):
-        value = stored_values.get(field) if flag == _NEW else None
-        if flag == _UNCHANGED:
-            is_known = is_known and unchanged.get(field) is not None
-            value = unchanged.get(field) or b""
-        elif flag == _EMPTIED:
-            emptied.append(field)
-        elif flag == _EMPTY:
-            is_known = is_known and unchanged.get(field, b"") is None
-        of_checkpoint[field] = value
-
-    checkpoint_id = configs.name(checkpoint["id"], "checkpoint id")
-    own, (merged, run) = configs.of_thread(config), _metadata(context, config, metadata)
-    entries = pack([field[len(prefix) :] for field in retained.values()])
+    merged, run = _metadata(context, config, metadata)
+    entries = pack([field[len(prefix) :] for field in retained.values()]) if retained else b""
     header = headers.encode(context, address.checkpoint_id, run, checkpoint, merged, table, entries)
     member, by_age = names.checkpoint(ns, checkpoint_id), names.by_age(ns, checkpoint_id) if ns else b""
+    limit = b"" if context.keep_last is None and not settings.history else _history(context, settings.history)
     packed = list(chunks.values())
     if context.compression is not None:
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
     arguments: list[Argument] = [
         member, by_age, run, header, flags,
-        default_ttl(context), own.ttl or b"", _history(context, own.history) if is_limited else _NO_LIMIT,
-        known.tag if is_known else b"", names.random_tag(), len(stored_values), len(chunks), len(emptied),
+        context.expiry.milliseconds or b"", settings.ttl or b"", limit if is_limited else _NO_LIMIT,
+        known.tag if is_known else b"", b"%016x" % names.random(), len(stored_values), len(chunks), len(emptied),
         *stored_values, *chunks, *emptied, *stored_values.values(), *packed,
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint))
@@ -257,33 +267,25 @@ def _metadata(
     merged = get_checkpoint_metadata(config, metadata)
     for key in configs.OURS:
         merged.pop(key, None)  # type: ignore[misc]  # it is about the thread, but LangGraph merges all strings
-    run_id = merged.get("run_id")
-    run = b"" if run_id is None else names.run(str(run_id))
+    if (run_id := merged.get("run_id")) is None:
+        return merged, b""
+    run = names.run(str(run_id))
     limits.check_names(context.limits, [run], "a run")
     return merged, run
 
 
-def _new_chunks(stored: Stored, before: Collection[bytes], *, knows_all: bool) -> Iterable[bytes]:
-    """Return the chunks of a value that the server may lack.
+def _likely_new(stored: Stored) -> list[bytes]:
+    """Return the chunks of a value that the server may lack, if another process wrote its earlier versions.
 
-    If this process knows nothing of a thread that has checkpoints, another process wrote them. Then the client guesses
-    that the value has grown by its last chunk. It sends the lists too, so one answer names all that the server lacks.
+    This process knows nothing of them, and guesses that the value has grown by its last chunk. It sends the lists too,
+    so one answer names all that the server lacks.
     """
-    if before or knows_all:
-        return [field for field in stored.new if field not in before]
     last = stored.levels[0].fields[-1]
     return [field for field in stored.chunks if field[:1] == LIST or field == last]
 
 
 def _history(context: Context, own: bytes) -> bytes:
-    """Return the history limit as `lua/checkpoint/put.lua` takes it.
-
-    Args:
-        context: The saver.
-        own: The thread's own limit from now on, or nothing.
-    """
-    if context.keep_last is None and not own:
-        return b""
+    """Return the history limit as `lua/checkpoint/put.lua` takes it, with the thread's own from now on, if any."""
     return (b"" if context.keep_last is None else b"%d" % context.keep_last) + b"/" + own
 
 
@@ -297,18 +299,21 @@ def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: byt
     }
 
 
-def _check_table(context: Context, checkpoint: Checkpoint, table: VersionTable, prefix: int) -> None:
-    """Check the number of channels, the names of channels and nodes, and the versions.
+def _check_sizes(context: Context, address: Address, checkpoint_id: str, table: VersionTable, prefix: int) -> None:
+    """Check the number of channels, and the length of all names and versions.
 
     Raises:
         LimitExceeded: There are too many channels, or a name or version is too long.
     """
-    limits.check(context.limits, "channels", len(table.fields), "checkpoint {!r} has {} channels", checkpoint["id"])
-    if len(table.names) > context.limits.name_bytes:
+    check_names(context, address, checkpoint_id, "a checkpoint")
+    most = context.limits.name_bytes
+    if len(table.fields) > limits.FIXED["channels"]:
+        limits.check(context.limits, "channels", len(table.fields), "checkpoint {!r} has {} channels", checkpoint_id)
+    if len(table.names) > most:
         limits.check_names(context.limits, table.names.split(b"\0"), "a channel or node")
-    if max(map(len, table.fields), default=0) - prefix > context.limits.name_bytes:
+    if max(map(len, table.fields), default=0) - prefix > most:
         limits.check_names(context.limits, [field[prefix:] for field in table.fields], "a channel with its version")
-    if len(table.tokens) > context.limits.name_bytes:
+    if len(table.tokens) > most:
         limits.check_names(context.limits, unpack(table.tokens), "a version that a node has seen")
 
 
@@ -319,86 +324,86 @@ def whole(context: Context, saved: CheckpointTuple) -> list[Argument]:
     values, channel_versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
     new = {channel: version for channel, version in channel_versions.items() if channel in values}
     parent = address._replace(checkpoint_id=configs.checkpoint_id(config))
-    return encoded(
-        context, parent, config, saved.checkpoint, saved.metadata, new, sends_all=True, is_limited=False
-    ).arguments
+    stored = encoded(
+        context, parent, NO_SETTINGS, config, saved.checkpoint, saved.metadata, new, sends_all=True, is_limited=False
+    )
+    return stored.arguments
 
 
-def check_names(context: Context, address: Address) -> None:
-    """Check the names of a thread, a namespace, and a parent or a checkpoint.
+def check_names(context: Context, address: Address, name: str, what: str) -> None:
+    """Check the names of a thread, a namespace, a parent or checkpoint, and one more name (`what` says of what).
 
     Raises:
         LimitExceeded: A name is too long.
     """
     thread, ns, checkpoint_id = address
-    if 4 * max(len(thread), len(ns), len(checkpoint_id or "")) > context.limits.name_bytes:
+    if 4 * max(len(thread), len(ns), len(checkpoint_id or ""), len(name)) > context.limits.name_bytes:
         limits.check_name(context.limits, thread, "a thread")
         limits.check_name(context.limits, ns, "a namespace")
         limits.check_name(context.limits, checkpoint_id or "", "a checkpoint")
+        limits.check_name(context.limits, name, what)
 
 
 def put_writes(
     context: Context, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Operation[None]:
     """Store the pending writes of a task."""
-    address = address_of_writes(config)
+    address, settings = address_of_writes(config)
     if writes:
-        writer = writer_of(context, address.thread_id, configs.of_thread(config).owner)
-        by = Variant(scripts.PUT_WRITES, context.keyspace.keys(address.thread_id), writer)
-        yield from store_writes(context, address, config, writes, task_id, task_path, by)
+        writer = writer_of(context, address.thread_id, settings.owner)
+        by = StoringScript(scripts.PUT_WRITES, context.keyspace.keys(address.thread_id), writer)
+        yield from store_writes(context, address, settings, writes, task_id, task_path, by)
 
 
-def address_of_writes(config: RunnableConfig) -> Address:
-    """Return the checkpoint of a task's writes.
+def address_of_writes(config: RunnableConfig) -> tuple[Address, ThreadSettings]:
+    """Return the checkpoint of a task's writes, and the settings of its thread.
 
     Raises:
         TypeError, ValueError: The config names no checkpoint, or has another wrong entry.
     """
-    address = configs.address(config)
+    address, settings = configs.address_and_settings(config)
     if not address.checkpoint_id:
         raise ValueError(
             'config["configurable"] has no "checkpoint_id": '
             "pass the config of the checkpoint that the pending writes belong to"
         )
-    configs.of_thread(config)  # checks also settings that only the next put uses
-    return address
+    return address, settings
 
 
 def store_writes(
     context: Context,
     address: Address,
-    config: RunnableConfig,
+    settings: ThreadSettings,
     writes: Sequence[tuple[str, Any]],
     task_id: str,
     task_path: str,
-    by: Variant,
+    by: StoringScript,
 ) -> Operation[bool]:
     """Store a non-empty list of pending writes. The result is that of `store`."""
-    check_names(context, address)
-    limits.check_name(context.limits, task_id, "a task")
+    check_names(context, address, task_id, "a task")
     chunks: dict[bytes, bytes] = {}
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
-    member = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id)
-    arguments: list[Argument] = [member, b"".join(regular), len(regular)]
-    arguments += (default_ttl(context), configs.of_thread(config).ttl or b"")
+    arguments: list[Argument] = [
+        names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id), b"".join(regular), len(regular),
+        context.expiry.milliseconds or b"", settings.ttl or b"",
+    ]  # fmt: skip
     for index, record in special.items():
         arguments += (index, record)
-    keys = context.keyspace.keys(address.thread_id)
     if not chunks:
         return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
-    stored = fields_in(context.chunk_cache.of(keys.data_key).versions)
+    cache, data_key = context.chunk_cache, by.keys[1]
+    stored = fields_in(cache.of(data_key).versions)
     while isinstance(missing := (yield by.call([*arguments, *_packed(chunks, stored)])), list):
         with decoding("what put_writes lacks of thread {!r}", address.thread_id):
             if not stored:
                 raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
-        context.chunk_cache.forget(keys.data_key)
+        cache.forget(data_key)
         stored = frozenset()
     if missing == PutReply.REFUSED:
         return False
     # The next put need not send these chunks.
     key = address.checkpoint_ns, WRITTEN
-    last = context.chunk_cache.of(keys.data_key).versions.get(key)
-    context.chunk_cache.remember(keys.data_key, {key: written_version(chunks, last)})
+    cache.remember(data_key, {key: written_version(chunks, cache.of(data_key).versions.get(key))})
     return True
 
 

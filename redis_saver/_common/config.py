@@ -106,11 +106,13 @@ def address(config: RunnableConfig) -> Address:
     Raises:
         TypeError, ValueError: The config has no thread, or something in it is no name.
     """
-    given = configurable(config)
-    thread, ns, checkpoint = given.get("thread_id"), given.get("checkpoint_ns"), given.get("checkpoint_id")
-    if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
-        return Address(thread, ns, checkpoint or None)
-    return Address(_thread_id(given), _namespace(given) or "", _checkpoint_id(given))
+    given = config.get("configurable") if type(config) is dict else None
+    if type(given) is dict:
+        thread, ns, checkpoint = given.get("thread_id"), given.get("checkpoint_ns"), given.get("checkpoint_id")
+        if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
+            return Address(thread, ns, checkpoint or None)
+    of = configurable(config)
+    return Address(_thread_id(of), _namespace(of) or "", _checkpoint_id(of))
 
 
 def _checkpoint_id(given: Mapping[str, Any]) -> str | None:
@@ -131,8 +133,8 @@ def _thread_id(given: Mapping[str, Any]) -> str:
     return name(value, "thread_id")
 
 
-class OfThread(NamedTuple):
-    """The settings of a thread in a config, beyond LangGraph's."""
+class ThreadSettings(NamedTuple):
+    """The settings of a thread in a config that LangGraph does not know."""
 
     owner: str = ""
     """The token of its owner, in `configurable["thread_owner"]`."""
@@ -140,20 +142,24 @@ class OfThread(NamedTuple):
     """Its own TTL in milliseconds, in `configurable["thread_ttl"]`."""
     history: bytes = b""
     """Its own history limit, in `configurable["thread_history"]`: a number of checkpoints, or `all`."""
+    is_newest: bool = False
+    """True if `get_tuple` marked the config: its checkpoint was the newest of the namespace."""
 
 
-_NO_SETTINGS = OfThread()
+NO_SETTINGS = ThreadSettings()
 
 
-def of_thread(config: RunnableConfig) -> OfThread:
-    """Return the settings of a thread in a config.
+def address_and_settings(config: RunnableConfig) -> tuple[Address, ThreadSettings]:
+    """Return the address in a config, as `address` does, and the thread's settings.
 
     Raises:
-        TypeError, ValueError: One makes no sense.
+        TypeError, ValueError: The config has no thread, or something in it makes no sense.
     """
-    given = configurable(config)
-    if OURS.isdisjoint(given):
-        return _NO_SETTINGS
+    named, given = address(config), config["configurable"]
+    return named, NO_SETTINGS if OURS.isdisjoint(given) else _settings(given)
+
+
+def _settings(given: Mapping[str, Any]) -> ThreadSettings:
     ttl, history, owner = given.get(TTL_KEY), given.get(HISTORY_KEY), given.get(OWNER_KEY)
     if ttl is not None:
         ttl = ttls.parse(ttl, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
@@ -168,7 +174,7 @@ def of_thread(config: RunnableConfig) -> OfThread:
         raise ValueError(
             f"configurable[{OWNER_KEY!r}]={shown(owner)} is no token of own(): pass the config that own() gives"
         )
-    return OfThread(owner or "", ttl, history or b"")
+    return ThreadSettings(owner or "", ttl, history or b"", bool(given.get(NEWEST_KEY)))
 
 
 def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:

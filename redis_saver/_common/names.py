@@ -10,9 +10,8 @@ from __future__ import annotations
 import os
 import re
 import struct
-from collections.abc import Callable
-from functools import lru_cache, partial
-from typing import NamedTuple, TypeVar
+from functools import lru_cache
+from typing import NamedTuple
 
 from redis_saver._common.display import shown
 
@@ -25,18 +24,6 @@ _PACKED = struct.Struct(">IQ")
 
 MAX_CACHED_NAME = 256
 """Maximum length of a name about which something is remembered, in characters or bytes. Longer names are rare."""
-N = TypeVar("N", str, bytes)
-T = TypeVar("T")
-
-
-def _remembered(make: Callable[[N], T]) -> Callable[[N], T]:
-    """Return a function that remembers the results for the last 4,096 names, unless they are long."""
-    remembered = lru_cache(4096)(make)
-
-    def result(name: N) -> T:
-        return remembered(name) if len(name) <= MAX_CACHED_NAME else make(name)
-
-    return result
 
 
 def encode(name: str) -> bytes:
@@ -49,30 +36,25 @@ def decode(raw: bytes) -> str:
     return raw.decode("utf-8", "surrogatepass")
 
 
-def new_component(name: str) -> bytes:
-    """`component` for a name that is not likely to come again: it is not remembered."""
-    raw = encode(name)
+def component(name: str) -> bytes:
+    """Return a name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
+    raw = name.encode("utf-8", "surrogatepass")
     if b"\0" in raw or b"\1" in raw:
         raw = raw.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
     return raw + b"\0"
 
 
-component = _remembered(new_component)
-"""Return a name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
-
-
 def name_of(component: bytes) -> str:
     """The inverse of `component`."""
-    return _unescaped(component[:-1])
+    raw = component[:-1]
+    if b"\1" in raw:
+        raw = raw.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1")
+    return raw.decode("utf-8", "surrogatepass")
 
 
 def components(raw: bytes) -> list[str]:
     """The names in `raw`, which is one `component` after the other."""
-    return [_unescaped(part) for part in raw.split(b"\0")[:-1]]
-
-
-def _unescaped(raw: bytes) -> str:
-    return decode(raw.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1") if b"\1" in raw else raw)
+    return [name_of(part + b"\0") for part in raw.split(b"\0")[:-1]]
 
 
 def after(prefix: bytes) -> bytes:
@@ -87,7 +69,7 @@ def version_text(channel: str, version: object) -> bytes:
         TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
     """
     if isinstance(version, str):
-        return _text_of(version)
+        return _text_of(version) if len(version) <= MAX_CACHED_NAME else _text_of.__wrapped__(version)
     if isinstance(version, int):
         return b"i%d" % version
     if isinstance(version, float):
@@ -103,14 +85,15 @@ def entry(channel: str, version: object) -> bytes:
     return component(channel) + version_text(channel, version)
 
 
-@_remembered
+@lru_cache(4096)
 def _text_of(version: str) -> bytes:
     if _OURS.fullmatch(version) and (packed := int(version[:32])) < 2**32 and (rest := int(version[33:])) < 2**64:
         return b"v" + _PACKED.pack(packed, rest)
     return b"s" + encode(version)
 
 
-def _version_from(text: bytes) -> str | int | float:
+def version_from(text: bytes) -> str | int | float:
+    """Return the version. The inverse of `version_text`."""
     kind, rest = text[:1], text[1:]
     if kind == b"v":
         counter, random = _PACKED.unpack(rest)
@@ -122,10 +105,6 @@ def _version_from(text: bytes) -> str | int | float:
     if kind == b"f":
         return float(rest)
     raise ValueError(f"{shown(text)} is not the stored form of a channel version")
-
-
-version_from = _remembered(_version_from)
-"""The inverse of `version_text`."""
 
 
 _RANDOM = struct.Struct("256Q")
@@ -142,16 +121,11 @@ def next_version(current: str | None) -> str:
     The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers.
     """
     counter = 0 if current is None else int(str(current).partition(".")[0])
-    return f"{counter + 1:032}.{_random():020}"
+    return f"{counter + 1:032}.{random():020}"
 
 
-def random_tag() -> bytes:
-    """Return a name that nothing else has: 16 hexadecimal digits."""
-    return b"%016x" % _random()
-
-
-def _random() -> int:
-    """64 bits from the operating system.
+def random() -> int:
+    """Return 64 bits from the operating system.
 
     Many are drawn at a time, because each call to the system lets another OS thread take the interpreter.
     """
@@ -190,14 +164,6 @@ class TierKeys(NamedTuple):
         return self[:5]
 
 
-def _tag(stem: bytes, thread_id: str) -> bytes:
-    """The beginning of all keys of a thread."""
-    raw = encode(thread_id)
-    if b"{" in raw or b"}" in raw or b"%" in raw:
-        raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
-    return stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
-
-
 class Keyspace:
     """The keys of one prefix."""
 
@@ -214,7 +180,6 @@ class Keyspace:
             raise ValueError(f"prefix={shown(prefix)}: a prefix has at least one character, and no '{{' or '}}'")
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
-        self._tag = _remembered(partial(_tag, self._stem))
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
         """The pattern of SCAN for the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
@@ -226,6 +191,13 @@ class Keyspace:
         """The key with the count of records that cold lacks."""
         self.scanning: bytes = encode(prefix) + b":scanning"
         """The key that says that a process scans for dirty threads, or has just done so."""
+
+    def _tag(self, thread_id: str) -> bytes:
+        """The beginning of all keys of a thread."""
+        raw = thread_id.encode("utf-8", "surrogatepass")
+        if b"{" in raw or b"}" in raw or b"%" in raw:
+            raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
+        return self._stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
         """The keys of a thread. With a token: the keys of an unfinished copy onto it."""
@@ -297,7 +269,7 @@ def by_age(ns: str, checkpoint_id: str) -> bytes:
 
 def task(ns: str, checkpoint_id: str, task_id: str) -> bytes:
     """The field and member of a task's regular writes; a special write's has its index behind it."""
-    return b"w" + component(ns) + component(checkpoint_id) + new_component(task_id)
+    return b"w" + component(ns) + component(checkpoint_id) + component(task_id)
 
 
 def blob(ns: str, entry: bytes = b"") -> bytes:

@@ -38,16 +38,6 @@ class EncodedElements(NamedTuple):
     runs: tuple[int, ...] = ()
     """Lengths of the runs of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
 
-    @property
-    def size(self) -> int:
-        """About how many bytes of memory it takes, without the elements."""
-        return self.fingerprint.size if self.fingerprint is not None else 0
-
-    @property
-    def read(self) -> int:
-        """Number of elements at the front that `loads_elements` can make without their bytes."""
-        return self.fingerprint.read if self.fingerprint is not None else 0
-
 
 def snapshot_start(data: bytes) -> int:
     """The start of the value of a `_DeltaSnapshot`, after its header. 0 if the bytes are not of one that was cut."""

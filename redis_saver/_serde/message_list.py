@@ -49,7 +49,10 @@ class Fingerprint(NamedTuple):
 
 
 def _size(fields: Sequence[Any]) -> int:
-    return sum([len(of) + _OVERHEAD if type(of) is bytes else of[-1] for of in fields])
+    size = 0
+    for of in fields:
+        size += len(of) + _OVERHEAD if type(of) is bytes else of[-1]
+    return size
 
 
 _joined = b"".join
@@ -87,9 +90,8 @@ def _compared(
     Also return of the others the classes, the packed fields, and the fields as in a fingerprint.
     """
     native = message_fields.native
-    if native is not None and not _is_packed(
-        last
-    ):  # packed fields come from a list with a message that only Python knows
+    # Packed fields come from a list with a message that only Python knows.
+    if native is not None and not (last.fields and type(last.fields[0]) is bytes):
         front = last.front(native.unchanged(messages, last.kinds, last.fields))
         others = messages[len(front.kinds) :]
         packed = native.pack(others)

@@ -54,8 +54,8 @@ class Version:
         # The namespace and the channel, which are its key, are about as long as the field.
         self.size: int = stored.size + (len(stored.chunks) + 2) * _CHUNK + 2 * len(field)
         """About how many bytes of memory it takes."""
-        if stored.elements:
-            self.size += stored.elements.size
+        if stored.elements and stored.elements.fingerprint:
+            self.size += stored.elements.fingerprint.size
 
     def right_edge(self) -> list[bytes]:
         """Return the chunks to name to the server.
@@ -188,16 +188,14 @@ class KnownThread(NamedTuple):
     chain: int = 0
     """The chain of puts that ends with this tag."""
 
-    @property
-    def size(self) -> int:
-        """About how many bytes of memory it takes. What versions and histories share counts once."""
-        whole: int = sum(map(_SIZE, self.checkpoints.values()))
-        if not self.points:
-            return whole + int(sum(map(_SIZE, self.versions.values())))
+    def size_of_points(self) -> int:
+        """About how many bytes of memory histories take, without versions that the thread has anyway."""
         points = [point for points in self.points.values() for point in points]
         seeds = [history.version for point in points for history in point.histories.values() if history.version]
-        versions = {id(version): version.size for version in (*seeds, *self.versions.values())}
-        return whole + sum(point.size for point in points) + sum(versions.values())
+        versions = {id(version): 0 for version in self.versions.values()}
+        for version in seeds:
+            versions.setdefault(id(version), version.size)
+        return sum(point.size for point in points) + sum(versions.values())
 
     def follows_history(self, key: ChannelKey) -> bool:
         """True if a history of the channel is known. Then few of the checkpoints have a stored value of it."""
@@ -293,7 +291,8 @@ class ChunkCache:
                 if version is not None:
                     version.chain = chain
         if checkpoint is not None and checkpoints.get(ns) is not checkpoint:
-            checkpoints = {name: other for name, other in checkpoints.items() if name != ns}
+            checkpoints = dict(checkpoints)
+            checkpoints.pop(ns, None)
             checkpoints[ns] = checkpoint
             if len(checkpoints) > NAMESPACES_PER_THREAD:
                 del checkpoints[next(iter(checkpoints))]
@@ -327,10 +326,11 @@ class ChunkCache:
         self._store(thread, known._replace(versions=known.updated(seen)))
 
     def _store(self, thread: bytes, known: KnownThread) -> None:
-        if known.versions or known.points or known.checkpoints:
-            self._threads.store(thread, known, len(thread) + known.size)
-        else:
+        if not (known.versions or known.points or known.checkpoints):
             self._threads.forget(thread)
+            return
+        size = len(thread) + sum(map(_SIZE, known.checkpoints.values())) + sum(map(_SIZE, known.versions.values()))
+        self._threads.store(thread, known, size + (known.size_of_points() if known.points else 0))
 
     def forget(self, thread: bytes) -> None:
         """Forget a thread."""

@@ -116,12 +116,14 @@ def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
 
     These need not be decoded again.
     """
+    if not (last.elements and last.elements.fingerprint and last.elements.fingerprint.read):
+        return ()
     leaves, before = stored.levels[0], last.levels[0]
     # The last leaf does not count: whether it would end at the same place in a longer value shows only when it is
     # decoded.
     fields = leaves.fields if stored is last else leaves.fields[:-1]
     counts = before.counts[: _alike(fields, before.fields)]
-    return counts[: bisect_right(list(accumulate(counts)), last.elements.read if last.elements else 0)]
+    return counts[: bisect_right(list(accumulate(counts)), last.elements.fingerprint.read)]
 
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
@@ -208,7 +210,10 @@ def by_field(
             changed.
         before: That version.
     """
-    if before is None or len(before.chunks) != sum(len(level.fields) for level in before.levels):
+    places = 0
+    for level in before.levels if before else ():
+        places += len(level.fields)
+    if before is None or len(before.chunks) != places:
         # A chunk that goes from one place may still stand in another.
         chunks = dict[bytes, bytes]()
         for level in levels:
@@ -410,26 +415,23 @@ def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, 
     """
     leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
     held, count = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
-    start, size = 1, len(held)
-
-    def end_at(end: int) -> None:
-        nonlocal held, count
-        leaf = b"".join([held, *elements[start:end]])
-        leaves.append((kind + digest(leaf), leaf, count + end - start))
-        held, count = b"", 0
-
+    start, size, ends = 1, len(held), list[int]()
     for position in range(1, len(elements)):
         element = elements[position]
         length = len(element)
         if size and length >= BYTES_PER_CHUNK:
-            end_at(position)
-            start, size = position, 0
+            ends.append(position)
+            size = 0
         size += length
         if _ends_chunk(size, element):
-            end_at(position + 1)
-            start, size = position + 1, 0
+            ends.append(position + 1)
+            size = 0
     if size:
-        end_at(len(elements))
+        ends.append(len(elements))
+    for end in ends:
+        leaf = b"".join([held, *elements[start:end]])
+        leaves.append((kind + digest(leaf), leaf, count + end - start))
+        held, count, start = b"", 0, end
     return before.with_more(kept, leaves, closed=not size), kept
 
 

@@ -7,7 +7,6 @@ the same bytes in chunks (`chunks.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple, PendingWrite, writes_sort_key
@@ -26,7 +25,7 @@ from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
 from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, pack, unpack
-from redis_saver.errors import decoding, encoding
+from redis_saver.errors import RedisSaverError, decoding, encoding
 
 Chunks = Mapping[bytes, bytes]
 """Chunks as a reading script answers them: bytes by field."""
@@ -43,37 +42,45 @@ _LONG = 64_000
 def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
     """Encode a channel's value. Its last version, if it is known, saves work."""
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
-    with encoding("channel {!r}", channel):
+    try:
         if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:  # not one that is wrapped
             kind_name, data = encryption.dumps(context, value)
         else:
             encoded = dumps_elements(context.serde, value, before.elements if before else None)
-            encryption.check_written(context, encoded.type)
+            if context.require_encryption:
+                encryption.check_written(context, encoded.type)
             if (stored := chunked.cut(encoded, kind, before)) is not None:
                 _check_chunks(context, stored, channel)
                 return stored
             if encoded.same:
                 return encode_value(context, value, channel)
             kind_name, data = encoded.type, b"".join(encoded.elements)
-    limits.check(context.limits, "value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
-    kind, data = _compressed(context, kind_name, data)
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        raise encoding("channel {!r}", channel).of(error) from error
+    if len(data) > context.limits.value_bytes:
+        limits.check(context.limits, "value_bytes", len(data), "the value of channel {!r} has {} bytes", channel)
+    kind = names.encode(kind_name)
+    if context.compression is not None:
+        kind, data = compression.smaller(kind, data)
     return Stored(b"%d:%b%b" % (len(kind), kind, data), {})
 
 
 def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
     """Check a value in chunks against the limits: its bytes as they are read, its chunks, and their levels."""
-    check, levels = partial(limits.check, context.limits), stored.levels
-    check("value_bytes", sum(map(len, levels[0].bytes)), "the value of channel {!r} has {} bytes", channel)
-    count = 0
+    levels, size, count = stored.levels, sum(map(len, stored.levels[0].bytes)), 0
     for level in levels:
         count += len(level.fields)
-    check("chunks", count, "the value of channel {!r} has {} chunks", channel)
-    check("depth", len(levels) - 1, "the value of channel {!r} has {} levels of lists of chunks", channel)
-
-
-def _compressed(context: Context, kind: str, data: bytes) -> tuple[bytes, bytes]:
-    """The type and the bytes that a serializer gave, compressed if the saver compresses."""
-    return (names.encode(kind), data) if context.compression is None else compression.smaller(names.encode(kind), data)
+    if size > context.limits.value_bytes:
+        limits.check(context.limits, "value_bytes", size, "the value of channel {!r} has {} bytes", channel)
+    if count > limits.FIXED["chunks"]:
+        limits.check(context.limits, "chunks", count, "the value of channel {!r} has {} chunks", channel)
+    if len(levels) > limits.FIXED["depth"]:
+        depth = len(levels) - 1
+        limits.check(
+            context.limits, "depth", depth, "the value of channel {!r} has {} levels of lists of chunks", channel
+        )
 
 
 def decode_value(
@@ -178,8 +185,10 @@ def encode_writes(
         LimitExceeded: There are too many, or one is too long.
     """
     path = names.encode(task_path)
-    limits.check(context.limits, "writes", len(writes), "put_writes was given {} writes")
-    limits.check_names(context.limits, [path], "a task path")
+    if len(writes) > limits.FIXED["writes"]:
+        limits.check(context.limits, "writes", len(writes), "put_writes was given {} writes")
+    if len(path) > context.limits.name_bytes:
+        limits.check_names(context.limits, [path], "a task path")
     regular, special = [], {}
     for position, (channel, value) in enumerate(writes):
         index = WRITES_IDX_MAP.get(channel, position)
@@ -194,7 +203,8 @@ def encode_writes(
             write = encode_write(context, ("", channel, value))
             kind, data = write.type, write.data
         channel_name = names.encode(channel)
-        limits.check_names(context.limits, [channel_name], "a channel")
+        if len(channel_name) > context.limits.name_bytes:
+            limits.check_names(context.limits, [channel_name], "a channel")
         record = pack([b"%d" % index, path, channel_name, kind, data])
         if index >= 0:
             regular.append(record)
@@ -206,10 +216,18 @@ def encode_writes(
 def encode_write(context: Context, write: PendingWrite) -> Write:
     """Encode a pending write, without its position among those of its task. `load_write` is the inverse."""
     task_id, channel, value = write
-    with encoding("a write to channel {!r}", channel):
-        kind, data = encryption.dumps(context, value)
-    limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
-    return Write("", task_id, 0, channel, *_compressed(context, kind, data))
+    try:
+        kind_name, data = encryption.dumps(context, value)
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        raise encoding("a write to channel {!r}", channel).of(error) from error
+    if len(data) > context.limits.value_bytes:
+        limits.check(context.limits, "value_bytes", len(data), "a write to channel {!r} has {} bytes", channel)
+    kind = names.encode(kind_name)
+    if context.compression is not None:
+        kind, data = compression.smaller(kind, data)
+    return Write("", task_id, 0, channel, kind, data)
 
 
 def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:

@@ -25,7 +25,7 @@ from redis_saver._storage import encryption
 from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
-from redis_saver.errors import decoding, encoding
+from redis_saver.errors import RedisSaverError, decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
 """Flags of the channels of a header: with a value, without one."""
@@ -89,15 +89,22 @@ def encode(
         retained: Frames of what it holds beside its own.
     """
     time = checkpoint.get("ts")
-    rest = {key: value for key, value in checkpoint.items() if key not in _OPEN_KEYS}
+    rest: dict[str, Any] = dict(checkpoint)
+    for key in _OPEN_KEYS:
+        rest.pop(key, None)
     if not table.seen and "versions_seen" in checkpoint:
         rest["versions_seen"] = checkpoint["versions_seen"]
     if "ts" in checkpoint and (not isinstance(time, str) or not time):
         rest["ts"] = time
-    with encoding("checkpoint {!r}", checkpoint["id"]):
+    what = "checkpoint {!r}"
+    try:
         kind, body = encryption.dumps(context, rest)
-    with encoding("the metadata of checkpoint {!r}", checkpoint["id"]):
+        what = "the metadata of checkpoint {!r}"
         about_kind, about = encryption.dumps(context, metadata)
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        raise encoding(what, checkpoint["id"]).of(error) from error
     return pack(
         (
             names.component(parent) if parent else b"",
@@ -253,10 +260,10 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
     versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
     places = dict(zip(versions, range(len(versions)), strict=True))
     tokens: dict[bytes, int] = {}
-    fields, slots, present, flags, written = list[bytes](), list[int](), list[bytes](), list[bytes](), 0
+    texts, slots, present, flags, written = list[bytes](), list[int](), list[bytes](), list[bytes](), 0
     for channel, version in versions.items():
         token = names.version_text(channel, version)
-        fields.append(prefix + names.component(channel) + token)
+        texts.append(token)
         slots.append(tokens.setdefault(token, len(tokens)))
         is_there, is_new = channel in values, channel in new_versions and new_versions[channel] == version
         present.append(PRESENT if is_there else ABSENT)
@@ -273,8 +280,12 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
     if seen is not None:
         short = max(len(places), len(tokens)) < 256
         packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
+    listed = tuple(places)
+    chunk = _CHUNKS.get(listed) or _names_chunk(listed)
+    fields = [prefix + component + text for component, text in zip(chunk.components, texts)]  # noqa: B905 - nodes follow
     return VersionTable(
-        *_names_chunk(tuple(places)),
+        chunk.field,
+        chunk.content,
         tuple(fields),
         b"".join(present),
         b"".join(flags),
@@ -305,18 +316,24 @@ def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[i
     return numbers
 
 
-_CHUNKS: BoundedCache[tuple[str, ...], tuple[bytes, bytes]] = BoundedCache(512, 2**20)
+class _NamesChunk(NamedTuple):
+    field: bytes
+    content: bytes
+    components: tuple[bytes, ...]
+
+
+_CHUNKS: BoundedCache[tuple[str, ...], _NamesChunk] = BoundedCache(512, 2**20)
 """Chunks by their names, which most checkpoints of a graph share. They can be made again."""
 _NAMES: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(512, 2**20)
 """The inverse."""
 
 
-def _names_chunk(listed: tuple[str, ...]) -> tuple[bytes, bytes]:
-    """The field and the bytes of the chunk with some names. It is never empty."""
-    if (made := _CHUNKS.get(listed)) is None:
-        chunk = b"".join(map(names.component, listed)) or b"\0"
-        made = PLAIN + digest(chunk), chunk
-        _CHUNKS.store(listed, made, 2 * len(chunk))
+def _names_chunk(listed: tuple[str, ...]) -> _NamesChunk:
+    """Make the chunk with some names. It is never empty."""
+    components = tuple(map(names.component, listed))
+    content = b"".join(components) or b"\0"
+    made = _NamesChunk(PLAIN + digest(content), content, components)
+    _CHUNKS.store(listed, made, 3 * len(content))
     return made
 
 

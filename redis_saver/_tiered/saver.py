@@ -135,6 +135,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
         self._counting = Counting()
+        self._refuses_forks = context_of(hot).refuses_forks
         self._lifetime = Lifetime()
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
@@ -152,6 +153,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             cold_is_postgres=postgres.has_history(cold),
             lists_by_id=any(module.startswith(_LISTS_BY_ID) for module in modules),
         )
+        self._context = self._tiers
         forks.watch(self._tiers.counts)
         self._flushes = flusher and mode == "write-behind"
         self._flush_queue: FlushQueue | None = None
@@ -166,10 +168,6 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
                 flushes=flusher,
             )
         self._make_flusher(flush_workers)
-
-    @property
-    def _context(self) -> Tiers:
-        return self._tiers
 
     # -- operations, as `Interface` calls them
 
@@ -270,7 +268,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
         clone.cold = self.cold.with_allowlist(extra_allowlist)
         clone._driver = self._driver.over(clone.hot, clone.cold)  # noqa: SLF001 - it is of this class
-        clone._tiers = self._tiers.over(clone.hot)  # noqa: SLF001 - the same
+        clone._context = clone._tiers = self._tiers.over(clone.hot)  # noqa: SLF001 - the same
         clone.serde = clone.hot.serde
         return clone
 

@@ -18,7 +18,7 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 
 from redis_saver._checkpoint import writing
 from redis_saver._checkpoint.guards import ANYBODY, remember_loop, writer_of, writer_of_put
-from redis_saver._checkpoint.writing import Variant
+from redis_saver._checkpoint.writing import StoringScript
 from redis_saver._common import config as configs
 from redis_saver._common import names
 from redis_saver._common.config import Address
@@ -41,7 +41,7 @@ from redis_saver._tiered.reading import fetching
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
 from redis_saver.errors import ThreadDamaged
 
-_Store: TypeAlias = Callable[[Variant], Operation[bool]]
+_Store: TypeAlias = Callable[[StoringScript], Operation[bool]]
 """Operation over hot that writes by a given script. It returns False if the script refused."""
 
 
@@ -53,13 +53,12 @@ def put(
     new_versions: ChannelVersions,
 ) -> Tiered[RunnableConfig]:
     """Store a checkpoint."""
-    address = configs.address(config)
-    configs.of_thread(config)  # checks it before cold is written
-    writer = writer_of_put(tiers.hot, address, config, checkpoint, metadata)
+    address, settings = configs.address_and_settings(config)
+    writer = writer_of_put(tiers.hot, address, settings, checkpoint, metadata)
     thread, ns, parent_id = address
     stored = configs.to_config(thread, ns, checkpoint["id"])
     parent = names.checkpoint(ns, parent_id) if parent_id else b""
-    store = partial(writing.store, tiers.hot, address, config, checkpoint, metadata, new_versions)
+    store = partial(writing.store, tiers.hot, address, settings, config, checkpoint, metadata, new_versions)
     if tiers.flush_queue:
         # A fill tells nothing of this checkpoint's writes, as its id is older. So only the parent may be missing.
         lacked = [address] if parent_id and known_fill(tiers, address, checkpoint["id"]) else []
@@ -85,12 +84,12 @@ def put_writes(
     tiers: Tiers, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
 ) -> Tiered[None]:
     """Store the pending writes of a task."""
-    address = writing.address_of_writes(config)
+    address, settings = writing.address_of_writes(config)
     if not writes:
         return
     thread, ns, checkpoint_id = address
-    writer = writer_of(tiers.hot, thread, configs.of_thread(config).owner)
-    store = partial(writing.store_writes, tiers.hot, address, config, writes, task_id, task_path)
+    writer = writer_of(tiers.hot, thread, settings.owner)
+    store = partial(writing.store_writes, tiers.hot, address, settings, writes, task_id, task_path)
     if tiers.flush_queue:
         # The checkpoint may come later. Then hot takes its writes if it has the newest checkpoint.
         lacked = [address._replace(checkpoint_id=None), address]
@@ -106,11 +105,11 @@ def put_writes(
 
 def _behind(
     tiers: Tiers, writer: bytes, address: Address, script: Script, last: bytes, checkpoint_id: str | None = None
-) -> Variant:
+) -> StoringScript:
     """Return the script that also notes that cold lacks the record, with the fill that this process knows now."""
     fill = known_fill(tiers, address, checkpoint_id)
     more = (fill.token, fill.field, last) if fill else ("", "", last)
-    return Variant(script, tiers.hot.keyspace.tier_keys(address.thread_id).writing, writer, more)
+    return StoringScript(script, tiers.hot.keyspace.tier_keys(address.thread_id).writing, writer, more)
 
 
 def _store_behind(
@@ -118,7 +117,7 @@ def _store_behind(
     queue: FlushQueue,
     thread: str,
     store: _Store,
-    behind: Callable[[], Variant],
+    behind: Callable[[], StoringScript],
     lacked: Sequence[Address],
 ) -> Tiered[bool]:
     """Store a record in hot alone.
@@ -169,6 +168,6 @@ def _store_through(
         keys = tiers.hot.keyspace.tier_keys(thread)
         more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
         with suppress(ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
-            return (yield from store(Variant(script, (*keys.writing, keys.flush), ANYBODY, more)))
+            return (yield from store(StoringScript(script, (*keys.writing, keys.flush), ANYBODY, more)))
     yield from end_intent(tiers, thread, intent, NOWHERE)
     return False

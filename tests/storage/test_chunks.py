@@ -188,7 +188,7 @@ def test_only_what_is_not_known_is_decoded(change: str, kinds: Any, monkeypatch:
         read, known = read_back(saver, stored.value, stored.chunks, last=known)
         assert read == kind(each)
         assert type(read) is kind
-        assert known and known.elements.read == len(each)
+        assert known and known.elements.fingerprint.read == len(each)
         assert not any(map(operator.is_, inner(read), each))
     whole, again = decoded
     assert again < {
@@ -219,7 +219,7 @@ def test_a_message_that_is_not_plain_is_read_the_ordinary_way_each_time() -> Non
         assert saver.serde.dumps_typed(read) == JsonPlusSerializer().dumps_typed(
             JsonPlusSerializer().loads_typed(saver.serde.dumps_typed(messages))
         )
-        assert known.elements.read == 0
+        assert known.elements.fingerprint.read == 0
     grown = codec.encode_value(saver, [*read[:60], *read[61:]], "value", known)
     assert grown == codec.encode_value(saver, [*read[:60], *read[61:]], "value")._replace(
         new=grown.new, elements=grown.elements
