@@ -18,7 +18,7 @@ from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, Version
 from redis_saver._storage.chunks import DIGEST
-from redis_saver._storage.context import Context, refresh_arguments
+from redis_saver._storage.context import Context
 from redis_saver.errors import DecodeError, decoding
 
 MAX_TOLD = 100
@@ -70,9 +70,11 @@ def read(
         HasIntents: The thread has write intents.
         Nowhere: Cold does not have the checkpoint either.
     """
-    cache, ns = context.chunk_cache, address.checkpoint_ns
-    known = cache.of(keys[1])
-    had = {key: version for key, version in known.versions.items() if key[0] == ns}
+    cache, (thread, ns, wanted) = context.chunk_cache, address
+    known, had = cache.of(keys[1]), dict[ChannelKey, Version]()
+    for key, version in known.versions.items():
+        if key[0] == ns:
+            had[key] = version
     expected, its_names = known.checkpoints.get(ns), had.get((ns, None))
     # The header's names are decoded from their chunk, so this process has to know the chunk too.
     has_names = expected is not None and its_names is not None and its_names.field == expected.names_chunk
@@ -80,21 +82,26 @@ def read(
         expected = None
     while True:
         stored = yield Call(scripts.GET, keys, _arguments(context, address, had, known.tag, expected))
-        if (reply := _reply(address.thread_id, stored, hear, in_tiers=len(keys) > 2)) is None:
+        if stored is None:
             return None
+        reply = _reply(thread, stored, hear, in_tiers=len(keys) > 2)
         is_expected = expected is not None and not reply.header
         if expected is not None and is_expected:
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
-        used: dict[ChannelKey, Version] = {}
+        chunks, used = dict[bytes, bytes](), dict[ChannelKey, Version]()
+        for version in had.values():
+            chunks.update(version.stored.chunks)
+        if reply.chunks:
+            chunks.update(codec.as_chunks(context, reply.chunks, thread))
         try:
-            saved = _decoded(context, address.thread_id, reply, had, used)
+            saved = codec.decode_tuple(context, thread, reply, chunks, had, used)
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
             had, expected = {}, None  # the server left out chunks of another version of these lists: ask for all of it
             continue
         # An older checkpoint that somebody looks at is not remembered.
-        newest = None if address.checkpoint_id else expected if is_expected else _known(ns, saved, reply)
+        newest = None if wanted else expected if is_expected else _known(ns, saved, reply)
         cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
         if hear and reply.fill:
             hear(reply.fill)
@@ -109,58 +116,38 @@ def _arguments(
     expected: KnownCheckpoint | None,
 ) -> tuple[Argument, ...]:
     """Return the arguments of `lua/checkpoint/get.lua`."""
-    wanted = names.component(address.checkpoint_id) if address.checkpoint_id else b""
-    roots = b"".join([version.stored.value[1 : 1 + DIGEST] for version in had.values() if version.stored.levels])
-    told = [field for version in had.values() for field in version.right_edge()]
+    roots, told = list[bytes](), list[bytes]()
+    for version in had.values():
+        told += version.right_edge()
+        if version.stored.levels:
+            roots.append(version.stored.value[1 : 1 + DIGEST])
     return (
-        names.component(address.checkpoint_ns), wanted, *refresh_arguments(context), roots, b"".join(told[:MAX_TOLD]),
-        *((tag, expected.field) if expected else (b"", b"")),
+        names.component(address.checkpoint_ns), names.component(address.checkpoint_id) if address.checkpoint_id else b"",
+        b"1" if context.expiry.refresh_on_read else b"0", context.expiry.milliseconds or b"",
+        b"".join(roots), b"".join(told[:MAX_TOLD]), *((tag, expected.field) if expected else (b"", b"")),
     )  # fmt: skip
 
 
-def _reply(thread: str, stored: Any, hear: Callable[[bytes], None] | None, *, in_tiers: bool) -> Reply | None:
-    """Return the reply of the script, or None if there is no such checkpoint.
+def _reply(thread: str, stored: Any, hear: Callable[[bytes], None] | None, *, in_tiers: bool) -> Reply:
+    """Return the reply of the script.
 
     Raises:
         HasIntents, Nowhere: As `read`.
         DecodeError: It is not a reply of the script.
     """
-    if stored is None:
-        return None
     if in_tiers and stored == GetReply.INTENTS:
         raise HasIntents
     if in_tiers and isinstance(stored, list) and stored[:1] == [GetReply.NOWHERE]:
         if hear and len(stored) > 1:
             hear(stored[1])
         raise Nowhere
-    with decoding("a checkpoint of thread {!r}", thread):
+    try:
         reply = Reply(*stored)
         if not (isinstance(reply.tag, bytes) and isinstance(reply.fill, bytes)):
             raise TypeError(f"{shown(reply.tag)} is not a tag, or {shown(reply.fill)} is not a token")
-        return reply
-
-
-def _decoded(
-    context: Context,
-    thread: str,
-    reply: Reply,
-    had: Mapping[ChannelKey, Version],
-    used: dict[ChannelKey, Version],
-) -> CheckpointTuple:
-    """Decode a checkpoint.
-
-    Args:
-        context: The saver.
-        thread: The thread.
-        reply: The checkpoint as it is stored.
-        had: The versions that the request named, whose chunks are not in the reply.
-        used: Takes the versions of the checkpoint's values.
-    """
-    chunks: dict[bytes, bytes] = {}
-    for version in had.values():
-        chunks.update(version.stored.chunks)
-    chunks.update(codec.as_chunks(context, reply.chunks, thread))
-    return codec.decode_tuple(context, thread, reply, chunks, had, used)
+    except TypeError as error:
+        raise decoding("a checkpoint of thread {!r}", thread).of(error) from error
+    return reply
 
 
 def _known(ns: str, saved: CheckpointTuple, reply: Reply) -> KnownCheckpoint:

@@ -84,7 +84,7 @@ def cut(messages: list[Any], last: Fingerprint | None) -> tuple[list[bytes], int
 
 def _compared(
     messages: list[Any], last: Fingerprint
-) -> tuple[Fingerprint, list[type], list[bytes], Sequence[Any]] | None:
+) -> tuple[Fingerprint, Sequence[type], list[bytes], Sequence[Any]] | None:
     """Return the fingerprint of the unchanged messages at the front.
 
     Also return of the others the classes, the packed fields, and the fields as in a fingerprint.
@@ -92,7 +92,7 @@ def _compared(
     native = message_fields.native
     # Packed fields come from a list with a message that only Python knows.
     if native is not None and not (last.fields and type(last.fields[0]) is bytes):
-        front = last.front(native.unchanged(messages, last.kinds, last.fields))
+        front = last.front(native.unchanged(messages, last.kinds, last.fields)) if last.kinds else last
         others = messages[len(front.kinds) :]
         packed = native.pack(others)
         if packed is not None:
@@ -116,7 +116,7 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fin
     Messages are no more than their fields, and packed bytes show everything of these: values, types, order. For a
     fingerprint of the compiled module the answer is 0.
     """
-    if not _is_packed(fingerprint):
+    if not fingerprint.fields or type(fingerprint.fields[0]) is not bytes:
         return 0
     most = len(fingerprint.kinds)
     if tuple(kinds[:most]) != fingerprint.kinds:
@@ -135,11 +135,6 @@ def _unchanged(kinds: list[type], fields: list[dict[str, Any]], fingerprint: Fin
     return most
 
 
-def _is_packed(fingerprint: Fingerprint) -> bool:
-    """True if the fields of a fingerprint are bytes."""
-    return bool(fingerprint.fields) and type(fingerprint.fields[0]) is bytes
-
-
 def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
     """The sizes of the elements that `cut` would make of messages that were just read; and their fingerprint.
 
@@ -155,7 +150,7 @@ def loaded(messages: list[Any], data: bytes, front: Fingerprint = _NONE) -> tupl
     if found is None:
         return None
     _, kinds, bodies, fields = found
-    if _is_packed(front):
+    if front.fields and type(front.fields[0]) is bytes:
         fields = bodies
     elif front.fields and fields is bodies:
         return None

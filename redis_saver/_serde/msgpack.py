@@ -57,8 +57,13 @@ def header_length(count: int) -> int:
 
 def list_length(data: bytes) -> int | None:
     """The number of elements in the list that these bytes begin with. None if they do not begin with a list."""
-    kind, count, _ = head(data, 0)
-    return count if kind is list and data.startswith(header(count, list)) else None
+    first = data[0]
+    if 0x90 <= first < 0xA0:
+        return first & 15
+    if first not in (0xDC, 0xDD):
+        return None
+    count = int.from_bytes(data[1 : _SIZES[first]], "big")
+    return count if data.startswith(header(count, list)) else None
 
 
 def head(data: bytes, begin: int) -> tuple[type | None, int, int]:

@@ -178,13 +178,16 @@ def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last
             count += len(fields)
             if fields[0][:1] != LIST:
                 break
-            counts = tuple([len(one) // DIGEST for one in found])
+            counts = tuple([len(chunk) // DIGEST for chunk in found])
             levels.append(Level(fields, found, counts))
             allowance.unfold("chunks", count + sum(counts))
             allowance.unfold("depth", len(levels))
             lists, same, before = same, sum(counts[:same]), next(others)
             # Below equal lists everything is equal.
-            fields = (*before.fields[:same], *[field for one in found[lists:] for field in children(one[:1], one[1:])])
+            below = list(before.fields[:same])
+            for chunk in found[lists:]:
+                below += children(chunk[:1], chunk[1:])
+            fields = tuple(below)
     except KeyError as error:
         raise ChunkMissing(error.args[0]) from error
     allowance.unfold("value_bytes", sum(map(len, found)))
@@ -376,10 +379,10 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
     if len(front) == len(leaves.bytes):
         return leaves
     position_of = dict(zip(accumulate(sizes[1:]), range(1, len(sizes)), strict=True))
-    ends = [position_of.get(end, 0) for end in accumulate(map(len, leaves.bytes[len(front) :]))]
+    ends = list(map(position_of.get, accumulate(map(len, leaves.bytes[len(front) :])), repeat(0)))
     if 0 in ends:
         return None
-    counts = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    counts = map(operator.sub, ends, [0, *ends])
     last = leaves.bytes[-1]
     return leaves._replace(counts=(*front, *counts), closed=_ends_chunk(len(last), last[-sizes[ends[-1]] :]))
 

@@ -24,7 +24,7 @@ from redis_saver._storage import header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
 from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context
-from redis_saver._storage.framing import first, pack, unpack
+from redis_saver._storage.framing import first, pack, take, unpack
 from redis_saver.errors import RedisSaverError, decoding, encoding
 
 Chunks = Mapping[bytes, bytes]
@@ -113,15 +113,15 @@ def decode_stored(
         last: The version that was seen last. The front that both have in common is not decoded again.
         remembers: True if the second result is remembered, so that it is worth knowing more of it.
     """
-    last = last if last and last.levels else None
-    with decoding("the value of channel {!r} of {}", channel, place):
-        if not chunked.in_chunks(stored):
-            kind, start = first(stored)
-            encryption.check_read(context, kind)
+    try:
+        if stored[:1] not in chunked.KINDS:
+            (kind,), start = take(stored, 0, 1)
             in_place = len(stored) >= _LONG and kind == b"msgpack" and takes_views(context.serde)
             return _loads(context, kind, memoryview(stored)[start:] if in_place else stored[start:], allowance), None
+        last = last if last and last.levels else None
         whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last)
-        encryption.check_read(context, chunked.type_of(whole))
+        if context.require_encryption:
+            encryption.check_read(context, chunked.type_of(whole))
         loads_elements = getattr(type(context.serde), "loads_elements", None)
         if loads_elements is None or not remembers:
             return context.serde.loads_typed(chunked.given(whole)), whole
@@ -133,11 +133,18 @@ def decode_stored(
             front, found = (), loads_elements(context.serde, *chunked.given(whole))
         value, known = found
         return value, chunked.with_counts(whole, known[0], known[1], front) if known else whole
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        raise decoding("the value of channel {!r} of {}", channel, place).of(error) from error
 
 
 def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:
     """Decode a value from its type and bytes, which may be compressed, whatever the saver's setting."""
-    kind, data = compression.original(kind, data, allowance)
+    if context.require_encryption:
+        encryption.check_read(context, kind)
+    if kind.startswith(compression.MARK):
+        kind, data = compression.original(kind, data, allowance)
     return context.serde.loads_typed((names.decode(kind), data))
 
 
@@ -153,16 +160,19 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
     Each is compared with the digest in its name, so no bit of a chunk flips unnoticed. That takes about a tenth of the
     time of reading the value (2 microseconds a chunk), and only of the chunks that this process does not have.
     """
-    if not flat:
-        return {}
-    with decoding("a chunk of a value of thread {!r}", thread):
+    allowance: Allowance | None = None
+    try:
         chunks = dict(zip(flat[::2], flat[1::2], strict=True))
-        allowance = Allowance(context.limits, f"thread {shown(thread)}")
         for field, stored in chunks.items():
-            chunk = compression.decompress(stored, allowance) if field[:1] == ZSTD else stored
-            if field[1:] != chunked.digest(chunk):
+            if field[:1] == ZSTD:
+                allowance = allowance or Allowance(context.limits, f"thread {shown(thread)}")
+                chunks[field] = compression.decompress(stored, allowance)
+            if field[1:] != chunked.digest(chunks[field]):
                 raise ValueError("its bytes do not match the digest in its name: they were changed")
-            chunks[field] = chunk
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        raise decoding("a chunk of a value of thread {!r}", thread).of(error) from error
     return chunks
 
 
@@ -232,17 +242,20 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
 
 def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
     """The writes in a flat list of (task and kind, record), in `writes_sort_key` order."""
-    writes = []
-    with decoding("the writes of {}", place):
-        for position in range(0, len(stored), 2):
-            suffix, record = stored[position], stored[position + 1]
+    writes = list[Write]()
+    if not stored:
+        return writes
+    try:
+        for suffix, record in zip(stored[::2], stored[1::2], strict=True):
             if suffix is None or record is None:
                 raise ValueError("the index names a task's record of pending writes, and the data has none")
             task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
-            frames = unpack(record)
+            frames = take(record, 0)[0]
             for begin in range(0, len(frames), 5):
                 index, path, channel, kind, data = frames[begin : begin + 5]
                 writes.append(Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))
+    except Exception as error:
+        raise decoding("the writes of {}", place).of(error) from error
     return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))
 
 
@@ -277,9 +290,13 @@ def load_write(
     """Decode a pending write. The chunks are those of `whole_write`."""
     if write.type == IN_CHUNKS:
         write = whole_write(write, chunks, place, allowance)
-    with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
-        encryption.check_read(context, write.type)
+    try:
         return write.task_id, write.channel, _loads(context, write.type, write.data, allowance)
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        named = write.channel, write.task_id, place
+        raise decoding("a write to channel {!r} of task {!r} of {}", *named).of(error) from error
 
 
 # -- checkpoints
@@ -303,7 +320,7 @@ def decode_tuple(
         had: Versions that were seen before.
         used: Takes the values that are in chunks, and the names.
     """
-    with decoding("a checkpoint of thread {!r}", thread_id):
+    try:
         raw_id, raw_ns, header, values, writes = stored[:5]
         checkpoint_id, ns = names.name_of(raw_id), names.name_of(raw_ns)
         address = Address(thread_id, ns, checkpoint_id)
@@ -327,7 +344,9 @@ def decode_tuple(
             if last_names is None or last_names.field != names_chunk:
                 last_names = names_version(names_chunk, chunks[names_chunk])
             used[ns, None] = last_names
-        pending = [load_write(context, write, address, allowance, chunks) for write in decode_writes(writes, address)]
+        pending = list[PendingWrite]()
+        for write in decode_writes(writes, address):
+            pending.append(load_write(context, write, address, allowance, chunks))
         return CheckpointTuple(
             config=to_config(thread_id, ns, checkpoint_id),
             checkpoint=checkpoint,
@@ -335,3 +354,7 @@ def decode_tuple(
             parent_config=to_config(thread_id, ns, parent) if parent else None,
             pending_writes=pending,
         )
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        raise decoding("a checkpoint of thread {!r}", thread_id).of(error) from error

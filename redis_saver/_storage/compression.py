@@ -15,7 +15,7 @@ NAMES = ("zstd",)
 MIN_BYTES = 1024
 """Bytes below which a value is not compressed."""
 
-_MARK = b"\xffzstd:"
+MARK = b"\xffzstd:"
 """Stands in front of the type of compressed bytes. No UTF-8 begins like that."""
 _of_thread = threading.local()
 
@@ -69,16 +69,16 @@ def decompress(data: bytes, allowance: Allowance) -> bytes:
 
 def is_compressed(kind: bytes) -> bool:
     """True if a type is that of compressed bytes."""
-    return kind.startswith(_MARK)
+    return kind.startswith(MARK)
 
 
 def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
     """A type and bytes, compressed if that makes them shorter."""
-    if len(data) >= MIN_BYTES and len(short := compress(data)) + len(_MARK) < len(data):
-        return _MARK + kind, short
+    if len(data) >= MIN_BYTES and len(short := compress(data)) + len(MARK) < len(data):
+        return MARK + kind, short
     return kind, data
 
 
 def original(kind: bytes, data: bytes, allowance: Allowance) -> tuple[bytes, bytes]:
     """The inverse of `smaller`. Bytes that were never compressed stay as they are."""
-    return (kind[len(_MARK) :], decompress(data, allowance)) if is_compressed(kind) else (kind, data)
+    return (kind[len(MARK) :], decompress(data, allowance)) if is_compressed(kind) else (kind, data)

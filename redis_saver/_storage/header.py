@@ -126,23 +126,31 @@ def encode(
 
 def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[bytes, bytes], place: object) -> Header:
     """The inverse of all of that; `place` says whose header it is, for the message."""
-    with decoding("the header of {}", place):
-        parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = unpack(header)
+    try:
+        frames = take(header, 0)[0]
+        parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = frames
         rest = _mapping(encryption.loads(context, kind, body))
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the rest of the checkpoint holds keys that belong to its header")
         metadata = _mapping(encryption.loads(context, about_kind, about))
-        listed, versions = names_in(chunks[names_chunk]), [names.version_from(token) for token in unpack(tokens)]
+        listed = _NAMES.get(chunks[names_chunk]) or names_in(chunks[names_chunk])
+        versions = list(map(names.version_from, take(tokens, 0)[0]))
         numbers = struct.unpack(f">{len(flags)}H", slots)
         checkpoint: dict[str, Any] = {"v": rest.pop("v"), "id": checkpoint_id} if "v" in rest else {"id": checkpoint_id}
         if time and "ts" not in rest:
             checkpoint["ts"] = names.decode(time)
-        checkpoint["channel_versions"] = {listed[at]: versions[slot] for at, slot in enumerate(numbers)}
+        if len(numbers) > len(listed):
+            raise ValueError(f"it has {len(numbers)} versions, and its chunk {len(listed)} names")
+        checkpoint["channel_versions"] = dict(zip(listed, map(versions.__getitem__, numbers)))  # noqa: B905 - nodes follow
         if seen:
             checkpoint["versions_seen"] = versions_seen(seen, listed, versions)
         checkpoint.update(rest)
         of = names.name_of(parent) if parent else None
         return Header(of, cast("Checkpoint", checkpoint), cast("CheckpointMetadata", metadata), names_chunk)
+    except RedisSaverError:
+        raise
+    except Exception as error:
+        raise decoding("the header of {}", place).of(error) from error
 
 
 def _mapping(found: Any) -> dict[str, Any]:
@@ -353,6 +361,9 @@ def versions_seen(packed: bytes, listed: tuple[str, ...], versions: list[Any]) -
     while at < len(numbers):
         node, start = listed[numbers[at]], at + 2
         at = start + 2 * numbers[at + 1]
-        pairs = zip(numbers[start:at:2], numbers[start + 1 : at : 2], strict=True)
-        seen[node] = {listed[channel]: versions[version] for channel, version in pairs}
+        channels, of = (
+            map(listed.__getitem__, numbers[start:at:2]),
+            map(versions.__getitem__, numbers[start + 1 : at : 2]),
+        )
+        seen[node] = dict(zip(channels, of, strict=True))
     return seen

@@ -84,7 +84,7 @@ def in_chunks(target: Target) -> Any:
     return lambda _: made.value
 
 
-ZSTD = compression._MARK + b"msgpack"
+ZSTD = compression.MARK + b"msgpack"
 PLANTED: dict[str, Any] = {
     "a value": lambda target: (b"b", lambda _: framing.pack([b"msgpack"]) + HOSTILE),
     "a compressed value": lambda target: (b"b", lambda _: framing.pack([ZSTD]) + compression.compress(HOSTILE)),

@@ -754,7 +754,7 @@ def assert_elements(value: Any, last: Any) -> Any:
 
 def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last: Any, data: Any) -> None:
     """A list of which the front is known is read as one of which nothing is."""
-    most, same = min(last.read, len(elements) - 1), 0
+    most, same = min(last.fingerprint.read, len(elements) - 1), 0
     while same < most and elements[1 + same] == WHOLE[id(last)][1 + same]:
         same += 1
     same = data.draw(st.integers(0, same))
@@ -789,7 +789,7 @@ def test_versions_of_a_list(monkeypatch: Any) -> None:
             last = assert_elements(value, last) or last
             assert_elements(_DeltaSnapshot(value), last)
             stored = outcome(FAST.dumps_typed, value)
-            if last and last.read and isinstance(stored, tuple):
+            if last and last.fingerprint and last.fingerprint.read and isinstance(stored, tuple):
                 assert_reads_the_rest(stored, FAST.dumps_elements(value).elements, last, data)
             if last and isinstance(stored, tuple) and data.draw(st.booleans()):
                 read = FAST.loads_elements(*stored)
@@ -826,7 +826,7 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
     last = FAST.dumps_elements(value)
     assert (last.same, len(last.fingerprint.kinds)) == (0, count)
-    assert last.size > sum(map(len, last.elements)) * 0.5
+    assert last.fingerprint.size > sum(map(len, last.elements)) * 0.5
     assert FAST.dumps_elements(value, last).same == count
     value += [lc.AIMessage("more"), lc.ToolMessage("more", tool_call_id="1")]
     more = FAST.dumps_elements(value, last)
