@@ -1,4 +1,4 @@
-"""Metrics and spans for OpenTelemetry, and the log of slow calls.
+"""Metrics and spans for OpenTelemetry, and the log of slow calls. `docs/metrics.md` lists the instruments.
 
 Each instrument reads the numbers of its sources when it is asked for them, so counting costs the same whether or not it
 is exported. Only durations are reported call by call, because OpenTelemetry has no histogram that is read.
@@ -6,26 +6,132 @@ is exported. Only durations are reported call by call, because OpenTelemetry has
 
 from __future__ import annotations
 
+import operator
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from importlib import import_module
 from importlib.metadata import version
 from threading import Lock
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from redis_saver._common.display import shown
 from redis_saver._common.logs import Log
 from redis_saver._engine.stats import BOUNDS, Ended, Measured, Observer, Source
-from redis_saver._telemetry.instruments import DURATION, INSTRUMENTS, LAST_ERROR, Instrument
 
 SCOPE = "redis_saver"
 """The name of the meter and of the tracer."""
 VERSION = version("redis-saver")
 COLLECTION = "db.collection.name"
 ERROR = "error.type"
+OPERATION = "db.operation.name"
+THREAD = "gen_ai.conversation.id"
+"""The attribute of OpenTelemetry's conventions for what LangGraph calls a thread."""
 OF_ALL = ("traffic", "remembered")
 """Kinds of sources that savers, stores and caches share. Their numbers name the collection."""
+RESULT = "redis_saver.result"
+"""Attribute for the result of a read or of a record."""
+DIRECTION = "network.io.direction"
+"""Attribute for the direction of bytes."""
+DURATION = "redis_saver.operation.duration"
+"""A histogram of all calls, in seconds."""
+LAST_ERROR = "redis_saver.tier.flush.last_error"
+"""A gauge: 1, with the kind of the flusher's last error as `error.type`; absent before the first error."""
+_LOG = Log("redis_saver.telemetry")
+
+
+class Instrument(NamedTuple):
+    """An instrument that exports numbers of one kind of source."""
+
+    name: str
+    unit: str
+    fields: Mapping[str, str]
+    """Numbers of the source, and their values of the attribute. An empty value leaves the attribute out."""
+    about: str
+    kind: Literal["counter", "amount", "gauge"] = "counter"
+    """Counters grow. Counters and amounts of several sources are added up; of gauges the greatest is exported."""
+    attribute: str = RESULT
+
+
+INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
+    "traffic": (
+        Instrument("redis_saver.round_trips", "{round_trip}", {"round_trips": ""},
+                   "Commands and pipelines that were sent."),
+        Instrument("redis_saver.retries", "{request}", {"retries": ""},
+                   "Requests that were sent again, as a slot was moving or a pipeline had failed."),
+        Instrument("redis_saver.script_loads", "{script}", {"script_loads": ""},
+                   "Scripts whose text was sent, as the server did not know them."),
+        Instrument("redis_saver.network.io", "By", {"bytes_sent": "transmit", "bytes_received": "receive"},
+                   "Bytes of keys, arguments and replies, without those of the protocol.", attribute=DIRECTION),
+    ),
+    "remembered": (
+        Instrument("redis_saver.remembered.size", "By", {"cache_bytes": ""},
+                   "Memory that what a saver or a store remembers takes, about.", kind="amount"),
+        Instrument("redis_saver.remembered.lookups", "{lookup}", {"cache_hits": "hit", "cache_misses": "miss"},
+                   "Calls by whether something was remembered of their thread, page or partition (hit) or not (miss)."),
+    ),
+    "cache": (
+        Instrument("redis_saver.cache.lookups", "{entry}", {"hits": "hit", "misses": "miss"},
+                   "Entries that were asked for, by whether they were found."),
+        Instrument("redis_saver.cache.sets", "{entry}", {"sets": ""},
+                   "Entries that were stored."),
+        Instrument("redis_saver.cache.waits", "{entry}", {"waits": ""},
+                   "Entries that were waited for until somebody else had stored them."),
+        Instrument("redis_saver.cache.errors", "{error}", {"errors": ""},
+                   "Calls that failed, and entries that could not be decoded."),
+        Instrument("redis_saver.cache.skips", "{call}", {"skipped": ""},
+                   "Calls that sent nothing, as the server did not answer shortly before."),
+    ),
+    "tier": (
+        Instrument("redis_saver.tier.reads", "{read}", {"hits": "hit", "misses": "miss", "intents": "intent"},
+                   "Reads by whether hot answered them (hit), had nothing (miss), or was not to be trusted as the "
+                   "thread was being written (intent)."),
+        Instrument("redis_saver.tier.bypasses", "{operation}", {"bypasses": ""},
+                   "Reads and writes done without hot, which failed."),
+        Instrument("redis_saver.tier.rehydrations", "{checkpoint}", {"rehydrations": ""},
+                   "Checkpoints that were brought back from cold to hot."),
+        Instrument("redis_saver.tier.repairs", "{repair}", {"repairs": ""},
+                   "Threads that hot dropped as a part of them was gone, and that cold has."),
+        Instrument("redis_saver.tier.enrollments", "{thread}", {"enrolled": ""},
+                   "Threads that only hot had, and that were brought to cold."),
+        Instrument("redis_saver.tier.write_through", "{write}", {"written_through": ""},
+                   "Writes of write-behind savers that went to cold first all the same."),
+        Instrument("redis_saver.tier.flush.records", "{record}",
+                   {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
+                   "Records that a flusher brought to cold (flushed), did not need to bring (coalesced), or that "
+                   "cold answered and refused (refused)."),
+        Instrument("redis_saver.tier.flush.unreachable", "{claim}", {"unreachable": ""},
+                   "Times that a flusher stopped because cold did not answer."),
+        Instrument("redis_saver.tier.flush.worker_errors", "{error}", {"worker_errors": ""},
+                   "Times that a worker of the flusher failed outside of a flush, or ended and was replaced."),
+        Instrument("redis_saver.tier.flush.claims", "{claim}", {"flushes": ""},
+                   "Times that a flusher worked on a thread."),
+        Instrument("redis_saver.tier.flush.time", "s", {"flush_seconds": ""},
+                   "How long flushers worked on threads in all."),
+        Instrument("redis_saver.tier.backlog.threads", "{thread}", {"dirty_threads": ""},
+                   "Threads of which cold does not have all.", kind="gauge"),
+        Instrument("redis_saver.tier.backlog.records", "{record}", {"backlog": ""},
+                   "Records that cold does not have.", kind="gauge"),
+        Instrument("redis_saver.tier.backlog.age", "s", {"oldest_seconds": ""},
+                   "Age of the oldest record that cold does not have.", kind="gauge"),
+        Instrument("redis_saver.tier.backlog.set_aside", "{record}", {"set_aside": ""},
+                   "Records that cold refused although it answered. They are tried again.", kind="gauge"),
+    ),
+    "store_tier": (
+        Instrument("redis_saver.store_tier.reads", "{read}", {"hits": "hit", "misses": "miss"},
+                   "Gets and searches by whether hot answered them (hit) or cold (miss)."),
+        Instrument("redis_saver.store_tier.copies", "{copy}", {"fills": "stored", "refused": "refused"},
+                   "Copies by whether hot took them (stored) or not (refused)."),
+        Instrument("redis_saver.store_tier.repairs", "{repair}", {"repairs": ""},
+                   "Partitions that hot dropped as a part of them was gone, and copies that could not be decoded."),
+        Instrument("redis_saver.store_tier.bypasses", "{operation}", {"bypasses": ""},
+                   "Reads and writes done without hot, which failed."),
+        Instrument("redis_saver.store_tier.errors", "{error}", {"errors": ""},
+                   "Writes that could not be read back from cold."),
+    ),
+}  # fmt: skip
+"""By the kind of source that they tell of (`Source.kind`)."""
 
 
 class Exported:
@@ -43,7 +149,8 @@ class Exported:
         }
         for kind, instruments in INSTRUMENTS.items():
             for one in instruments:
-                make[one.kind](one.name, [self._observing(kind, one)], unit=one.unit, description=one.about)
+                observe = partial(self._observe, kind, one)
+                make[one.kind](one.name, [observe], unit=one.unit, description=one.about)
         about = "The kind of error that the flusher met last."
         meter.create_observable_gauge(LAST_ERROR, [self._errors], unit="{error}", description=about)
         about = "How long calls of savers, stores and caches took."
@@ -66,30 +173,22 @@ class Exported:
             if (source := reference()) is not None and source.kind == kind:
                 yield source.numbers(), attributes
 
-    def _observing(self, kind: str, of: Instrument) -> Callable[[Any], Iterable[Any]]:
-        def observe(_: Any) -> Iterable[Any]:
-            found: dict[Any, tuple[float, dict[str, Any]]] = {}
-            for numbers, attributes in self._living(kind):
-                for field, value in of.fields.items():
-                    if field not in numbers:  # a saver that does not know the backlog
-                        continue
-                    said = {**attributes, of.attribute: value} if value else attributes
-                    key, number = _key(said), numbers[field]
-                    if key in found:
-                        before = found[key][0]
-                        number = max(before, number) if of.kind == "gauge" else before + number
-                    found[key] = (number, said)
-            return [self._observation(number, said) for number, said in found.values()]
+    def _observe(self, kind: str, instrument: Instrument, _: Any) -> list[Any]:
+        """Return the numbers of an instrument. Sources with the same attributes are combined."""
+        combine: Any = max if instrument.kind == "gauge" else operator.add
+        totals: dict[Any, tuple[float, dict[str, Any]]] = {}
+        for numbers, attributes in self._living(kind):
+            for field, value in instrument.fields.items():
+                if field in numbers:  # a saver may not know the backlog
+                    named = {**attributes, instrument.attribute: value} if value else attributes
+                    key, number = _key(named), numbers[field]
+                    totals[key] = (combine(totals[key][0], number) if key in totals else number, named)
+        return [self._observation(number, named) for number, named in totals.values()]
 
-        return observe
-
-    def _errors(self, _: Any) -> Iterable[Any]:
-        found = {}
-        for numbers, attributes in self._living("tier"):
-            if numbers["last_error"]:
-                said = {**attributes, ERROR: numbers["last_error"].partition(":")[0]}
-                found[_key(said)] = said
-        return [self._observation(1, said) for said in found.values()]
+    def _errors(self, _: Any) -> list[Any]:
+        last = [(attributes, numbers["last_error"]) for numbers, attributes in self._living("tier")]
+        named = [{**attributes, ERROR: error.partition(":")[0]} for attributes, error in last if error]
+        return [self._observation(1, one) for one in {_key(one): one for one in named}.values()]
 
 
 def _key(attributes: Mapping[str, Any]) -> Any:
@@ -116,12 +215,6 @@ def exported(metrics: Any, meter_provider: Any) -> Exported:
         if is_global:
             _of_the_global_one[:] = [found]
         return found
-
-
-OPERATION = "db.operation.name"
-THREAD = "gen_ai.conversation.id"
-"""The attribute of OpenTelemetry's conventions for what LangGraph calls a thread."""
-_LOG = Log("redis_saver.telemetry")
 
 
 def described(measured: Measured) -> dict[str, Any]:
