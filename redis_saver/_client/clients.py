@@ -1,13 +1,15 @@
-"""Redis and Valkey clients: made from a URL, or given by the user and checked."""
+"""Redis and Valkey clients: made from a URL, given by the user and checked, or made again with the same settings."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -138,22 +140,17 @@ def _with_tls(parsed: Url) -> str:
     return "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
 
 
-def _retry(asynchronous: bool, times: int = 3) -> Any:
-    """By default three more tries, within about 0.15 seconds, as any call may be repeated.
+def retry(times: int = 3, *, asynchronous: bool) -> Any:
+    """Return the option `retry` of a client: by default three more tries, within about 0.15 seconds.
 
-    redis-py's `from_url` makes none.
+    Any call may be repeated. redis-py's `from_url` makes no more tries.
     """
     kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
 
-def no_retry(*, asynchronous: bool) -> Any:
-    """Return the value of the option `retry` that makes a client send each request once."""
-    return _retry(asynchronous, 0)
-
-
 def _with_retry(asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {"retry": _retry(asynchronous), **settings}
+    settings = {"retry": retry(asynchronous=asynchronous), **settings}
     if _MAJOR < 6 and settings["retry"] is not None:  # redis-py 5 retries only after the errors it is given
         settings = {"retry_on_error": [redis.ConnectionError, redis.TimeoutError], **settings}
     return settings
@@ -198,7 +195,7 @@ def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
     all slots anew. Here it learns only the slot that the MOVED names.
     """
     if _MAJOR >= 6:
-        return {"retry": _retry(asynchronous, 1), "reinitialize_steps": 0}
+        return {"retry": retry(1, asynchronous=asynchronous), "reinitialize_steps": 0}
     more = {"connection_error_retry_attempts": 0} if asynchronous else {}
     return {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
 
@@ -212,8 +209,7 @@ def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
         if settings.pop("ssl_check_hostname") and not default:
             raise TypeError(
                 f"redis-py {redis.__version__} cannot check the host names of a cluster: take 6.2 or newer, or "
-                "AsyncRedisSaver; "
-                "or add ssl_check_hostname=false"
+                "AsyncRedisSaver; or add ssl_check_hostname=false"
             )
     if unknown := [name for name in settings if name not in known]:
         raise TypeError(f"RedisCluster has no option {shown(unknown[0])}")
@@ -230,7 +226,7 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
     sentinel = module.Sentinel(
         parsed.hosts,
         # A sentinel is asked once for each try: if it does not answer, the next one is asked.
-        sentinel_kwargs={"retry": _retry(asynchronous, 0), **secured, **shared, **of_sentinels},
+        sentinel_kwargs={"retry": retry(0, asynchronous=asynchronous), **secured, **shared, **of_sentinels},
         **secured,
         **settings,
     )
@@ -276,9 +272,13 @@ def exceptions_of(client: Any) -> ModuleType:
 
 def failures_of(client: Any) -> tuple[type[Exception], ...]:
     """What a client raises when the server or the network fails."""
-    module = exceptions_of(client)
     names = ("RedisError", "RedisClusterException", "ValkeyError", "ValkeyClusterException")
-    return (OSError, *(getattr(module, name) for name in names if hasattr(module, name)))
+    return (OSError, *existing(exceptions_of(client), names))
+
+
+def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
+    """The exceptions of these names that this version of redis-py or valkey-py has."""
+    return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
 def raw_options(client: Any) -> dict[str, Any]:
@@ -314,7 +314,6 @@ def close(client: Any) -> None:
     """
     if is_cluster(client):
         client.close()
-        return
     for pool in _pools(client):
         pool.disconnect(inuse_connections=False)
 
@@ -322,20 +321,20 @@ def close(client: Any) -> None:
 async def aclose(client: Any) -> None:
     """Close an asyncio client and all its connections, on their loop."""
     await client.aclose()
-    if not is_cluster(client):
-        for pool in _pools(client):
-            await pool.disconnect()
+    for pool in _pools(client):
+        await pool.disconnect()
 
 
 async def aclose_idle(client: Any) -> None:
     """Close the idle connections of an asyncio client, on their loop. Does nothing for a cluster's client."""
-    if not is_cluster(client):
-        for pool in _pools(client):
-            await pool.disconnect(inuse_connections=False)
+    for pool in _pools(client):
+        await pool.disconnect(inuse_connections=False)
 
 
 def _pools(client: Any) -> list[Any]:
-    """The pools of connections to the server, and to its sentinels."""
+    """The pools of connections to the server, and to its sentinels; none of a cluster's client."""
+    if is_cluster(client):
+        return []
     pool = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
@@ -393,18 +392,6 @@ def node_named(client: Any, name: str | None) -> Any:
     return node
 
 
-def next_position(nodes: list[str | None], reply: Any) -> tuple[Any, list[bytes]]:
-    """The next position of a SCAN over several nodes, after a reply of the first node; and the keys that it found.
-
-    A cluster's client answers with a dict of cursors by node. Here one node is asked at a time.
-    """
-    cursor, keys = reply
-    if isinstance(cursor, Mapping):
-        (cursor,) = cursor.values()
-    nodes = nodes if int(cursor) else nodes[1:]
-    return ((nodes, int(cursor)) if nodes else None), keys
-
-
 def described(client: Any) -> str:
     """Return the server of a client as a URL, without user, password and options.
 
@@ -413,83 +400,173 @@ def described(client: Any) -> str:
     if type(client).__module__.startswith("fakeredis"):
         return "memory://"
     if is_cluster(client):
-        manager = getattr(client, "nodes_manager", client)
-        nodes = sorted(map(str, getattr(manager, "startup_nodes", ())))
-        return f"redis+cluster://{','.join(nodes)}"
+        nodes = getattr(getattr(client, "nodes_manager", client), "startup_nodes", ())
+        return f"redis+cluster://{','.join(sorted(map(str, nodes)))}"
     pool = getattr(client, "connection_pool", None)
     options = getattr(pool, "connection_kwargs", {})
+    database = options.get("db") or 0
     if manager := getattr(pool, "sentinel_manager", None):
-        sentinels = ",".join(sorted(_address(one.connection_pool.connection_kwargs) for one in manager.sentinels))
-        return printable(
-            f"redis+sentinel://{sentinels}/{getattr(pool, 'service_name', '')}{_database(options)}", MAX_NAME
-        )
-    if "path" in options:
-        return printable(f"unix://{options['path']}?db={options.get('db', 0)}", MAX_NAME)
-    if "host" in options:
+        addresses = ",".join(sorted(_address(one.connection_pool.connection_kwargs) for one in manager.sentinels))
+        server = f"redis+sentinel://{addresses}/{getattr(pool, 'service_name', '')}/{database}"
+    elif "path" in options:
+        server = f"unix://{options['path']}?db={database}"
+    elif "host" in options:
         tls = "s" if "SSL" in getattr(pool, "connection_class", type).__name__ else ""
-        return printable(f"redis{tls}://{_address(options)}{_database(options)}", MAX_NAME)
-    return kind_of(client)
+        server = f"redis{tls}://{_address(options)}/{database}"
+    else:
+        return kind_of(client)
+    return printable(server, MAX_NAME)
 
 
 def _address(options: Mapping[str, Any]) -> str:
     return f"{options.get('host') or 'localhost'}:{options.get('port') or 6379}"
 
 
-def _database(options: Mapping[str, Any]) -> str:
-    return f"/{options.get('db') or 0}"
+# -- clients with the settings of another one, and with connections and locks of their own
+#
+# They serve another event loop, and the child of a fork. In the child, OS threads that are gone may hold locks of the
+# first client, so it is only read. What is read are attributes that redis-py 5.2 to 8 and valkey-py 6 have in common.
+
+_OF_ONE_POOL = (
+    "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
+    "himport_registry", "event_dispatcher",
+)  # fmt: skip
+"""Settings that a pool adds for its own connections, and that a twin must not have."""
+
+
+def twin_after_fork(client: Any) -> Any:
+    """A twin of a client of the parent process."""
+    if type(client).__module__.startswith("fakeredis"):
+        warnings.warn(
+            "memory:// is used in a forked process: what this process writes from now on, the parent and other "
+            "processes do not see, and the reverse. For several processes write redis://",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return twin(client)
+
+
+def twin(client: Any) -> Any:
+    """A client of the same class with the same settings.
+
+    It connects when it is first used, but a blocking cluster client looks for its nodes now.
+
+    Raises:
+        TypeError: The client's class takes other arguments than the client it is derived from.
+    """
+    if is_cluster(client):
+        return _twin_of_a_cluster(client)
+    try:
+        return type(client)(connection_pool=_twin_of_a_pool(client.connection_pool))
+    except TypeError as error:
+        raise TypeError(
+            f"client={type(client).__name__}: it is bound to another event loop, or to the process that this one was "
+            "forked from, and the saver cannot make another like it. Its class has to take connection_pool=, and the "
+            "pool's class the arguments of redis-py's ConnectionPool. Or pass a URL to from_conn_string()"
+        ) from error
+
+
+def _twin_of_a_pool(pool: Any) -> Any:
+    settings = _own_settings(pool.connection_kwargs)
+    settings = {"connection_class": pool.connection_class, "max_connections": pool.max_connections, **settings}
+    if (manager := getattr(pool, "sentinel_manager", None)) is not None:
+        settings.pop("connection_pool")  # its connections refer to their pool by it
+        manager = copy.copy(manager)
+        manager.sentinels = [twin(sentinel) for sentinel in manager.sentinels]
+        settings.update(is_master=pool.is_master, check_connection=pool.check_connection)
+        return type(pool)(pool.service_name, manager, **settings)
+    if hasattr(pool, "timeout"):  # a pool that lets callers wait for a connection
+        settings["timeout"] = pool.timeout
+    return type(pool)(**settings)
+
+
+def _twin_of_a_cluster(client: Any) -> Any:
+    nodes = client.nodes_manager
+    settings = _own_settings(getattr(client, "connection_kwargs", None) or nodes.connection_kwargs)
+    if "SSL" in getattr(settings.pop("connection_class", None), "__name__", ""):
+        settings["ssl"] = True
+    connected = settings.pop("redis_connect_func", None)
+    if connected is not None and (own := getattr(client, "user_on_connect_func", None)):
+        settings["redis_connect_func"] = own
+    if getattr(client, "read_from_replicas", False):  # deprecated by redis-py 5.3, and False by default
+        settings["read_from_replicas"] = True
+    of_client = ("retry", "load_balancing_strategy", "reinitialize_steps", "cluster_error_retry_attempts")
+    of_nodes = ("require_full_coverage", "_require_full_coverage", "_dynamic_startup_nodes", "address_remap")
+    for holder, names in ((client, of_client), (nodes, of_nodes)):
+        for name in names:
+            if (value := getattr(holder, name, None)) is not None:
+                settings[name.lstrip("_")] = value
+    known = inspect.signature(type(client).__init__).parameters
+    takes_more = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    node_class = type(next(iter(nodes.startup_nodes.values())))
+    return type(client)(
+        startup_nodes=[node_class(node.host, node.port) for node in nodes.startup_nodes.values()],
+        **{name: value for name, value in settings.items() if takes_more or name in known},
+    )
+
+
+def _own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _OF_ONE_POOL}
 
 
 # -- TLS connections that say so if the server answers without TLS
 #
 # A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the
-# handshake
-# times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask the
-# server
-# `PING` in plain text.
+# handshake times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask
+# the server `PING` in plain text.
 
 _FAILURES = (TimeoutError, asyncio.TimeoutError, ssl.SSLError)
 _MAX_SECONDS = 1.0
 
 
-class HintingSSLConnection(redis.SSLConnection):
-    """A blocking connection."""
+class _Hinting:
+    """A connection that knows if its server answers in plain text; None: no handshake has failed."""
 
     _is_plain: bool | None = None
-    """None: no handshake has failed."""
+
+    def _may_be_plain(self, error: Exception) -> bool:
+        return self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError)
+
+    def _check_plain(self, error: Exception | None = None) -> None:
+        """Raise an error if the server answers in plain text. A blocking client does not try again after it."""
+        self._is_plain = _answers_plain(self)
+        if self._is_plain:
+            server: Any = self
+            raise redis.RedisError(
+                f"the server at {server.host}:{server.port} answers without TLS, which rediss:// asks for. Write the "
+                "port where it speaks TLS; or redis://, if nobody else can listen on the network"
+            ) from error
+
+
+class HintingSSLConnection(_Hinting, redis.SSLConnection):
+    """A blocking connection."""
 
     def _connect(self) -> Any:
-        if self._is_plain and _answers_plain(self):  # another try, which would take as long
-            raise _refusal(self)
+        if self._is_plain:  # another try, which would take as long
+            self._check_plain()
         try:
             return super()._connect()  # type: ignore[no-untyped-call]
         except _FAILURES as error:
-            if self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError):
-                self._is_plain = _answers_plain(self)
-                if self._is_plain:
-                    raise _refusal(self) from error
+            if self._may_be_plain(error):
+                self._check_plain(error)
             raise
 
 
-class AsyncHintingSSLConnection(redis.asyncio.SSLConnection):
+class AsyncHintingSSLConnection(_Hinting, redis.asyncio.SSLConnection):
     """An asyncio connection."""
 
-    _is_plain: bool | None = None
-
     async def _connect(self) -> None:
-        if self._is_plain and await asyncio.to_thread(_answers_plain, self):
-            raise _refusal(self)
+        if self._is_plain:
+            await asyncio.to_thread(self._check_plain)
         try:
             await super()._connect()  # type: ignore[no-untyped-call]
         except _FAILURES as error:
-            if self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError):
-                self._is_plain = await asyncio.to_thread(_answers_plain, self)
-                if self._is_plain:
-                    raise _refusal(self) from error
+            if self._may_be_plain(error):
+                await asyncio.to_thread(self._check_plain, error)
             raise
 
 
 def _answers_plain(connection: Any) -> bool:
-    """True if the server answers in plain text."""
     seconds = min(_MAX_SECONDS, connection.socket_connect_timeout or _MAX_SECONDS)
     try:
         with socket.create_connection((connection.host, connection.port), seconds) as probe:
@@ -497,11 +574,3 @@ def _answers_plain(connection: Any) -> bool:
             return probe.recv(1) in (b"+", b"-")
     except OSError:
         return False
-
-
-def _refusal(connection: Any) -> redis.RedisError:
-    """The error of a server without TLS. A blocking client does not try again after it."""
-    return redis.RedisError(
-        f"the server at {connection.host}:{connection.port} answers without TLS, which rediss:// asks for. Write the "
-        "port where it speaks TLS; or redis://, if nobody else can listen on the network"
-    )

@@ -8,7 +8,7 @@ import time
 from operator import length_hint
 from typing import Any
 
-from redis_saver._client import clients, twins
+from redis_saver._client import clients
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.link import Link, Send, Together
 from redis_saver._common import forks
@@ -54,7 +54,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         with self._lock:
             self.check_open()
             if self._link is None:
-                self._link = Link(twins.after_fork(self._inherited), self._rules)
+                self._link = Link(clients.twin_after_fork(self._inherited), self._rules)
             return self._link
 
     @property
