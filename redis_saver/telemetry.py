@@ -24,18 +24,10 @@ from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 __all__ = ["instrument", "log_slow_calls"]
 
 Instrumented: TypeAlias = (
-    RedisSaver
-    | AsyncRedisSaver
-    | TieredSaver
-    | AsyncTieredSaver
-    | RedisStore
-    | AsyncRedisStore
-    | TieredStore
-    | AsyncTieredStore
-    | RedisCache[Any]
-    | AsyncRedisCache[Any]
-    | RedisLLMCache
-)
+    RedisSaver | AsyncRedisSaver | TieredSaver | AsyncTieredSaver
+    | RedisStore | AsyncRedisStore | TieredStore | AsyncTieredStore
+    | RedisCache[Any] | AsyncRedisCache[Any] | RedisLLMCache
+)  # fmt: skip
 """Our savers, stores and caches."""
 
 

@@ -17,7 +17,6 @@ from redis_saver._client.link import ALONE, Exchange, Link, Newcomer, Send, Toge
 from redis_saver._common import forks
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Request, Sleep, T, key_of
 from redis_saver._engine.runner import arun
-from redis_saver.errors import closed
 
 REQUESTS_PER_PIPELINE = 64
 BYTES_PER_PIPELINE = 256_000
@@ -146,19 +145,10 @@ class Batcher:
         if not self._opened:
             await self.open()
         mine = [self._pending(request, requests) for request in requests]
-        if self._queue is not None:
-            self._queue += mine
-        else:
-            queue = self._queue = list(mine)
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                for pending in mine:
-                    pending.cancel()
-                raise
-            finally:
-                self._queue = None
-                self._dispatch(queue)
+        if self._queue is None:
+            self._queue = []
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._queue += mine
         try:
             replies = await asyncio.gather(*mine)
         except asyncio.CancelledError:
@@ -169,6 +159,10 @@ class Batcher:
         for position, answer in zip(again, answers, strict=True):
             replies[position] = answer
         return replies
+
+    def _end_turn(self) -> None:
+        queue, self._queue = self._queue, None
+        self._dispatch(queue or ())
 
     def _pending(self, request: Call | Command, caller: object) -> Pending:
         return Pending(request, caller, self.link.node_of(key_of(request)) if self.link.is_cluster else None)
@@ -218,7 +212,7 @@ class Batcher:
     # -- sending
 
     async def _alone(self, request: Call | Command) -> Any:
-        """Answer a request by itself."""
+        """Send a request without others."""
         link = self.link
         if link.is_cluster or not link.is_plain:
             return await self._carried(link.alone(request))
@@ -313,7 +307,7 @@ class AsyncDriver(RedisDriver):
         """Drive a client, with the settings of `RedisDriver`. No loop except the running one may have used it."""
         super().__init__(client, **settings)
         self.given: Any = client
-        self._given_is_free, self._is_forked, self._is_closed = True, False, False
+        self._given_is_free, self._is_forked = True, False
         self._first = loops.running()
         self._begin()
         forks.watch(self)
@@ -329,11 +323,6 @@ class AsyncDriver(RedisDriver):
         forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
         self._given_is_free, self._is_forked, self._first = False, True, None
         self._begin()
-
-    def check_open(self) -> None:
-        """Raise `Closed` if it was closed."""
-        if self._is_closed:
-            raise closed(self._what)
 
     def check_version(self) -> None:
         """Ask every server for its version, from an OS thread that runs no event loop."""

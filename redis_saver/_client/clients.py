@@ -57,7 +57,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
             `sentinel_password` log in to the sentinels), `redis+cluster://[user:password@]host:port[,host:port...]`,
             each with `valkey` for `redis` and `valkeys` for `rediss`, too, or
             `memory://[name]`: an embedded server (fakeredis) of this process, a new one where no name is given.
-            Options of the client follow behind `?`, as redis-py names them. With `rediss` the host name is checked
+            Options of the client follow after `?`, as redis-py names them. With `rediss` the host name is checked
             against the certificate, whatever redis-py's default (`docs/connections.md`).
         asynchronous: Whether to make an asyncio client.
         options: Options of the client that the URL does not say.
@@ -72,24 +72,45 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
     settings = {**options, **parsed.options}
     _secure(url, parsed, settings)
-    settings = {"socket_timeout": SOCKET_TIMEOUT, **_driver_info(settings), **settings}
-    if parsed.kind != "unix":
-        settings = {"socket_connect_timeout": settings["socket_timeout"], **settings}
+    settings = {**_defaults(parsed, asynchronous, settings), **settings}
     connecting = {"sentinel": _connect_sentinel, "cluster": _connect_cluster}.get(parsed.kind, _connect_one)
     try:
-        return connecting(parsed, asynchronous, settings)
+        client = connecting(parsed, asynchronous, settings)
+        if parsed.kind != "cluster":  # refuse options that a connection does not know now, and not with the first call
+            client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (TypeError, ValueError) as error:  # redis-py does not know an option, or not this value of it
         why = str(error)
+    else:
+        return client
     if (unknown := _UNKNOWN.search(why)) is not None:
         why = f"the client has no option {unknown[1]!r}{did_you_mean(unknown[1], _options_of_clients())}"
     raise urls.wrong(url, urls.without_password(why, url))
 
 
-def _driver_info(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The name and version of redis-py, which releases with `DriverInfo` otherwise look up for each new connection."""
-    if not hasattr(redis, "DriverInfo") or not settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
-        return {}
-    return {"driver_info": redis.DriverInfo(lib_version=redis.__version__)}
+def _defaults(parsed: Url, asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that suit a saver, where they differ from those of redis-py.
+
+    By default a cluster's client makes up to ten tries, each of which may wait for a node that does not answer. Here it
+    makes two, because a saver repeats requests itself (`link.Tries`). Also by default its asyncio client closes all
+    connections, those in use too, after every fifth MOVED, to learn all slots anew. Here it learns only the slot that
+    the MOVED names.
+    """
+    defaults: dict[str, Any] = {"socket_timeout": SOCKET_TIMEOUT}
+    if parsed.kind != "unix":
+        defaults["socket_connect_timeout"] = settings.get("socket_timeout", SOCKET_TIMEOUT)
+    if hasattr(redis, "DriverInfo") and settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
+        # Releases with `DriverInfo` otherwise look up the version for each new connection.
+        defaults["driver_info"] = redis.DriverInfo(lib_version=redis.__version__)
+    if parsed.kind != "cluster":
+        defaults["retry"] = retry(asynchronous=asynchronous)
+        if _MAJOR < 6 and settings.get("retry", ...) is not None:  # redis-py 5 retries only after errors it is given
+            defaults["retry_on_error"] = [redis.ConnectionError, redis.TimeoutError]
+    elif _MAJOR >= 6:
+        defaults |= {"retry": retry(1, asynchronous=asynchronous), "reinitialize_steps": 0}
+    else:
+        more = {"connection_error_retry_attempts": 0} if asynchronous else {}
+        defaults |= {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
+    return defaults
 
 
 def _options_of_clients() -> set[str]:
@@ -112,14 +133,15 @@ def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> An
 
 
 def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
-    """Have TLS check host names, which redis-py before 6.0 does only when it is told to.
+    """Have TLS check host names, which redis-py before 6.0 does only on request.
 
     Raises:
         ValueError: Options of TLS contradict each other, name a file that is not there, or come without TLS.
     """
     given = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
     if "ssl" in given or (given and not parsed.tls):
-        raise urls.wrong(url, f"option {given[0]} needs TLS, which the scheme turns on: {_with_tls(parsed)}")
+        scheme = "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
+        raise urls.wrong(url, f"option {given[0]} needs TLS, which the scheme turns on: {scheme}")
     if not parsed.tls:
         return
     for name in given:
@@ -129,15 +151,10 @@ def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
     for prefix in ("", "sentinel_"):
         verifies = settings.get(prefix + "ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE)
         if not verifies and settings.get(prefix + "ssl_check_hostname"):
-            raise urls.wrong(
-                url, "ssl_check_hostname works only if certificates are checked: leave out ssl_cert_reqs=none"
-            )
+            why = "ssl_check_hostname works only if certificates are checked: leave out ssl_cert_reqs=none"
+            raise urls.wrong(url, why)
         if settings.get(name := prefix + "ssl_check_hostname") is None and (not prefix or not verifies):
             settings[name] = verifies
-
-
-def _with_tls(parsed: Url) -> str:
-    return "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
 
 
 def retry(times: int = 3, *, asynchronous: bool) -> Any:
@@ -149,16 +166,8 @@ def retry(times: int = 3, *, asynchronous: bool) -> Any:
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
 
-def _with_retry(asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {"retry": retry(asynchronous=asynchronous), **settings}
-    if _MAJOR < 6 and settings["retry"] is not None:  # redis-py 5 retries only after the errors it is given
-        settings = {"retry_on_error": [redis.ConnectionError, redis.TimeoutError], **settings}
-    return settings
-
-
 def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
     module: Any = redis.asyncio if asynchronous else redis
-    settings = _with_retry(asynchronous, settings)
     if parsed.kind == "unix":
         base, settings["path"] = "unix://", parsed.path
     else:
@@ -167,37 +176,16 @@ def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> A
         settings["host"] = host or "localhost"
         if parsed.tls:
             settings["connection_class"] = AsyncHintingSSLConnection if asynchronous else HintingSSLConnection
-    client = module.Redis.from_url(base, **settings)
-    _look_at_options(client)
-    return client
-
-
-def _look_at_options(client: Any) -> None:
-    """Refuse options that a connection does not know now, rather than with the first call."""
-    client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+    return module.Redis.from_url(base, **settings)
 
 
 def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
     module: Any = redis.asyncio.cluster if asynchronous else redis.cluster
     if parsed.tls:
         settings["ssl"] = True
-    settings = {**_settings_of_a_cluster(asynchronous), **settings}
     if not asynchronous:
         _look_at_cluster_options(parsed, settings)
     return module.RedisCluster(startup_nodes=[module.ClusterNode(*address) for address in parsed.hosts], **settings)
-
-
-def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
-    """Settings of a cluster's client that suit a saver, which repeats requests itself (`link.Tries`).
-
-    By default redis-py makes up to ten tries, each of which may wait for a node that does not answer. Here it makes
-    two. Also by default its asyncio client closes all connections, those in use too, after every fifth MOVED, to learn
-    all slots anew. Here it learns only the slot that the MOVED names.
-    """
-    if _MAJOR >= 6:
-        return {"retry": retry(1, asynchronous=asynchronous), "reinitialize_steps": 0}
-    more = {"connection_error_retry_attempts": 0} if asynchronous else {}
-    return {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
 
 
 def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
@@ -221,7 +209,6 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
         name.removeprefix("sentinel_"): settings.pop(name) for name in list(settings) if name.startswith("sentinel_")
     }
     shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_", "driver_"))}
-    settings = _with_retry(asynchronous, settings)
     secured = {"ssl": True} if parsed.tls else {}
     sentinel = module.Sentinel(
         parsed.hosts,
@@ -231,15 +218,13 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
         **settings,
     )
     connection_class = sentinels.connection_class(asynchronous=asynchronous, tls=parsed.tls)
-    client = sentinel.master_for(parsed.path, connection_class=connection_class)
-    _look_at_options(client)
-    return client
+    return sentinel.master_for(parsed.path, connection_class=connection_class)
 
 
 def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
-    """Refuse what is no client, or one of the other flavour (blocking, asyncio).
+    """Refuse an object that is no client, or a client of the other flavour (blocking, asyncio).
 
-    The `taker` is what it is for: a Saver, a Store or a Cache.
+    The `taker` is a Saver, a Store or a Cache, for the message.
 
     Raises:
         TypeError: The message says what to pass instead.
@@ -260,7 +245,7 @@ def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
 
 
 def is_cluster(client: Any) -> bool:
-    """Whether a client is one of a Redis Cluster."""
+    """True if a client is one of a Redis Cluster."""
     return hasattr(client, "get_primaries")
 
 
@@ -271,7 +256,7 @@ def exceptions_of(client: Any) -> ModuleType:
 
 
 def failures_of(client: Any) -> tuple[type[Exception], ...]:
-    """What a client raises when the server or the network fails."""
+    """The errors that a client raises when the server or the network fails."""
     names = ("RedisError", "RedisClusterException", "ValkeyError", "ValkeyClusterException")
     return (OSError, *existing(exceptions_of(client), names))
 
@@ -361,7 +346,7 @@ def on_node(client: Any, node: Any) -> Iterator[Any]:
 
 
 def most_connections(client: Any, node: Any) -> int:
-    """How many connections to a node an asyncio client opens before it refuses calls.
+    """The number of connections to a node that an asyncio client opens before it refuses calls.
 
     A client that lets calls wait has no limit.
     """
