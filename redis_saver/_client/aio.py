@@ -112,8 +112,6 @@ class Batcher:
 
         The first caller of a turn waits for its end, and sends all requests that came.
         """
-        if not self._opened:
-            await self.open()
         if (queue := self._queue) is None:
             queue = self._queue = []
             try:
@@ -142,8 +140,6 @@ class Batcher:
         Raises:
             Exception: The first error among them.
         """
-        if not self._opened:
-            await self.open()
         mine = [self._pending(request, requests) for request in requests]
         if self._queue is None:
             self._queue = []
