@@ -148,9 +148,9 @@ class Exported:
             "gauge": meter.create_observable_gauge,
         }
         for kind, instruments in INSTRUMENTS.items():
-            for one in instruments:
-                observe = partial(self._observe, kind, one)
-                make[one.kind](one.name, [observe], unit=one.unit, description=one.about)
+            for instrument in instruments:
+                observe, create = partial(self._observe, kind, instrument), make[instrument.kind]
+                create(instrument.name, [observe], unit=instrument.unit, description=instrument.about)
         about = "The kind of error that the flusher met last."
         meter.create_observable_gauge(LAST_ERROR, [self._errors], unit="{error}", description=about)
         about = "How long calls of savers, stores and caches took."
@@ -159,9 +159,9 @@ class Exported:
         )
 
     def add(self, measured: Measured, attributes: Mapping[str, Any]) -> None:
-        """Export a saver, too. Its sources represent it, as clones share them and may outlive it."""
+        """Export one more saver. Its sources represent it, as clones share them and may outlive it."""
         with self._lock:
-            self._sources = {key: one for key, one in self._sources.items() if one[0]() is not None}
+            self._sources = {key: entry for key, entry in self._sources.items() if entry[0]() is not None}
             for source in measured.sources:
                 of = {COLLECTION: measured.collection} if source.kind in OF_ALL else {}
                 self._sources[id(source)] = (weakref.ref(source), {**of, **attributes})
@@ -188,7 +188,8 @@ class Exported:
     def _errors(self, _: Any) -> list[Any]:
         last = [(attributes, numbers["last_error"]) for numbers, attributes in self._living("tier")]
         named = [{**attributes, ERROR: error.partition(":")[0]} for attributes, error in last if error]
-        return [self._observation(1, one) for one in {_key(one): one for one in named}.values()]
+        distinct = {_key(attributes): attributes for attributes in named}
+        return [self._observation(1, attributes) for attributes in distinct.values()]
 
 
 def _key(attributes: Mapping[str, Any]) -> Any:
@@ -241,11 +242,11 @@ class Durations:
 
     def began(self, name: str, *, is_stream: bool) -> Ended:  # noqa: ARG002
         """Nothing, until the call has ended."""
-        if (said := self._of_methods.get(name)) is None:
-            said = self._of_methods[name] = {**self._attributes, OPERATION: name}
+        if (attributes := self._of_methods.get(name)) is None:
+            attributes = self._of_methods[name] = {**self._attributes, OPERATION: name}
 
         def ended(seconds: float, kind: str | None, error: object, key: object) -> None:  # noqa: ARG001
-            self._record(seconds, said if kind is None else {**said, ERROR: kind})
+            self._record(seconds, attributes if kind is None else {**attributes, ERROR: kind})
 
         return ended
 
@@ -308,5 +309,5 @@ class SlowCalls:
 
 def replace(measured: Measured, is_old: Any, new: Observer | None) -> None:
     """Replace an observer of the same kind."""
-    others = tuple(one for one in measured.counting.observers if not is_old(one))
+    others = tuple(observer for observer in measured.counting.observers if not is_old(observer))
     measured.counting.observers = others if new is None else (*others, new)
