@@ -17,25 +17,17 @@ from redis_saver._common import config as configs
 from redis_saver._common.display import kind_of
 from redis_saver._engine.stats import Measured, measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
-from redis_saver._telemetry.export import Durations, SlowCalls, Spans, described, exported, replace
+from redis_saver._telemetry import Durations, SlowCalls, Spans, described, exported, replace
 from redis_saver._tiered.savers import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
 __all__ = ["instrument", "log_slow_calls"]
 
 Instrumented: TypeAlias = (
-    RedisSaver
-    | AsyncRedisSaver
-    | TieredSaver
-    | AsyncTieredSaver
-    | RedisStore
-    | AsyncRedisStore
-    | TieredStore
-    | AsyncTieredStore
-    | RedisCache[Any]
-    | AsyncRedisCache[Any]
-    | RedisLLMCache
-)
+    RedisSaver | AsyncRedisSaver | TieredSaver | AsyncTieredSaver
+    | RedisStore | AsyncRedisStore | TieredStore | AsyncTieredStore
+    | RedisCache[Any] | AsyncRedisCache[Any] | RedisLLMCache
+)  # fmt: skip
 """Our savers, stores and caches."""
 
 

@@ -402,7 +402,7 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
 
 def _client_options(options: Mapping[str, Any] | None, *, asynchronous: bool) -> dict[str, Any]:
     """The options of a cache's own client. By default it sends each request once."""
-    return {"socket_timeout": SOCKET_TIMEOUT, "retry": clients.no_retry(asynchronous=asynchronous), **(options or {})}
+    return {"socket_timeout": SOCKET_TIMEOUT, "retry": clients.retry(0, asynchronous=asynchronous), **(options or {})}
 
 
 def _seconds(single_flight: timedelta | str) -> float:

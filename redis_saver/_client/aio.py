@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Iterator, Sequence
 from operator import length_hint
 from typing import Any
 
-from redis_saver._client import clients, loops, twins
+from redis_saver._client import clients, loops
 from redis_saver._client.base import RedisDriver
-from redis_saver._client.link import ALONE, Exchange, Link, Newcomer, Rules, Send, Together, Tries, as_command, name_of
+from redis_saver._client.link import ALONE, Exchange, Link, Newcomer, Send, Together, Tries, as_command, name_of
 from redis_saver._common import forks
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Request, Sleep, T, key_of
 from redis_saver._engine.runner import arun
-from redis_saver.errors import closed
 
 REQUESTS_PER_PIPELINE = 64
 BYTES_PER_PIPELINE = 256_000
@@ -48,15 +47,21 @@ class Pending(asyncio.Future[Any]):
 class Batcher:
     """A link on the event loop of its connections, and the requests that wait for the end of the loop's turn."""
 
-    def __init__(self, link: Link) -> None:
-        """Send over a link, from the running loop only."""
-        self.link = link
+    def __init__(self, link: Link, *, is_given: bool = False) -> None:
+        """Send over a link, from the running loop only. If the client `is_given`, the user closes it."""
+        self.link, self.is_given = link, is_given
+        self.ending: loops.Ending | None = None
         self.client: Any = link.client
         self._opened = not link.is_cluster
         self._opening = asyncio.Lock()
         self._queue: list[Pending] | None = None
         self._under_way: dict[asyncio.Task[None], list[Pending]] = {}
         self._limiters: dict[str | None, asyncio.Semaphore] = {}
+
+    def forget_ending(self) -> None:
+        """Do nothing any more when the loop ends."""
+        if self.ending is not None:
+            self.ending.forget()
 
     async def open(self) -> None:
         """Let a cluster client find its nodes before many calls share it.
@@ -74,8 +79,7 @@ class Batcher:
                     await self.client.initialize()
                     self._opened = True
                 except self.link.passing as error:
-                    # If no node can be reached, redis-py raises a RedisClusterException because of the last one's
-                    # error.
+                    # If no node can be reached, redis-py raises a RedisClusterException with the last one's error.
                     cause = error if isinstance(error, unreachable) else error.__cause__
                     if not isinstance(cause, unreachable):
                         raise
@@ -108,8 +112,6 @@ class Batcher:
 
         The first caller of a turn waits for its end, and sends all requests that came.
         """
-        if not self._opened:
-            await self.open()
         if (queue := self._queue) is None:
             queue = self._queue = []
             try:
@@ -138,22 +140,11 @@ class Batcher:
         Raises:
             Exception: The first error among them.
         """
-        if not self._opened:
-            await self.open()
         mine = [self._pending(request, requests) for request in requests]
-        if self._queue is not None:
-            self._queue += mine
-        else:
-            queue = self._queue = list(mine)
-            try:
-                await asyncio.sleep(0)
-            except asyncio.CancelledError:
-                for pending in mine:
-                    pending.cancel()
-                raise
-            finally:
-                self._queue = None
-                self._dispatch(queue)
+        if self._queue is None:
+            self._queue = []
+            asyncio.get_running_loop().call_soon(self._end_turn)
+        self._queue += mine
         try:
             replies = await asyncio.gather(*mine)
         except asyncio.CancelledError:
@@ -164,6 +155,10 @@ class Batcher:
         for position, answer in zip(again, answers, strict=True):
             replies[position] = answer
         return replies
+
+    def _end_turn(self) -> None:
+        queue, self._queue = self._queue, None
+        self._dispatch(queue or ())
 
     def _pending(self, request: Call | Command, caller: object) -> Pending:
         return Pending(request, caller, self.link.node_of(key_of(request)) if self.link.is_cluster else None)
@@ -213,7 +208,7 @@ class Batcher:
     # -- sending
 
     async def _alone(self, request: Call | Command) -> Any:
-        """Answer a request by itself."""
+        """Send a request without others."""
         link = self.link
         if link.is_cluster or not link.is_plain:
             return await self._carried(link.alone(request))
@@ -291,11 +286,15 @@ OWN_AFTER = 1.0
 
 
 class AsyncDriver(RedisDriver):
-    """A driver over an asyncio client.
+    """A driver over an asyncio client, with a client of the same settings for each event loop that has connections.
 
-    Any number of loops and OS threads may use it at once, before and after a fork (`LoopClients`).
+    Any number of loops and OS threads may use it at once, before and after a fork. The first loop that uses it has its
+    own connections, and so has each loop that still uses it a second later: their calls take no detour. All other
+    callers (loops that end soon, OS threads without a loop) share the connections of the background loop (`loops.py`).
+    Nobody waits for a loop that somebody else may end.
 
-    OS threads that run no loop may also call the blocking methods. The background loop answers these.
+    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it
+    ends. Those of the background loop are closed when the driver is collected, or the process ends.
     """
 
     is_async = True
@@ -303,24 +302,32 @@ class AsyncDriver(RedisDriver):
     def __init__(self, client: Any, **settings: Any) -> None:
         """Drive a client, with the settings of `RedisDriver`. No loop except the running one may have used it."""
         super().__init__(client, **settings)
-        self.connections: LoopClients = LoopClients(client, self._what, self._rules)
+        self.given: Any = client
+        self._given_is_free, self._is_forked = True, False
+        self._first = loops.running()
+        self._begin()
+        forks.watch(self)
 
-    async def aclose(self) -> None:
-        """Close the connections (`LoopClients.aclose`). From now on each request raises `Closed`."""
-        await self.connections.aclose()
+    def _begin(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
+        self._bound: dict[asyncio.AbstractEventLoop, Batcher] = {}
+        self._at_last = weakref.finalize(self, _close_made, self._bound)
 
-    def check_open(self) -> None:
-        """Raise `Closed` if it was closed."""
-        self.connections.check_open()
+    def after_fork(self) -> None:
+        """In the child, do not touch the parent's loops and connections. The next loop is the first of the child."""
+        forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
+        self._given_is_free, self._is_forked, self._first = False, True, None
+        self._begin()
 
     def check_version(self) -> None:
         """Ask every server for its version, from an OS thread that runs no event loop."""
-        loops.call(self._check_version())
+        loops.call(self.acheck_version())
 
     async def acheck_version(self) -> None:
         """`check_version` for asyncio."""
-        here = self.connections.batcher()
-        await (loops.acall(self._check_version()) if here is None else here.check_version())
+        batcher = self.batcher()
+        await (loops.acall(self.acheck_version()) if batcher is None else batcher.check_version())
 
     def request(self, request: Request) -> Any:
         """Answer a request."""
@@ -328,136 +335,72 @@ class AsyncDriver(RedisDriver):
 
     def arequest(self, request: Request) -> Awaitable[Any]:
         """`request` for asyncio."""
-        batcher = self.connections.batcher()
+        batcher = self.batcher()
         return loops.acall(self._answer_here(request)) if batcher is None else batcher.answer(request)
 
     async def _answer_here(self, request: Request) -> Any:
-        return await self._batcher().answer(request)
-
-    async def _check_version(self) -> None:
-        await self._batcher().check_version()
-
-    def _batcher(self) -> Batcher:
-        """Return the batcher of the running loop, which has connections."""
-        batcher = self.connections.batcher()
-        assert batcher is not None  # noqa: S101 - the background loop has, and so has one that was asked before
-        return batcher
-
-
-class _Bound:
-    """A client whose connections belong to one loop, with its batcher."""
-
-    def __init__(self, batcher: Batcher) -> None:
-        self.batcher = batcher
-        self.ending: loops.Ending | None = None
-        self.is_given = False
-        """True if the client is the user's, who closes it."""
-
-
-class LoopClients:
-    """An asyncio client for each event loop that has connections of its own.
-
-    The first loop that uses the saver has its own connections, and so has each loop that still uses it a second
-    later: their calls take no detour. All other callers (loops that end soon, OS threads without a loop) share the
-    connections of the background loop (`loops.py`). Nobody waits for a loop that somebody else may end.
-
-    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it
-    ends. Those of the background loop are closed when this object is collected, or the process ends.
-    """
-
-    def __init__(self, client: Any, what: str, rules: Rules) -> None:
-        """Use a client, which no loop except the running one has used. Errors say `what` it is for."""
-        self.given: Any = client
-        self._what, self._rules = what, rules
-        self._given_is_free, self._is_forked = True, False
-        self._lock = threading.Lock()
-        self._first = loops.running()
-        self._seen: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, float] = weakref.WeakKeyDictionary()
-        self._bound: dict[asyncio.AbstractEventLoop, _Bound] = {}
-        self._is_closed = False
-        self._at_last = weakref.finalize(self, _close_made, self._bound)
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, do not touch the parent's loops and connections. The next loop is the first of the child."""
-        forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
-        self._given_is_free, self._lock, self._first = False, threading.Lock(), None
-        self._is_forked = True
-        self._seen, self._bound = weakref.WeakKeyDictionary(), {}
-        self._at_last = weakref.finalize(self, _close_made, self._bound)
+        return await self.arequest(request)
 
     def batcher(self) -> Batcher | None:
-        """The batcher of the running loop; None if the call has to go to the background loop.
+        """The batcher of the running loop; None if the call has to go to the background loop, which always has one.
 
         Raises:
             Closed: `aclose` was called, in this process or before the fork.
         """
         forks.check()
         loop = asyncio.get_running_loop()
-        bound = self._bound.get(loop)
-        if bound is None and self._may_own(loop):
-            bound = self._bind(loop)
-        return None if bound is None else bound.batcher
+        batcher = self._bound.get(loop)
+        return self._bind(loop) if batcher is None and self._may_own(loop) else batcher
 
     async def aclose(self) -> None:
         """Close the connections of the running loop, and those of the background loop that are not in use.
 
-        Other loops close their connections when they end.
+        Other loops close their connections when they end. From now on each request raises `Closed`.
         """
         with self._lock:
             self._is_closed = True
-            bound_to, self._bound = self._bound, {}  # the finalizer has the first, for what is still in use
-        if (bound := bound_to.pop(asyncio.get_running_loop(), None)) is not None:
-            if bound.ending is not None:
-                bound.ending.forget()
-            await clients.aclose(bound.batcher.client)
-        for loop, bound in list(bound_to.items()):
+            bound, self._bound = self._bound, {}  # the finalizer has the first, for what is still in use
+        if (batcher := bound.pop(asyncio.get_running_loop(), None)) is not None:
+            batcher.forget_ending()
+            await clients.aclose(batcher.client)
+        for loop, batcher in list(bound.items()):
             if loops.is_background(loop):
-                await loops.acall(clients.aclose_idle(bound.batcher.client))
-
-    def check_open(self) -> None:
-        """Raise `Closed` if it was closed."""
-        if self._is_closed:
-            raise closed(self._what)
+                await loops.acall(clients.aclose_idle(batcher.client))
 
     def _may_own(self, loop: asyncio.AbstractEventLoop) -> bool:
         self.check_open()
         if loops.is_background(loop):
             return True
         with self._lock:
-            if self._first is None:
-                self._first = loop
+            self._first = self._first or loop
             now = time.monotonic()
             return loop is self._first or now - self._seen.setdefault(loop, now) >= OWN_AFTER
 
-    def _bind(self, loop: asyncio.AbstractEventLoop) -> _Bound:
+    def _bind(self, loop: asyncio.AbstractEventLoop) -> Batcher:
         with self._lock:
             self.check_open()  # another OS thread may have closed it meanwhile
             for ended in [each for each in self._bound if each.is_closed()]:
-                if (ending := self._bound.pop(ended).ending) is not None:
-                    ending.forget()
+                self._bound.pop(ended).forget_ending()
             is_given = self._given_is_free and loop is self._first
-            twin = twins.after_fork if self._is_forked else twins.twin
-            bound = _Bound(Batcher(Link(self.given if is_given else twin(self.given), self._rules)))
-            bound.is_given = is_given
             self._given_is_free = self._given_is_free and not is_given
-            self._bound[loop] = bound
-        of_loops = self._bound
+            make = clients.twin_after_fork if self._is_forked else clients.twin
+            batcher = Batcher(Link(self.given if is_given else make(self.given), self._rules), is_given=is_given)
+            bound = self._bound
+            bound[loop] = batcher
 
         async def end() -> None:
-            if of_loops.get(loop) is bound:
-                del of_loops[loop]
-            await clients.aclose(bound.batcher.client)
+            if bound.get(loop) is batcher:
+                del bound[loop]
+            await clients.aclose(batcher.client)
 
-        bound.ending = loops.Ending(end)
-        return bound
+        batcher.ending = loops.Ending(end)
+        return batcher
 
 
-def _close_made(bound: dict[asyncio.AbstractEventLoop, _Bound]) -> None:
-    """Close the connections that a `LoopClients` made, once it is collected; not those of the client that was given."""
-    for each in list(bound.values()):
-        if each.ending is not None:
-            if each.is_given:
-                each.ending.forget()
-            else:
-                each.ending.now()
+def _close_made(bound: dict[asyncio.AbstractEventLoop, Batcher]) -> None:
+    """Close the connections that an `AsyncDriver` made, once it is collected; not those of the client it was given."""
+    for batcher in list(bound.values()):
+        if batcher.is_given:
+            batcher.forget_ending()
+        elif batcher.ending is not None:
+            batcher.ending.now()

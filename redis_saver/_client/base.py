@@ -15,7 +15,7 @@ from redis_saver._common.display import kind_of
 from redis_saver._engine.requests import Request
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Traffic
-from redis_saver.errors import ClusterMoving
+from redis_saver.errors import ClusterMoving, closed
 
 CLUSTER_TIMEOUT = 20.0
 """Default seconds for which a request is repeated.
@@ -85,7 +85,7 @@ class RedisDriver(Driver[Request]):
         configs.number("replica_timeout", replica_timeout, 0.001)
         self.server: str = clients.described(client)
         """The server as a URL without login and options, for messages."""
-        self._what = f"the {taker.lower()} on {self.server}"
+        self._what, self._is_closed = f"the {taker.lower()} on {self.server}", False
         self.traffic: Traffic = Traffic()
         """Counts of what it sent and received in this process."""
         is_guarded = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
@@ -96,6 +96,11 @@ class RedisDriver(Driver[Request]):
 
         `ClusterMoving` is an error of redis-py, so with valkey-py it is not among the client's.
         """
+
+    def check_open(self) -> None:
+        """Raise `Closed` if it was closed."""
+        if self._is_closed:
+            raise closed(self._what)
 
     @abstractmethod
     def check_version(self) -> None:

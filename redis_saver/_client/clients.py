@@ -1,13 +1,15 @@
-"""Redis and Valkey clients: made from a URL, or given by the user and checked."""
+"""Redis and Valkey clients: made from a URL, given by the user and checked, or made again with the same settings."""
 
 from __future__ import annotations
 
 import asyncio
+import copy
 import inspect
 import re
 import socket
 import ssl
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -55,7 +57,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
             `sentinel_password` log in to the sentinels), `redis+cluster://[user:password@]host:port[,host:port...]`,
             each with `valkey` for `redis` and `valkeys` for `rediss`, too, or
             `memory://[name]`: an embedded server (fakeredis) of this process, a new one where no name is given.
-            Options of the client follow behind `?`, as redis-py names them. With `rediss` the host name is checked
+            Options of the client follow after `?`, as redis-py names them. With `rediss` the host name is checked
             against the certificate, whatever redis-py's default (`docs/connections.md`).
         asynchronous: Whether to make an asyncio client.
         options: Options of the client that the URL does not say.
@@ -70,24 +72,45 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
     settings = {**options, **parsed.options}
     _secure(url, parsed, settings)
-    settings = {"socket_timeout": SOCKET_TIMEOUT, **_driver_info(settings), **settings}
-    if parsed.kind != "unix":
-        settings = {"socket_connect_timeout": settings["socket_timeout"], **settings}
+    settings = {**_defaults(parsed, asynchronous, settings), **settings}
     connecting = {"sentinel": _connect_sentinel, "cluster": _connect_cluster}.get(parsed.kind, _connect_one)
     try:
-        return connecting(parsed, asynchronous, settings)
+        client = connecting(parsed, asynchronous, settings)
+        if parsed.kind != "cluster":  # refuse options that a connection does not know now, and not with the first call
+            client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
     except (TypeError, ValueError) as error:  # redis-py does not know an option, or not this value of it
         why = str(error)
+    else:
+        return client
     if (unknown := _UNKNOWN.search(why)) is not None:
         why = f"the client has no option {unknown[1]!r}{did_you_mean(unknown[1], _options_of_clients())}"
     raise urls.wrong(url, urls.without_password(why, url))
 
 
-def _driver_info(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The name and version of redis-py, which releases with `DriverInfo` otherwise look up for each new connection."""
-    if not hasattr(redis, "DriverInfo") or not settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
-        return {}
-    return {"driver_info": redis.DriverInfo(lib_version=redis.__version__)}
+def _defaults(parsed: Url, asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Defaults that suit a saver, where they differ from those of redis-py.
+
+    By default a cluster's client makes up to ten tries, each of which may wait for a node that does not answer. Here it
+    makes two, because a saver repeats requests itself (`link.Tries`). Also by default its asyncio client closes all
+    connections, those in use too, after every fifth MOVED, to learn all slots anew. Here it learns only the slot that
+    the MOVED names.
+    """
+    defaults: dict[str, Any] = {"socket_timeout": SOCKET_TIMEOUT}
+    if parsed.kind != "unix":
+        defaults["socket_connect_timeout"] = settings.get("socket_timeout", SOCKET_TIMEOUT)
+    if hasattr(redis, "DriverInfo") and settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
+        # Releases with `DriverInfo` otherwise look up the version for each new connection.
+        defaults["driver_info"] = redis.DriverInfo(lib_version=redis.__version__)
+    if parsed.kind != "cluster":
+        defaults["retry"] = retry(asynchronous=asynchronous)
+        if _MAJOR < 6 and settings.get("retry", ...) is not None:  # redis-py 5 retries only after errors it is given
+            defaults["retry_on_error"] = [redis.ConnectionError, redis.TimeoutError]
+    elif _MAJOR >= 6:
+        defaults |= {"retry": retry(1, asynchronous=asynchronous), "reinitialize_steps": 0}
+    else:
+        more = {"connection_error_retry_attempts": 0} if asynchronous else {}
+        defaults |= {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
+    return defaults
 
 
 def _options_of_clients() -> set[str]:
@@ -110,14 +133,15 @@ def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> An
 
 
 def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
-    """Have TLS check host names, which redis-py before 6.0 does only when it is told to.
+    """Have TLS check host names, which redis-py before 6.0 does only on request.
 
     Raises:
         ValueError: Options of TLS contradict each other, name a file that is not there, or come without TLS.
     """
     given = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
     if "ssl" in given or (given and not parsed.tls):
-        raise urls.wrong(url, f"option {given[0]} needs TLS, which the scheme turns on: {_with_tls(parsed)}")
+        scheme = "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
+        raise urls.wrong(url, f"option {given[0]} needs TLS, which the scheme turns on: {scheme}")
     if not parsed.tls:
         return
     for name in given:
@@ -127,41 +151,23 @@ def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
     for prefix in ("", "sentinel_"):
         verifies = settings.get(prefix + "ssl_cert_reqs", "required") not in (None, "none", ssl.CERT_NONE)
         if not verifies and settings.get(prefix + "ssl_check_hostname"):
-            raise urls.wrong(
-                url, "ssl_check_hostname works only if certificates are checked: leave out ssl_cert_reqs=none"
-            )
+            why = "ssl_check_hostname works only if certificates are checked: leave out ssl_cert_reqs=none"
+            raise urls.wrong(url, why)
         if settings.get(name := prefix + "ssl_check_hostname") is None and (not prefix or not verifies):
             settings[name] = verifies
 
 
-def _with_tls(parsed: Url) -> str:
-    return "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
+def retry(times: int = 3, *, asynchronous: bool) -> Any:
+    """Return the option `retry` of a client: by default three more tries, within about 0.15 seconds.
 
-
-def _retry(asynchronous: bool, times: int = 3) -> Any:
-    """By default three more tries, within about 0.15 seconds, as any call may be repeated.
-
-    redis-py's `from_url` makes none.
+    Any call may be repeated. redis-py's `from_url` makes no more tries.
     """
     kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
 
 
-def no_retry(*, asynchronous: bool) -> Any:
-    """Return the value of the option `retry` that makes a client send each request once."""
-    return _retry(asynchronous, 0)
-
-
-def _with_retry(asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    settings = {"retry": _retry(asynchronous), **settings}
-    if _MAJOR < 6 and settings["retry"] is not None:  # redis-py 5 retries only after the errors it is given
-        settings = {"retry_on_error": [redis.ConnectionError, redis.TimeoutError], **settings}
-    return settings
-
-
 def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
     module: Any = redis.asyncio if asynchronous else redis
-    settings = _with_retry(asynchronous, settings)
     if parsed.kind == "unix":
         base, settings["path"] = "unix://", parsed.path
     else:
@@ -170,37 +176,16 @@ def _connect_one(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> A
         settings["host"] = host or "localhost"
         if parsed.tls:
             settings["connection_class"] = AsyncHintingSSLConnection if asynchronous else HintingSSLConnection
-    client = module.Redis.from_url(base, **settings)
-    _look_at_options(client)
-    return client
-
-
-def _look_at_options(client: Any) -> None:
-    """Refuse options that a connection does not know now, rather than with the first call."""
-    client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
+    return module.Redis.from_url(base, **settings)
 
 
 def _connect_cluster(parsed: Url, asynchronous: bool, settings: dict[str, Any]) -> Any:
     module: Any = redis.asyncio.cluster if asynchronous else redis.cluster
     if parsed.tls:
         settings["ssl"] = True
-    settings = {**_settings_of_a_cluster(asynchronous), **settings}
     if not asynchronous:
         _look_at_cluster_options(parsed, settings)
     return module.RedisCluster(startup_nodes=[module.ClusterNode(*address) for address in parsed.hosts], **settings)
-
-
-def _settings_of_a_cluster(asynchronous: bool) -> dict[str, Any]:
-    """Settings of a cluster's client that suit a saver, which repeats requests itself (`link.Tries`).
-
-    By default redis-py makes up to ten tries, each of which may wait for a node that does not answer. Here it makes
-    two. Also by default its asyncio client closes all connections, those in use too, after every fifth MOVED, to learn
-    all slots anew. Here it learns only the slot that the MOVED names.
-    """
-    if _MAJOR >= 6:
-        return {"retry": _retry(asynchronous, 1), "reinitialize_steps": 0}
-    more = {"connection_error_retry_attempts": 0} if asynchronous else {}
-    return {"cluster_error_retry_attempts": 1, "reinitialize_steps": 0, **more}
 
 
 def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
@@ -212,8 +197,7 @@ def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
         if settings.pop("ssl_check_hostname") and not default:
             raise TypeError(
                 f"redis-py {redis.__version__} cannot check the host names of a cluster: take 6.2 or newer, or "
-                "AsyncRedisSaver; "
-                "or add ssl_check_hostname=false"
+                "AsyncRedisSaver; or add ssl_check_hostname=false"
             )
     if unknown := [name for name in settings if name not in known]:
         raise TypeError(f"RedisCluster has no option {shown(unknown[0])}")
@@ -225,25 +209,22 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
         name.removeprefix("sentinel_"): settings.pop(name) for name in list(settings) if name.startswith("sentinel_")
     }
     shared = {name: value for name, value in settings.items() if name.startswith(("socket_", "ssl_", "driver_"))}
-    settings = _with_retry(asynchronous, settings)
     secured = {"ssl": True} if parsed.tls else {}
     sentinel = module.Sentinel(
         parsed.hosts,
         # A sentinel is asked once for each try: if it does not answer, the next one is asked.
-        sentinel_kwargs={"retry": _retry(asynchronous, 0), **secured, **shared, **of_sentinels},
+        sentinel_kwargs={"retry": retry(0, asynchronous=asynchronous), **secured, **shared, **of_sentinels},
         **secured,
         **settings,
     )
     connection_class = sentinels.connection_class(asynchronous=asynchronous, tls=parsed.tls)
-    client = sentinel.master_for(parsed.path, connection_class=connection_class)
-    _look_at_options(client)
-    return client
+    return sentinel.master_for(parsed.path, connection_class=connection_class)
 
 
 def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
-    """Refuse what is no client, or one of the other flavour (blocking, asyncio).
+    """Refuse an object that is no client, or a client of the other flavour (blocking, asyncio).
 
-    The `taker` is what it is for: a Saver, a Store or a Cache.
+    The `taker` is a Saver, a Store or a Cache, for the message.
 
     Raises:
         TypeError: The message says what to pass instead.
@@ -264,7 +245,7 @@ def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
 
 
 def is_cluster(client: Any) -> bool:
-    """Whether a client is one of a Redis Cluster."""
+    """True if a client is one of a Redis Cluster."""
     return hasattr(client, "get_primaries")
 
 
@@ -275,10 +256,14 @@ def exceptions_of(client: Any) -> ModuleType:
 
 
 def failures_of(client: Any) -> tuple[type[Exception], ...]:
-    """What a client raises when the server or the network fails."""
-    module = exceptions_of(client)
+    """The errors that a client raises when the server or the network fails."""
     names = ("RedisError", "RedisClusterException", "ValkeyError", "ValkeyClusterException")
-    return (OSError, *(getattr(module, name) for name in names if hasattr(module, name)))
+    return (OSError, *existing(exceptions_of(client), names))
+
+
+def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
+    """The exceptions of these names that this version of redis-py or valkey-py has."""
+    return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
 def raw_options(client: Any) -> dict[str, Any]:
@@ -314,7 +299,6 @@ def close(client: Any) -> None:
     """
     if is_cluster(client):
         client.close()
-        return
     for pool in _pools(client):
         pool.disconnect(inuse_connections=False)
 
@@ -322,20 +306,20 @@ def close(client: Any) -> None:
 async def aclose(client: Any) -> None:
     """Close an asyncio client and all its connections, on their loop."""
     await client.aclose()
-    if not is_cluster(client):
-        for pool in _pools(client):
-            await pool.disconnect()
+    for pool in _pools(client):
+        await pool.disconnect()
 
 
 async def aclose_idle(client: Any) -> None:
     """Close the idle connections of an asyncio client, on their loop. Does nothing for a cluster's client."""
-    if not is_cluster(client):
-        for pool in _pools(client):
-            await pool.disconnect(inuse_connections=False)
+    for pool in _pools(client):
+        await pool.disconnect(inuse_connections=False)
 
 
 def _pools(client: Any) -> list[Any]:
-    """The pools of connections to the server, and to its sentinels."""
+    """The pools of connections to the server, and to its sentinels; none of a cluster's client."""
+    if is_cluster(client):
+        return []
     pool = client.connection_pool
     manager = getattr(pool, "sentinel_manager", None)
     return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
@@ -362,7 +346,7 @@ def on_node(client: Any, node: Any) -> Iterator[Any]:
 
 
 def most_connections(client: Any, node: Any) -> int:
-    """How many connections to a node an asyncio client opens before it refuses calls.
+    """The number of connections to a node that an asyncio client opens before it refuses calls.
 
     A client that lets calls wait has no limit.
     """
@@ -393,18 +377,6 @@ def node_named(client: Any, name: str | None) -> Any:
     return node
 
 
-def next_position(nodes: list[str | None], reply: Any) -> tuple[Any, list[bytes]]:
-    """The next position of a SCAN over several nodes, after a reply of the first node; and the keys that it found.
-
-    A cluster's client answers with a dict of cursors by node. Here one node is asked at a time.
-    """
-    cursor, keys = reply
-    if isinstance(cursor, Mapping):
-        (cursor,) = cursor.values()
-    nodes = nodes if int(cursor) else nodes[1:]
-    return ((nodes, int(cursor)) if nodes else None), keys
-
-
 def described(client: Any) -> str:
     """Return the server of a client as a URL, without user, password and options.
 
@@ -413,83 +385,173 @@ def described(client: Any) -> str:
     if type(client).__module__.startswith("fakeredis"):
         return "memory://"
     if is_cluster(client):
-        manager = getattr(client, "nodes_manager", client)
-        nodes = sorted(map(str, getattr(manager, "startup_nodes", ())))
-        return f"redis+cluster://{','.join(nodes)}"
+        nodes = getattr(getattr(client, "nodes_manager", client), "startup_nodes", ())
+        return f"redis+cluster://{','.join(sorted(map(str, nodes)))}"
     pool = getattr(client, "connection_pool", None)
     options = getattr(pool, "connection_kwargs", {})
+    database = options.get("db") or 0
     if manager := getattr(pool, "sentinel_manager", None):
-        sentinels = ",".join(sorted(_address(one.connection_pool.connection_kwargs) for one in manager.sentinels))
-        return printable(
-            f"redis+sentinel://{sentinels}/{getattr(pool, 'service_name', '')}{_database(options)}", MAX_NAME
-        )
-    if "path" in options:
-        return printable(f"unix://{options['path']}?db={options.get('db', 0)}", MAX_NAME)
-    if "host" in options:
+        addresses = ",".join(sorted(_address(one.connection_pool.connection_kwargs) for one in manager.sentinels))
+        server = f"redis+sentinel://{addresses}/{getattr(pool, 'service_name', '')}/{database}"
+    elif "path" in options:
+        server = f"unix://{options['path']}?db={database}"
+    elif "host" in options:
         tls = "s" if "SSL" in getattr(pool, "connection_class", type).__name__ else ""
-        return printable(f"redis{tls}://{_address(options)}{_database(options)}", MAX_NAME)
-    return kind_of(client)
+        server = f"redis{tls}://{_address(options)}/{database}"
+    else:
+        return kind_of(client)
+    return printable(server, MAX_NAME)
 
 
 def _address(options: Mapping[str, Any]) -> str:
     return f"{options.get('host') or 'localhost'}:{options.get('port') or 6379}"
 
 
-def _database(options: Mapping[str, Any]) -> str:
-    return f"/{options.get('db') or 0}"
+# -- clients with the settings of another one, and with connections and locks of their own
+#
+# They serve another event loop, and the child of a fork. In the child, OS threads that are gone may hold locks of the
+# first client, so it is only read. What is read are attributes that redis-py 5.2 to 8 and valkey-py 6 have in common.
+
+_OF_ONE_POOL = (
+    "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
+    "himport_registry", "event_dispatcher",
+)  # fmt: skip
+"""Settings that a pool adds for its own connections, and that a twin must not have."""
+
+
+def twin_after_fork(client: Any) -> Any:
+    """A twin of a client of the parent process."""
+    if type(client).__module__.startswith("fakeredis"):
+        warnings.warn(
+            "memory:// is used in a forked process: what this process writes from now on, the parent and other "
+            "processes do not see, and the reverse. For several processes write redis://",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return twin(client)
+
+
+def twin(client: Any) -> Any:
+    """A client of the same class with the same settings.
+
+    It connects when it is first used, but a blocking cluster client looks for its nodes now.
+
+    Raises:
+        TypeError: The client's class takes other arguments than the client it is derived from.
+    """
+    if is_cluster(client):
+        return _twin_of_a_cluster(client)
+    try:
+        return type(client)(connection_pool=_twin_of_a_pool(client.connection_pool))
+    except TypeError as error:
+        raise TypeError(
+            f"client={type(client).__name__}: it is bound to another event loop, or to the process that this one was "
+            "forked from, and the saver cannot make another like it. Its class has to take connection_pool=, and the "
+            "pool's class the arguments of redis-py's ConnectionPool. Or pass a URL to from_conn_string()"
+        ) from error
+
+
+def _twin_of_a_pool(pool: Any) -> Any:
+    settings = _own_settings(pool.connection_kwargs)
+    settings = {"connection_class": pool.connection_class, "max_connections": pool.max_connections, **settings}
+    if (manager := getattr(pool, "sentinel_manager", None)) is not None:
+        settings.pop("connection_pool")  # its connections refer to their pool by it
+        manager = copy.copy(manager)
+        manager.sentinels = [twin(sentinel) for sentinel in manager.sentinels]
+        settings.update(is_master=pool.is_master, check_connection=pool.check_connection)
+        return type(pool)(pool.service_name, manager, **settings)
+    if hasattr(pool, "timeout"):  # a pool that lets callers wait for a connection
+        settings["timeout"] = pool.timeout
+    return type(pool)(**settings)
+
+
+def _twin_of_a_cluster(client: Any) -> Any:
+    nodes = client.nodes_manager
+    settings = _own_settings(getattr(client, "connection_kwargs", None) or nodes.connection_kwargs)
+    if "SSL" in getattr(settings.pop("connection_class", None), "__name__", ""):
+        settings["ssl"] = True
+    connected = settings.pop("redis_connect_func", None)
+    if connected is not None and (own := getattr(client, "user_on_connect_func", None)):
+        settings["redis_connect_func"] = own
+    if getattr(client, "read_from_replicas", False):  # deprecated by redis-py 5.3, and False by default
+        settings["read_from_replicas"] = True
+    of_client = ("retry", "load_balancing_strategy", "reinitialize_steps", "cluster_error_retry_attempts")
+    of_nodes = ("require_full_coverage", "_require_full_coverage", "_dynamic_startup_nodes", "address_remap")
+    for holder, names in ((client, of_client), (nodes, of_nodes)):
+        for name in names:
+            if (value := getattr(holder, name, None)) is not None:
+                settings[name.lstrip("_")] = value
+    known = inspect.signature(type(client).__init__).parameters
+    takes_more = any(each.kind is each.VAR_KEYWORD for each in known.values())
+    node_class = type(next(iter(nodes.startup_nodes.values())))
+    return type(client)(
+        startup_nodes=[node_class(node.host, node.port) for node in nodes.startup_nodes.values()],
+        **{name: value for name, value in settings.items() if takes_more or name in known},
+    )
+
+
+def _own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in _OF_ONE_POOL}
 
 
 # -- TLS connections that say so if the server answers without TLS
 #
 # A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the
-# handshake
-# times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask the
-# server
-# `PING` in plain text.
+# handshake times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask
+# the server `PING` in plain text.
 
 _FAILURES = (TimeoutError, asyncio.TimeoutError, ssl.SSLError)
 _MAX_SECONDS = 1.0
 
 
-class HintingSSLConnection(redis.SSLConnection):
-    """A blocking connection."""
+class _Hinting:
+    """A connection that knows if its server answers in plain text; None: no handshake has failed."""
 
     _is_plain: bool | None = None
-    """None: no handshake has failed."""
+
+    def _may_be_plain(self, error: Exception) -> bool:
+        return self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError)
+
+    def _check_plain(self, error: Exception | None = None) -> None:
+        """Raise an error if the server answers in plain text. A blocking client does not try again after it."""
+        self._is_plain = _answers_plain(self)
+        if self._is_plain:
+            server: Any = self
+            raise redis.RedisError(
+                f"the server at {server.host}:{server.port} answers without TLS, which rediss:// asks for. Write the "
+                "port where it speaks TLS; or redis://, if nobody else can listen on the network"
+            ) from error
+
+
+class HintingSSLConnection(_Hinting, redis.SSLConnection):
+    """A blocking connection."""
 
     def _connect(self) -> Any:
-        if self._is_plain and _answers_plain(self):  # another try, which would take as long
-            raise _refusal(self)
+        if self._is_plain:  # another try, which would take as long
+            self._check_plain()
         try:
             return super()._connect()  # type: ignore[no-untyped-call]
         except _FAILURES as error:
-            if self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError):
-                self._is_plain = _answers_plain(self)
-                if self._is_plain:
-                    raise _refusal(self) from error
+            if self._may_be_plain(error):
+                self._check_plain(error)
             raise
 
 
-class AsyncHintingSSLConnection(redis.asyncio.SSLConnection):
+class AsyncHintingSSLConnection(_Hinting, redis.asyncio.SSLConnection):
     """An asyncio connection."""
 
-    _is_plain: bool | None = None
-
     async def _connect(self) -> None:
-        if self._is_plain and await asyncio.to_thread(_answers_plain, self):
-            raise _refusal(self)
+        if self._is_plain:
+            await asyncio.to_thread(self._check_plain)
         try:
             await super()._connect()  # type: ignore[no-untyped-call]
         except _FAILURES as error:
-            if self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError):
-                self._is_plain = await asyncio.to_thread(_answers_plain, self)
-                if self._is_plain:
-                    raise _refusal(self) from error
+            if self._may_be_plain(error):
+                await asyncio.to_thread(self._check_plain, error)
             raise
 
 
 def _answers_plain(connection: Any) -> bool:
-    """True if the server answers in plain text."""
     seconds = min(_MAX_SECONDS, connection.socket_connect_timeout or _MAX_SECONDS)
     try:
         with socket.create_connection((connection.host, connection.port), seconds) as probe:
@@ -497,11 +559,3 @@ def _answers_plain(connection: Any) -> bool:
             return probe.recv(1) in (b"+", b"-")
     except OSError:
         return False
-
-
-def _refusal(connection: Any) -> redis.RedisError:
-    """The error of a server without TLS. A blocking client does not try again after it."""
-    return redis.RedisError(
-        f"the server at {connection.host}:{connection.port} answers without TLS, which rediss:// asks for. Write the "
-        "port where it speaks TLS; or redis://, if nobody else can listen on the network"
-    )

@@ -8,26 +8,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver._client import clients
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.names import REPLICATED
-from redis_saver._engine.requests import (
-    KEYS_PER_SCAN,
-    Argument,
-    Batch,
-    Call,
-    Command,
-    R,
-    Request,
-    Scan,
-    Sleep,
-    T,
-    key_of,
-)
+from redis_saver._engine.requests import KEYS_PER_SCAN, Argument, Batch, Call, Command, Request, Scan, Sleep, T, key_of
 from redis_saver._engine.scripts import Script
 from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving, RedisSaverError, ReplicationTimeout, from_reply
@@ -100,23 +88,19 @@ class Link:
         self.exceptions: Any = clients.exceptions_of(client)
         self.options: dict[str, Any] = clients.raw_options(client)
         module = self.exceptions
-        of_the_client = ("RedisClusterException", "ValkeyClusterException")
         # LookupError and RuntimeError: another call is changing the client's tables of nodes and slots.
         self.passing: tuple[type[Exception], ...] = (
             OSError, module.ConnectionError, module.TimeoutError,
             module.ClusterError, module.AskError, module.TryAgainError,
             AttributeError, LookupError, RuntimeError,
-            *(getattr(module, name) for name in of_the_client if hasattr(module, name)),
+            *clients.existing(module, ("RedisClusterException", "ValkeyClusterException")),
         )  # fmt: skip
         """Errors that clients raise while slots move. It does not help to try again after some of these (`final`)."""
         final = ("AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ExternalAuthProviderError")
-        self.final: tuple[type[Exception], ...] = (
-            RedisSaverError,
-            *(getattr(module, name) for name in final if hasattr(module, name)),
-        )
+        self.final: tuple[type[Exception], ...] = (RedisSaverError, *clients.existing(module, final))
         """Errors after which a next try would raise the same: no connection is free, or a password is wrong."""
         self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
-        self._retried_alone: tuple[type[Exception], ...] = (self.exceptions.ResponseError,)
+        self._retried_alone: tuple[type[Exception], ...] = (module.ResponseError,)
         if self.is_cluster:
             self._failures += self.passing
             self._retried_alone += self._failures
@@ -233,7 +217,7 @@ class Link:
 
         return self._repeated(check, None)
 
-    def on_primary(self, request: R) -> R:
+    def on_primary(self, request: T) -> T:
         """Replace scripts by forms that a replica refuses (READONLY), with `require_primary`."""
         if self.rules.guard is None:
             return request
@@ -410,7 +394,11 @@ class Link:
             nodes, cursor = position or (clients.nodes(self.client), 0)
             position = None  # if it fails the nodes may have changed, so the next attempt begins again
             command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
-            return clients.next_position(nodes, (yield from self._at(nodes[0], command)))
+            cursor, keys = yield from self._at(nodes[0], command)
+            if isinstance(cursor, Mapping):  # a cluster's client answers with the cursors of all nodes asked: one
+                (cursor,) = cursor.values()
+            left = nodes if int(cursor) else nodes[1:]
+            return ((left, int(cursor)) if left else None), keys
 
         return self._repeated(page, None)
 

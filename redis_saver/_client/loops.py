@@ -31,6 +31,10 @@ class _Background:
     """The background loop of this process."""
 
     def __init__(self) -> None:
+        self._begin()
+        forks.watch(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
@@ -38,18 +42,15 @@ class _Background:
         self.closing: set[asyncio.Task[Any]] = set()
         """Tasks that the loop has to finish before it ends."""
         self.endings: set[Ending] = set()
-        """What has to be done at the end of each loop of this process."""
-        forks.watch(self)
+        """Actions at the end of each loop of this process."""
 
     def after_fork(self) -> None:
         """In the child, forget the parent's loop. A new one is started when it is needed."""
-        forks.keep(self._loop)
-        forks.keep((self.closing, self.endings))
-        self._lock, self._loop, self._thread, self._stop = threading.Lock(), None, None, None
-        self.closing, self.endings = set(), set()
+        forks.keep((self._loop, self.closing, self.endings))
+        self._begin()
 
     def is_loop(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether this is the background loop."""
+        """True if this is the background loop."""
         return loop is self._loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -123,11 +124,10 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
         coroutine.close()
         raise CalledOnEventLoop(
             "a synchronous method of an async saver or store was called inside of a running event loop, which it would "
-            "block. "
-            "Await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
+            "block. Await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
             "worker thread (asyncio.to_thread)"
         )
-    future = _send(coroutine, loop)
+    future = start(coroutine, loop)
     try:
         while loop is not None and not wait([future], CHECK_INTERVAL).done:
             if not loop.is_running():
@@ -139,11 +139,6 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
         future.cancel()  # does nothing if it is done; if not, this OS thread was interrupted
 
 
-def start(coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-    """Run a coroutine on the background loop, without waiting for it."""
-    return _send(coroutine, None)
-
-
 async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """`call`, for a task of any loop. Cancelling the task cancels the coroutine.
 
@@ -153,7 +148,7 @@ async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
     here = asyncio.get_running_loop()
     if here is _loop_for(coroutine, loop):
         return await coroutine
-    future, done = _send(coroutine, loop), here.create_future()
+    future, done = start(coroutine, loop), here.create_future()
 
     def wake() -> None:
         if not done.done():
@@ -172,7 +167,8 @@ async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
         future.cancel()
 
 
-def _send(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None) -> Future[T]:
+def start(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> Future[T]:
+    """Run a coroutine on the background loop, or on another one, without waiting for it."""
     if loop is not None and not loop.is_running():
         coroutine.close()
         raise _ended()
@@ -198,8 +194,7 @@ def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> No
 def _ended() -> LoopEnded:
     return LoopEnded(
         "the event loop that a call was sent to ended before it answered. Calling again is safe. Use what is bound to "
-        "a loop (for example an asyncio cold "
-        "saver) only while that loop runs"
+        "a loop (for example an asyncio cold saver) only while that loop runs"
     )
 
 

@@ -8,14 +8,13 @@ import time
 from operator import length_hint
 from typing import Any
 
-from redis_saver._client import clients, twins
+from redis_saver._client import clients
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.link import Link, Send, Together
 from redis_saver._common import forks
 from redis_saver._engine.requests import Call, Request, Sleep
 from redis_saver._engine.runner import BlockingDriver, run
 from redis_saver._engine.stats import size_of_reply
-from redis_saver.errors import closed
 
 
 class SyncDriver(BlockingDriver[Request], RedisDriver):
@@ -31,7 +30,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
     def __init__(self, client: Any, **settings: Any) -> None:
         """Drive a client, with the settings of `RedisDriver`."""
         super().__init__(client, **settings)
-        self._lock, self._inherited, self._is_closed = threading.Lock(), None, False
+        self._lock, self._inherited = threading.Lock(), None
         self._link: Link | None = Link(client, self._rules)
         forks.watch(self)
 
@@ -54,7 +53,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         with self._lock:
             self.check_open()
             if self._link is None:
-                self._link = Link(twins.after_fork(self._inherited), self._rules)
+                self._link = Link(clients.twin_after_fork(self._inherited), self._rules)
             return self._link
 
     @property
@@ -71,11 +70,6 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
             link, self._link, self._is_closed = self._link, None, True
         if link is not None:
             clients.close(link.client)
-
-    def check_open(self) -> None:
-        """Raise `Closed` if it was closed."""
-        if self._is_closed:
-            raise closed(self._what)
 
     def check_version(self) -> None:
         """Ask every server for its version."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote, unquote_plus
 
@@ -17,7 +18,7 @@ FORMS = (
     "memory:// (valkey for redis, valkeys for rediss)"
 )
 _TRANSPORTS = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
-"""What a scheme begins with, and whether that is TLS."""
+"""Beginnings of schemes; true for TLS."""
 _KINDS = ("", "+sentinel", "+cluster")
 SCHEMES = frozenset({"unix", *(transport + kind for transport in _TRANSPORTS for kind in _KINDS)})
 """Schemes of servers; `memory` is none."""
@@ -28,7 +29,7 @@ _REMEDY = (
 )
 
 PATHS = ("sqlite", "inmem", "file")
-"""Schemes of files and folders, whose path stands behind the colon."""
+"""Schemes of files and folders. A colon and the path follow."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.%-]*)(?::\d{1,5})?"
@@ -40,21 +41,21 @@ _PIECE = 4
 
 
 class Url(NamedTuple):
-    """What a URL says."""
+    """The parts of a URL."""
 
     kind: str
-    """What is behind the `+` of its scheme: sentinel, cluster or nothing; or unix."""
+    """Follows the `+` of the scheme: sentinel, cluster or nothing; or unix."""
     tls: bool
     hosts: list[tuple[str, int]]
     """Names, which may be empty, and ports."""
     path: str
-    """Of a unix socket; the service, for sentinels."""
+    """The path of a unix socket; the service, for sentinels."""
     options: dict[str, Any]
-    """Of the client; `username`, `password` and `db` among them."""
+    """Options of the client; `username`, `password` and `db` among them."""
 
 
 def wrong(url: str, why: str) -> ValueError:
-    """The error that says what is wrong with a URL."""
+    """Make the error about a wrong URL."""
     return ValueError(f"url={shown(without_login(url))}: {why}")
 
 
@@ -77,10 +78,8 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
     authority, path, query = _divided(url, rest)
     login, _, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
-    options: dict[str, Any] = {
-        name: _decoded(url, said) for name, said in (("username", user), ("password", password)) if said
-    }
-    options = {**dict(_options(url, query, kind, readers)), **options}
+    options = dict(_options(url, query, kind, readers))
+    options |= {name: _decoded(url, text) for name, text in (("username", user), ("password", password)) if text}
     if transport == "unix":
         if hosts or not path:
             raise wrong(url, "write unix:///path, or unix://user:password@/path")
@@ -123,10 +122,10 @@ def _divided(url: str, rest: str) -> tuple[str, str, str]:
     return authority, path, query
 
 
-def _address(url: str, said: str, kind: str) -> tuple[str, int]:
-    if not (found := re.fullmatch(r"(\[[^\[\]@]+\]|[^:\[\]]*)(?::(\d{1,5}))?", said)):
+def _address(url: str, text: str, kind: str) -> tuple[str, int]:
+    if not (match := re.fullmatch(r"(\[[^\[\]@]+\]|[^:\[\]]*)(?::(\d{1,5}))?", text)):
         raise wrong(url, f"host:port is missing or is not understood; in a user or password, {_REMEDY}")
-    name, port = _decoded(url, found[1]).strip("[]"), int(found[2] or _PORTS[kind])
+    name, port = _decoded(url, match[1]).strip("[]"), int(match[2] or _PORTS[kind])
     if (kind and not name) or port > 65535:
         raise wrong(url, "a host is missing, or a port is above 65535")
     return name, port
@@ -135,36 +134,32 @@ def _address(url: str, said: str, kind: str) -> tuple[str, int]:
 def _options(url: str, query: str, kind: str, readers: Mapping[str, Callable[[str], Any]]) -> Iterator[tuple[str, Any]]:
     seen: set[str] = set()
     for number, option in enumerate(query.split("&") if query else (), 1):
-        name, is_there, said = option.partition("=")
+        name, is_there, text = option.partition("=")
         if not is_there or not re.fullmatch(r"\w+", name, re.ASCII) or name in seen:
             raise wrong(url, f"option {number} is not name=value, or is given twice: {_REMEDY}")
         seen.add(name)
-        if value := _decoded(url, said, unquote_plus):
-            reader = readers.get(name.removeprefix("sentinel_") if kind == "sentinel" else name, str)
-            yield name, _read(url, name, reader, value)
+        if value := _decoded(url, text, unquote_plus):
+            read = readers.get(name.removeprefix("sentinel_") if kind == "sentinel" else name, str)
+            yield name, _read(url, value, read, f"redis-py cannot read the value of option {name}")
 
 
-def _read(url: str, name: str, reader: Callable[[str], Any], value: str) -> Any:
+def _decoded(url: str, text: str, decode: Callable[..., str] = unquote) -> str:
+    return str(_read(url, text, partial(decode, errors="strict"), "what is percent-encoded in it is not UTF-8"))
+
+
+def _read(url: str, text: str, read: Callable[[str], Any], why: str) -> Any:
     try:
-        return reader(value)
+        return read(text)
     except (TypeError, ValueError):
         pass
-    raise wrong(url, f"redis-py cannot read the value of option {name}")  # here, so that no cause quotes it
-
-
-def _decoded(url: str, said: str, decode: Callable[..., str] = unquote) -> str:
-    try:
-        return decode(said, errors="strict")
-    except UnicodeDecodeError:
-        pass
-    raise wrong(url, "what is percent-encoded in it is not UTF-8")
+    raise wrong(url, why)  # here, so that no cause quotes the text
 
 
 # -- what a message may show
 
 
 def is_path(place: str) -> bool:
-    """Whether an endpoint of a migration is a file or folder, whose name is no secret."""
+    """True if an endpoint of a migration is a file or folder, whose name is no secret."""
     scheme, _, path = place.partition(":")
     return scheme in PATHS and "://" not in path and not _BEGINS_AS_URL.match(path)
 
@@ -182,13 +177,13 @@ def without_login(url: str) -> str:
     login, at, place = (rest if separator else url).rpartition("@")
     beginning = scheme + separator if separator else ""
     place = re.split(r"[?#]", place, maxsplit=1)[0]
-    found = _PLACE.fullmatch(place)
+    match = _PLACE.fullmatch(place)
     is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may be one of an option
-    path = (found["path"] or "").strip("/") if found else ""
+    path = (match["path"] or "").strip("/") if match else ""
     transport, _, kind = scheme.partition("+")
     is_one = transport in _TRANSPORTS and not kind
     is_odd = (is_one and "," in place) or ((is_one or kind == "cluster") and path.strip("0123456789"))
-    if not found or is_ambiguous or is_odd or not place.isprintable() or (path and not separator):
+    if not match or is_ambiguous or is_odd or not place.isprintable() or (path and not separator):
         return f"{beginning}***"
     return printable(f"{beginning}{place}", MAX_NAME)
 
@@ -197,12 +192,12 @@ def without_password(text: str, url: str) -> str:
     """A message about a URL, without any piece of the URL's password, however the URL is read."""
     if is_path(url):
         return text
-    secrets = {spelled for one in _secrets(url) for spelled in (one, unquote(one), unquote_plus(one))}
-    secrets |= {repr(one)[1:-1] for one in secrets}
+    secrets = {spelled for secret in _secrets(url) for spelled in (secret, unquote(secret), unquote_plus(secret))}
+    secrets |= {repr(secret)[1:-1] for secret in secrets}
     for short in filter(None, secrets):
         if len(short) < _PIECE:
             text = re.sub(rf"(?<!\w){re.escape(short)}(?!\w)", "***", text)
-    pieces = {one[at : at + _PIECE] for one in secrets for at in range(len(one) - _PIECE + 1)}
+    pieces = {secret[at : at + _PIECE] for secret in secrets for at in range(len(secret) - _PIECE + 1)}
     kept, until = [], 0
     for at, letter in enumerate(text):
         if text[at : at + _PIECE] in pieces:
@@ -218,11 +213,11 @@ def cause_of(error: Exception, url: str) -> Exception | None:
 
     Return None if its text, or that of one of its own causes, holds a piece of the URL's password.
     """
-    one: BaseException | None = error
-    while one is not None:
-        if without_password(str(one), url) != str(one):
+    cause: BaseException | None = error
+    while cause is not None:
+        if without_password(str(cause), url) != str(cause):
             return None
-        one = one.__cause__ or one.__context__
+        cause = cause.__cause__ or cause.__context__
     return error
 
 

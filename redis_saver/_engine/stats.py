@@ -209,7 +209,7 @@ class Source(Protocol):
     """A source of numbers."""
 
     kind: ClassVar[str]
-    """Which numbers (`_telemetry/instruments.py`)."""
+    """Which numbers (`_telemetry.INSTRUMENTS`)."""
 
     def numbers(self) -> Mapping[str, Any]:
         """The numbers at this moment."""

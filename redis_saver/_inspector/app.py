@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hmac
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from threading import BoundedSemaphore
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
 from starlette.applications import Starlette
@@ -23,8 +25,8 @@ from redis_saver._common import ttl as ttls
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
 from redis_saver._inspector.checkpoint_pages import CheckpointPages
-from redis_saver._inspector.guard import LOOPBACK, Guard, form_token
-from redis_saver._inspector.pages import STATIC, Pages, Refused, asked, query_of, static_file
+from redis_saver._inspector.guard import LOOPBACK, Guard, derived
+from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, query_of, static_file
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
 from redis_saver._inspector.values import Mask
@@ -33,6 +35,7 @@ from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, Thread
 _NOT_FOUND = 404
 VALUES_AT_ONCE = 2
 """Maximum number of pages that read values at a time, as each may hold a few times the bytes of a checkpoint."""
+Answer: TypeAlias = Callable[[Request], Response]
 TOKEN_VARIABLE = "REDIS_SAVER_INSPECTOR_TOKEN"  # noqa: S105 - the name of a variable
 
 
@@ -74,33 +77,33 @@ def app(
         )
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
-    source, secret = Source(saver), form_token(token)
+    source, secret = Source(saver), derived(token, b"form")
     say = partial(_said, is_masked=bool(mask))
     about = {"allow_changes": allow_changes, "form_token": secret, "has_cold": source.tiers is not None, "say": say}
     pages = Pages(about)
     turns = BoundedSemaphore(VALUES_AT_ONCE)
-    shown_pages = _pages_of(source, pages, mask, turns)
+    answers = _answers_of(source, pages, Mask(mask), turns)
     if source.tiers is not None:
-        of_redis = _pages_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), mask, turns)
+        of_redis = _answers_of(Source(source.tiers.hot), Pages({**about, "has_cold": False}), Mask(mask), turns)
         fallback = FallbackToRedis(say)
-        shown_pages = {name: fallback.around(page, of_redis[name]) for name, page in shown_pages.items()}
-    routes = [Route(f"/{name}", page) for name, page in shown_pages.items()]
-    routes += [Route(f"/static/{name}", _Static(name)) for name in STATIC]
+        answers = {name: fallback.around(answer, of_redis[name]) for name, answer in answers.items()}
+    routes = [Route(f"/{name}", answer) for name, answer in answers.items()]
+    for name, kind in STATIC.items():
+        headers = {"cache-control": "private, max-age=300"}
+        routes.append(Route(f"/static/{name}", Response(static_file(name), media_type=kind, headers=headers)))
     if allow_changes:
-        routes.append(Route("/change", Changes(source, secret).change, methods=["POST"]))
+        routes.append(Route("/change", partial(_change, source.saver, secret), methods=["POST"]))
 
-    statuses: dict[type[Exception], int] = {ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400}
-    statuses[RedisSaverError] = 500
-    statuses.update(dict.fromkeys(source.failures, 503))
+    statuses: dict[type[Exception], int] = {
+        ThreadNotFound: _NOT_FOUND, Refused: 400, NotImplementedError: 400, RedisSaverError: 500,
+        **dict.fromkeys(source.failures, 503),
+    }  # fmt: skip
 
     def fail(request: Request, error: Exception) -> Response:
         status = next(status for kind, status in statuses.items() if isinstance(error, kind))
-        near = (
-            source.near(asked(request).get("id", ""))
-            if request.url.path.endswith("/thread") and status == _NOT_FOUND
-            else ()
-        )
-        return pages.page(request, "error.html", status=status, wrong=say(error), near=near)
+        is_thread = request.url.path.endswith("/thread") and status == _NOT_FOUND
+        near = source.near(asked(request).get("id", "")) if is_thread else ()
+        return pages.page(request, "error", status=status, wrong=say(error), near=near)
 
     return Starlette(
         routes=routes,
@@ -109,29 +112,22 @@ def app(
     )
 
 
-def _pages_of(
-    source: Source, pages: Pages, mask: Sequence[str], turns: BoundedSemaphore
-) -> Mapping[str, Callable[[Request], Response]]:
-    """The functions that answer, by the path of their page."""
-    threads, checkpoints = ThreadPages(source, pages), CheckpointPages(source, pages, Mask(mask))
+def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
+    """The functions that answer, by the path of their page. Those that read values do so only while few others do."""
+    threads, checkpoints = ThreadPages(source), CheckpointPages(source, mask)
     light = (threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff)
-    return {
-        "": threads.threads,
-        **{page.__name__: page for page in light},
-        **{page.__name__: _in_turn(page, turns) for page in heavy},
-    }
 
+    def answering(make: Callable[[Query], Values], turn: AbstractContextManager[Any]) -> Answer:
+        def answer(request: Request) -> Response:
+            with turn:
+                return pages.page(request, make.__name__, **make(asked(request)))
 
-def _in_turn(page: Callable[[Request], Response], turns: BoundedSemaphore) -> Callable[[Request], Response]:
-    """A page that reads values only while few others do."""
+        return answer
 
-    @wraps(page)
-    def answer(request: Request) -> Response:
-        with turns:
-            return page(request)
-
-    return answer
+    answers = {"": answering(threads.threads, nullcontext())}
+    answers |= {make.__name__: answering(make, nullcontext()) for make in light}
+    return answers | {make.__name__: answering(make, turns) for make in heavy}
 
 
 def _said(error: Exception, *, is_masked: bool) -> str:
@@ -142,66 +138,45 @@ def _said(error: Exception, *, is_masked: bool) -> str:
     return printable(str(error)) if is_ours else error_text(error)
 
 
-class _Static:
-    """A file that pages refer to."""
-
-    def __init__(self, name: str) -> None:
-        self._content, self._type = static_file(name), STATIC[name]
-
-    async def __call__(self, scope: object, receive: object, send: object) -> None:
-        answer = Response(self._content, media_type=self._type, headers={"cache-control": "private, max-age=300"})
-        await answer(scope, receive, send)  # type: ignore[arg-type]
-
-
 MAX_FORM = 10_000
 """Bytes of a form."""
 
 
-class Changes:
-    """Forms that change a thread."""
-
-    def __init__(self, source: Source, form_token: str) -> None:
-        """Take forms that hold this token."""
-        self._source, self._form_token = source, form_token
-
-    async def change(self, request: Request) -> Response:
-        """Do what a form says, then lead back to the thread, or to all threads if it is gone."""
-        body = b""
-        async for part in request.stream():
-            body += part
-            if len(body) > MAX_FORM:
-                return PlainTextResponse("The form is too long.", 413)
-        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
-        if not hmac.compare_digest(form.get("form", "").encode(), self._form_token.encode()):
-            return PlainTextResponse("The form is none of this inspector. Load the page again.", 403)
-        thread = asked(request).get("id", "")
-        await run_in_threadpool(self._do, thread, form)
-        root = request.scope.get("root_path", "").rstrip("/")
-        is_gone = form.get("do") == "delete"
-        return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': thread})}", 303)
-
-    def _do(self, thread: str, form: dict[str, str]) -> None:
-        saver: Any = self._source.saver
-        what, ttl = form.get("do"), form.get("ttl", "").strip()
-        if what == "ttl":
-            try:
-                ttls.parse(ttl or None, name="TTL")
-            except ValueError as error:
-                raise Refused(str(error)) from error
-            saver.set_thread_ttl(thread, ttl or None)
-        elif what == "pin":
-            saver.pin(thread)
-        elif what == "unpin":
-            saver.unpin(thread)
-        elif what == "delete":
-            if form.get("sure") != "yes":
-                raise Refused('tick "delete all its history" first; nothing was deleted')
-            saver.delete_thread(thread)
-        else:
-            raise Refused("the form says nothing that can be done")
+async def _change(saver: Any, form_token: str, request: Request) -> Response:
+    """Do what a form says, then lead back to the thread, or to all threads if it is gone."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > MAX_FORM:
+            return PlainTextResponse("The form is too long.", 413)
+    form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+    if not hmac.compare_digest(form.get("form", "").encode(), form_token.encode()):
+        return PlainTextResponse("The form is none of this inspector. Load the page again.", 403)
+    thread = asked(request).get("id", "")
+    await run_in_threadpool(_do, saver, thread, form)
+    root = request.scope.get("root_path", "").rstrip("/")
+    is_gone = form.get("do") == "delete"
+    return RedirectResponse(f"{root}/" if is_gone else f"{root}/thread?{query_of({'id': thread})}", 303)
 
 
-Answer = Callable[[Request], Response]
+def _do(saver: Any, thread: str, form: Mapping[str, str]) -> None:
+    what, ttl = form.get("do"), form.get("ttl", "").strip()
+    if what == "ttl":
+        try:
+            ttls.parse(ttl or None, name="TTL")
+        except ValueError as error:
+            raise Refused(str(error)) from error
+        saver.set_thread_ttl(thread, ttl or None)
+    elif what == "pin":
+        saver.pin(thread)
+    elif what == "unpin":
+        saver.unpin(thread)
+    elif what == "delete":
+        if form.get("sure") != "yes":
+            raise Refused('tick "delete all its history" first; nothing was deleted')
+        saver.delete_thread(thread)
+    else:
+        raise Refused("the form says nothing that can be done")
 
 
 SLOW = 0.5
@@ -217,9 +192,10 @@ class FallbackToRedis:
     """
 
     def __init__(self, say: Callable[[Exception], str]) -> None:
-        """`say`: what is shown of an error."""
+        """Word the errors by `say`."""
         self._say = say
-        self._failed: tuple[float, str] | None = None
+        self._failed = (-math.inf, "")
+        """When the cold tier last failed slowly, and how."""
 
     def around(self, page: Answer, of_redis: Answer) -> Answer:
         """The page with this fallback.
@@ -229,44 +205,34 @@ class FallbackToRedis:
             of_redis: Answers from Redis alone.
         """
 
-        @wraps(page)
+        def from_redis(request: Request, notice: str) -> Response:
+            request.state.without_cold = notice
+            return of_redis(request)
+
         def answer(request: Request) -> Response:
-            is_about_cold = _is_about_cold(asked(request))
-            if not is_about_cold and (said := self._said_lately()):
+            arguments = asked(request)
+            # The page is about cold's checkpoints, or lists threads by what cold lacks.
+            is_about_cold = arguments.get("tier") == "cold" or bool(arguments.get("dirty"))
+            failed_at, notice = self._failed
+            if not is_about_cold and time.monotonic() - failed_at < ASK_AGAIN:
                 try:
-                    return _of_redis(request, of_redis, said)
+                    return from_redis(request, notice)
                 except ThreadNotFound:
                     request.state.without_cold = ""
             began = time.monotonic()
             try:
                 found = page(request)
             except postgres.failures() as error:
-                said = self._say(error)
-                now = time.monotonic()
+                notice, now = self._say(error), time.monotonic()
                 if now - began > SLOW:
-                    self._failed = now, said
+                    self._failed = now, notice
                 if is_about_cold:
                     raise
                 try:
-                    return _of_redis(request, of_redis, said)
+                    return from_redis(request, notice)
                 except ThreadNotFound:
                     raise error from None
-            self._failed = None
+            self._failed = (-math.inf, "")
             return found
 
         return answer
-
-    def _said_lately(self) -> str:
-        """The text of a slow failure of the last seconds; empty if there was none."""
-        at, said = self._failed or (0.0, "")
-        return said if said and time.monotonic() - at < ASK_AGAIN else ""
-
-
-def _of_redis(request: Request, of_redis: Answer, said: str) -> Response:
-    request.state.without_cold = said
-    return of_redis(request)
-
-
-def _is_about_cold(arguments: Mapping[str, str]) -> bool:
-    """True for a page of cold's checkpoints, and for a list of threads filtered by what cold lacks."""
-    return arguments.get("tier") == "cold" or bool(arguments.get("dirty"))

@@ -48,7 +48,7 @@ class Guard:
         self._app, self._token = app, token
         self._hosts = {host.lower() for host in hosts}
         self._cookie = f"redis_saver_inspector_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
-        self._pass = _made_of(token, b"cookie")
+        self._pass = derived(token, b"cookie")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -138,11 +138,6 @@ def _host_of(origin: str) -> str | None:
         return None
 
 
-def form_token(token: str) -> str:
-    """Token of a form, which pages of other sites do not know."""
-    return _made_of(token, b"form")
-
-
-def _made_of(token: str, what: bytes) -> str:
-    """Derive a value from the token that does not reveal it."""
-    return hmac.new(token.encode(), what, hashlib.sha256).hexdigest()
+def derived(token: str, purpose: bytes) -> str:
+    """Derive a value from the token that does not reveal it, and that other sites do not know."""
+    return hmac.new(token.encode(), purpose, hashlib.sha256).hexdigest()

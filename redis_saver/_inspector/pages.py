@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import parse_qsl, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -15,6 +15,12 @@ from starlette.responses import HTMLResponse, Response
 from redis_saver import __version__
 from redis_saver._common.config import Address
 from redis_saver._inspector.values import At, ago, left, moment, named, size, state_of, visible
+
+Query: TypeAlias = Mapping[str, str]
+"""The arguments of a page's URL, by name."""
+Values: TypeAlias = dict[str, Any]
+"""The values of a template, and the `status` of the answer, if it is not 200."""
+NO_CONTENT = 204
 
 
 class Refused(ValueError):
@@ -43,7 +49,7 @@ def query_of(arguments: Mapping[str, Any]) -> str:
     return urlencode({name: one for name, one in arguments.items() if one is not None}, errors="surrogatepass")
 
 
-def needed(arguments: Mapping[str, str], name: str) -> str:
+def needed(arguments: Query, name: str) -> str:
     """An argument that has to be there.
 
     Raises:
@@ -54,7 +60,7 @@ def needed(arguments: Mapping[str, str], name: str) -> str:
     return arguments[name]
 
 
-def number(arguments: Mapping[str, str], name: str) -> int:
+def number(arguments: Query, name: str) -> int:
     """A number; 0 where there is none.
 
     Raises:
@@ -66,12 +72,12 @@ def number(arguments: Mapping[str, str], name: str) -> int:
     return int(text)
 
 
-def address_in(arguments: Mapping[str, str]) -> Address:
+def address_in(arguments: Query) -> Address:
     """A checkpoint, by `thread`, `ns` and `id`; without an id the newest of its namespace."""
     return Address(needed(arguments, "thread"), arguments.get("ns", ""), arguments.get("id") or None)
 
 
-def position_in(arguments: Mapping[str, str]) -> At:
+def position_in(arguments: Query) -> At:
     """Read the position of a part of a value: numbers with points between them."""
     return tuple(number({"at": one}, "at") for one in arguments.get("at", "").split(".") if one)
 
@@ -100,52 +106,35 @@ _HERE = Path(__file__).parent
 STATIC = {"icon.svg": "image/svg+xml", "style.css": "text/css", "htmx.min.js": "text/javascript"}
 
 
-def environment() -> Environment:
-    """The templates. All that they show is escaped."""
-    made = Environment(
-        loader=FileSystemLoader(_HERE / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters |= {
-        "ago": ago,
-        "left": left,
-        "moment": moment,
-        "named": named,
-        "size": size,
-        "state": state_of,
-        "visible": visible,
-        "address": address_text,
-        "query": query_of,
-    }
-    return made
-
-
 class Pages:
-    """Fills templates."""
+    """Fills templates. All that they show is escaped."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
         """Give every page some values."""
-        self._environment = environment()
         self._about = {"version": __version__, **about}
+        self._environment = Environment(
+            loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined,
+            trim_blocks=True, lstrip_blocks=True,
+        )  # fmt: skip
+        self._environment.filters |= {
+            "ago": ago, "left": left, "moment": moment, "named": named, "size": size, "state": state_of,
+            "visible": visible, "address": address_text, "query": query_of,
+        }  # fmt: skip
 
-    def page(self, request: Request, template: str, *, status: int = 200, **values: Any) -> Response:
-        """A page."""
+    def page(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
+        """Answer with a page."""
+        if status == NO_CONTENT:
+            return Response(status_code=status)
         root = request.scope.get("root_path", "").rstrip("/")
 
         def link(to: str, **arguments: Any) -> str:
             query = query_of(arguments)
             return f"{root}/{to}{'?' if query else ''}{query}"
 
-        html = self._environment.get_template(template).render(
-            **self._about,
-            link=link,
-            now=datetime.now(timezone.utc),
-            asked=asked(request),
-            without_cold=getattr(request.state, "without_cold", ""),
-            **values,
+        values |= {"link": link, "now": datetime.now(timezone.utc), "asked": asked(request)}
+        without_cold = getattr(request.state, "without_cold", "")
+        html = self._environment.get_template(f"{template}.html").render(
+            self._about, without_cold=without_cold, **values
         )
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
 

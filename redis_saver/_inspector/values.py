@@ -10,7 +10,7 @@ import ipaddress
 import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -27,15 +27,13 @@ from pydantic import BaseModel
 from redis_saver._common import times
 from redis_saver._common.display import shown
 
-_KEPT = "\n\t"
 _HIDDEN = {
-    *(code for code in range(0x20) if chr(code) not in _KEPT),
-    *range(0x7F, 0xA0),
+    *range(0x20), *range(0x7F, 0xA0),
     *range(0xD800, 0xE000),  # lone surrogates, which have no UTF-8
     *range(0x202A, 0x202F),  # marks that turn the direction of a text
     *range(0x2066, 0x206A),
     0x200E, 0x200F, 0x061C, 0x2028, 0x2029, 0xFEFF,
-}  # fmt: skip
+} - {ord("\n"), ord("\t")}  # fmt: skip
 _ESCAPES = {code: repr(chr(code))[1:-1] for code in _HIDDEN}
 
 
@@ -103,11 +101,12 @@ WHOLE_TEXT = 200_000
 
 At: TypeAlias = tuple[int, ...]
 """Position inside the value of a channel: the positions of elements, from the outermost on."""
+_Kinds: TypeAlias = type[Any] | tuple[type[Any], ...]
 _NUMBERS = (UUID, Decimal, date, time, timedelta, timezone, ZoneInfo, PurePath)
 _ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Node:
     """A part of a value."""
 
@@ -121,7 +120,7 @@ class Node:
     """Its text, if it has no elements and is not masked."""
     count: int = 0
     """Number of its elements."""
-    children: tuple[Node, ...] = ()
+    children: list[Node] = field(default_factory=list)
     """Elements that are shown."""
     is_cut: bool = False
     """True if a part of it is not shown."""
@@ -142,15 +141,6 @@ class Mask:
         return any(fnmatchcase(text, pattern) for pattern in self._patterns)
 
 
-class _Part:
-    """A part of a value while its tree grows."""
-
-    def __init__(self, name: object, value: object, at: At, depth: int, elements: list[tuple[Any, Any]] | None) -> None:
-        self.name, self.value, self.at, self.depth, self.elements = name, value, at, depth, elements
-        self.is_masked, self.first = False, 0
-        self.children: list[_Part] = []
-
-
 class Trees:
     """Makes the trees of one page, which show at most `NODES` elements in all.
 
@@ -160,7 +150,7 @@ class Trees:
 
     def __init__(self, mask: Mask) -> None:
         """Hide what the mask says."""
-        self._mask, self._left = mask, NODES
+        self.mask, self._left = mask, NODES
 
     def tree(self, name: object, value: object, at: At = (), first: int = 0, *, whole: bool = False) -> Node:
         """The tree of a value.
@@ -172,44 +162,33 @@ class Trees:
             first: The first of its elements to show.
             whole: True to show a text in full, up to `WHOLE_TEXT` characters.
         """
-        root = self._part(name, value, at, 0)
-        root.first = first
-        waiting = deque([root])
+        root, parts = self._node(name, value, at, WHOLE_TEXT if whole else TEXT)
+        waiting = deque([(root, parts, first, 0)])
         while waiting:
-            part = waiting.popleft()
-            shown = (part.elements or ())[part.first : part.first + CHILDREN] if part.depth < DEPTH else ()
-            if part is root:
-                shown = shown[: max(0, self._left)]
-            elif len(shown) > self._left:
-                continue
+            node, parts, start, depth = waiting.popleft()
+            shown = parts[start : start + CHILDREN] if depth < DEPTH else []
+            if len(shown) > self._left:
+                shown = shown[: self._left] if node is root else []
             self._left -= len(shown)
-            for position, (key, child) in enumerate(shown, part.first):
-                part.children.append(self._part(key, child, (*part.at, position), part.depth + 1))
-            waiting.extend(part.children)
-        return _node(root, WHOLE_TEXT if whole else TEXT)
+            node.is_cut = node.is_cut or start > 0 or len(shown) < len(parts)
+            for position, (key, child) in enumerate(shown, start):
+                made, inner = self._node(key, child, (*node.at, position), TEXT)
+                node.children.append(made)
+                waiting.append((made, inner, 0, depth + 1))
+        return root
 
     def masked(self, name: object, value: object, at: At = ()) -> Node:
         """Placeholder for a hidden value."""
         return Node(name, type(value).__name__, at, is_masked=True)
 
-    def _part(self, name: object, value: object, at: At, depth: int) -> _Part:
-        is_masked = self._mask.hides(name)
-        part = _Part(name, value, at, depth, None if is_masked else elements(value))
-        part.is_masked = is_masked
-        return part
-
-
-def _node(part: _Part, length: int) -> Node:
-    """A part with its children as it is shown, a text up to this length."""
-    kind = type(part.value).__name__
-    if part.is_masked:
-        return Node(part.name, kind, part.at, is_masked=True)
-    if part.elements is None:
-        text = _text(part.value)
-        return Node(part.name, kind, part.at, visible(text[:length]), is_cut=len(text) > length)
-    children, count = tuple(_node(child, TEXT) for child in part.children), len(part.elements)
-    is_cut = part.first > 0 or len(children) < count
-    return Node(part.name, kind, part.at, None, count, children, is_cut=is_cut)
+    def _node(self, name: object, value: object, at: At, length: int) -> tuple[Node, list[tuple[Any, Any]]]:
+        """A part without its elements, a text up to this length; and the elements."""
+        if self.mask.hides(name):
+            return self.masked(name, value, at), []
+        if (parts := elements(value)) is not None:
+            return Node(name, type(value).__name__, at, count=len(parts)), parts
+        text = _text(value)
+        return Node(name, type(value).__name__, at, visible(text[:length]), is_cut=len(text) > length), []
 
 
 def elements(value: object) -> list[tuple[Any, Any]] | None:
@@ -226,23 +205,16 @@ def elements(value: object) -> list[tuple[Any, Any]] | None:
     return list(vars(value).items())
 
 
-def _fields(value: Any) -> list[tuple[Any, Any]]:
-    """The fields of a model, and what it has beside them."""
-    return [*vars(value).items(), *(value.__pydantic_extra__ or {}).items()]
-
-
 def _in_order(value: Any) -> list[tuple[Any, Any]]:
     """The elements of a tuple with names by these, others by their positions."""
     return list(zip(getattr(type(value), "_fields", range(len(value))), value, strict=False))
 
 
-_OPENED: tuple[tuple[type[Any], Callable[[Any], list[tuple[Any, Any]]]], ...] = (
+_OPENED: tuple[tuple[_Kinds, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
     (Mapping, lambda value: list(value.items())),
-    (BaseModel, _fields),
-    (list, _in_order),
-    (tuple, _in_order),
-    (set, lambda value: list(enumerate(value))),
-    (frozenset, lambda value: list(enumerate(value))),
+    (BaseModel, lambda value: [*vars(value).items(), *(value.__pydantic_extra__ or {}).items()]),
+    ((list, tuple), _in_order),
+    ((set, frozenset), lambda value: list(enumerate(value))),
     (BaseException, lambda value: list(enumerate(value.args))),
 )
 _LEAVES = (str, bytes, bytearray, int, float, complex, type(None), Enum, re.Pattern, *_NUMBERS, *_ADDRESSES)
@@ -256,22 +228,18 @@ def _text(value: object) -> str:
     return f"{named.__module__}.{named.__qualname__}"
 
 
-def _int_text(value: int) -> str:
-    return int.__repr__(value) if value.bit_length() < _MAX_DECIMAL else f"{value:#x}"
-
-
 def _bytes_text(value: bytes) -> str:
     return f"{len(value):,} bytes: {bytes(value[:64]).hex(' ')}{' ...' if len(value) > 64 else ''}"
 
 
 _MAX_DECIMAL = 4096
 """Bits of a number that Python writes in decimal digits without being asked twice."""
-_WRITTEN: tuple[tuple[type[Any] | tuple[type[Any], ...], Callable[[Any], str]], ...] = (
+_WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
     (Enum, lambda value: f"{type(value).__name__}.{value.name}"),
     (str, str.__str__),
     ((bytes, bytearray), _bytes_text),
     (bool, repr),
-    (int, _int_text),
+    (int, lambda value: int.__repr__(value) if value.bit_length() < _MAX_DECIMAL else f"{value:#x}"),
     ((float, complex, type(None)), repr),
     (re.Pattern, lambda value: f"/{value.pattern}/"),
     ((*_NUMBERS, *_ADDRESSES), str),
@@ -305,11 +273,11 @@ class Said:
     """The speaker: human, ai, tool or system."""
     name: str | None
     """Its name, of a tool above all."""
-    texts: tuple[str, ...]
+    texts: Sequence[str]
     """Its texts."""
-    blocks: tuple[Node, ...]
+    blocks: Sequence[Node]
     """Parts of its content that are no text."""
-    calls: tuple[Node, ...]
+    calls: Sequence[Node]
     """The tools that it calls, with their arguments."""
     all: Node
     """All its fields."""
@@ -329,36 +297,33 @@ def is_chat(value: object) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, BaseMessage) for one in value)
 
 
-def chat(trees: Trees, mask: Mask, messages: Sequence[BaseMessage], first: int, at: At = ()) -> list[Said]:
+def chat(trees: Trees, messages: Sequence[BaseMessage], first: int, at: At = ()) -> list[Said]:
     """Messages from a position on, at most `CHILDREN`."""
-    return [
-        _said(trees, mask, one, (*at, position))
-        for position, one in enumerate(messages[first : first + CHILDREN], first)
-    ]
+    shown = enumerate(messages[first : first + CHILDREN], first)
+    return [_said(trees, message, (*at, position)) for position, message in shown]
 
 
-def _said(trees: Trees, mask: Mask, message: BaseMessage, at: At) -> Said:
-    content = message.content
-    parts = [content] if isinstance(content, str) else list(content) if isinstance(content, list) else [content]
+def _said(trees: Trees, message: BaseMessage, at: At) -> Said:
+    content, hides = message.content, trees.mask.hides
+    is_masked = hides("content")
     texts, blocks = list[str](), list[Node]()
-    is_masked = mask.hides("content")
-    for each in () if is_masked else parts:
+    for each in () if is_masked else content if isinstance(content, list) else [content]:
         text = each.get("text") if isinstance(each, dict) and each.get("type") == "text" else each
-        if isinstance(text, str):
-            if text and not mask.hides("text"):
-                cut = len(text) - TEXT * 4
-                texts.append(visible(text[: TEXT * 4]) + (f" … {cut:,} more characters" if cut > 0 else ""))
-        else:
+        if not isinstance(text, str):
             blocks.append(trees.tree(None, each, at))
-    calls = getattr(message, "tool_calls", None) or ()
-    shown_calls = [] if mask.hides("tool_calls") else [_call(trees, mask, call, at) for call in calls]
+        elif text and not hides("text"):
+            cut = len(text) - TEXT * 4
+            texts.append(visible(text[: TEXT * 4]) + (f" … {cut:,} more characters" if cut > 0 else ""))
+    calls = () if hides("tool_calls") else getattr(message, "tool_calls", None) or ()
+    shown_calls = [_call(trees, call, at) for call in calls]
     whole = trees.tree(None, message, at)
-    name = message.name if isinstance(message.name, str) and not mask.hides("name") else None
-    return Said(str(message.type), name, tuple(texts), tuple(blocks), tuple(shown_calls), whole, at, is_masked)
+    name = message.name if isinstance(message.name, str) and not hides("name") else None
+    return Said(str(message.type), name, texts, blocks, shown_calls, whole, at, is_masked)
 
 
-def _call(trees: Trees, mask: Mask, call: Any, at: At) -> Node:
+def _call(trees: Trees, call: Any, at: At) -> Node:
     """A call of a tool: its arguments, under its name."""
     name, arguments = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
-    shown_name = "…" if mask.hides("name") else str(name)
-    return trees.masked(shown_name, arguments, at) if mask.hides("args") else trees.tree(shown_name, arguments, at)
+    shown_name = "…" if trees.mask.hides("name") else str(name)
+    make = trees.masked if trees.mask.hides("args") else trees.tree
+    return make(shown_name, arguments, at)

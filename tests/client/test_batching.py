@@ -135,7 +135,7 @@ async def saver_on(port: int, retries: int = 0, **options: Any) -> AsyncIterator
 
 def times_out_after(saver: AsyncRedisSaver, seconds: float) -> None:
     """Let a saver's connections wait so long for what they begin to wait for, those that it has and those that it makes."""
-    pool = saver._driver.connections.batcher().client.connection_pool
+    pool = saver._driver.batcher().client.connection_pool
     pool.connection_kwargs["socket_timeout"] = seconds
     for one in (*pool._available_connections, *pool._in_use_connections):
         one.socket_timeout = seconds
@@ -162,7 +162,7 @@ async def furnish(saver: AsyncRedisSaver, threads: int = 8) -> None:
 
 async def idle(saver: AsyncRedisSaver) -> None:
     """No connection is in use, no task under way, and each connection answers what it is asked."""
-    batcher = saver._driver.connections.batcher()
+    batcher = saver._driver.batcher()
     while batcher._under_way:
         await asyncio.sleep(0)
     assert not batcher._queue
@@ -206,12 +206,12 @@ async def test_many_callers_take_few_connections(server: Server) -> None:
                 assert right(await saver.aget_tuple(config(f"n{number}")), number)
 
         await asyncio.gather(*(caller(number % 8) for number in range(200)))
-        assert len(saver._driver.connections.batcher().client.connection_pool._available_connections) <= 4
+        assert len(saver._driver.batcher().client.connection_pool._available_connections) <= 4
 
 
 async def test_who_is_alone_is_not_piped(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
-    monkeypatch.setattr(saver._driver.connections.batcher().client, "pipeline", None)
+    monkeypatch.setattr(saver._driver.batcher().client, "pipeline", None)
     assert right(await saver.aget_tuple(config("n3")), 3)
     assert sent.calls == [1]
 
@@ -576,7 +576,7 @@ async def test_a_small_pool_serves_many(relay: Relay, kind: Any, connections: in
             assert right(one, number) or isinstance(one, asyncio.CancelledError), one
         assert sum(isinstance(one, asyncio.CancelledError) for one in found) == 86
     await idle(saver)
-    await saver._driver.connections.batcher().client.aclose()
+    await saver._driver.batcher().client.aclose()
 
 
 async def test_a_client_that_decodes(server: Server) -> None:
@@ -605,7 +605,7 @@ async def test_a_sentinel_s_client(sentinel: Server) -> None:
     async with AsyncRedisSaver.from_conn_string(url) as saver:
         await furnish(saver, 30)
         await all_right(read(saver, *range(30)), *range(30))
-        assert await saver._driver.connections.batcher().client.client_kill_filter(_type="normal", skipme=False)
+        assert await saver._driver.batcher().client.client_kill_filter(_type="normal", skipme=False)
         await all_right(read(saver, *range(30)), *range(30))
 
 
@@ -643,7 +643,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pyt
     """What was under way for callers of the loop is cancelled, not what others asked; the next loop starts afresh."""
     no_retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
     saver = AsyncRedisSaver(redis.asyncio.Redis(port=server.port, socket_timeout=2, retry=no_retry))
-    settings = saver._driver.connections.given.connection_pool.connection_kwargs
+    settings = saver._driver.given.connection_pool.connection_kwargs
     outcomes: list[type[BaseException]] = []
 
     def ask() -> None:
@@ -683,7 +683,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pyt
     async def again() -> None:
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
         await idle(saver)
-        await saver._driver.connections.batcher().client.aclose()
+        await saver._driver.batcher().client.aclose()
 
     asyncio.run(again())
 
@@ -738,7 +738,7 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     clients[source].execute_command("MIGRATE", *where, "", 0, 5000, "KEYS", *held)
     await all_right(read(clustered, *range(30)), *range(30))
     # With an even number of connections redis-py never says ASKING on the one that it then sends the command on.
-    node = clustered._driver.connections.batcher().client.get_node(*where)
+    node = clustered._driver.batcher().client.get_node(*where)
     await asyncio.gather(*(node.execute_command("PING") for _ in range(len(node._connections) // 2 * 2 + 2)))
     assert len(node._connections) % 2 == 0
     await all_right(read(clustered, 7), 7)
@@ -749,7 +749,7 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     await all_right(read(clustered, *range(30)), *range(30))
     for position in (target, source, 3 - source - target):
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
-    batcher = clustered._driver.connections.batcher()
+    batcher = clustered._driver.batcher()
     client = batcher.client
     assert client.get_node_from_key(keys.index_key).port == cluster.nodes[source].port  # it has not learned yet
     assert await batcher._carried(batcher.link.ask(keys.index_key, ("EXISTS", keys.index_key))) == 1
@@ -759,7 +759,7 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
 
 async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:
     held = asyncio.Event()
-    batcher = clustered._driver.connections.batcher()
+    batcher = clustered._driver.batcher()
     node = batcher.link.node_of(clustered._context.keyspace.keys("n0").index_key)
     run = type(node).execute_pipeline
 

@@ -242,7 +242,7 @@ def test_two_event_loops_at_once(kind: str, prefix: str) -> None:
         found = await asyncio.to_thread(asyncio.run, saver.aget_tuple(config("t")))
         assert found.checkpoint["channel_values"] == {"n": 1}
         assert await asyncio.to_thread(lambda: len(list(saver.list(None)))) == 1
-        await saver._driver.connections.batcher().client.aclose()
+        await saver._driver.batcher().client.aclose()
 
     asyncio.run(main())
 

@@ -33,8 +33,8 @@ from tests.support.uniform import Uniform
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver
 from redis_saver._common import forks
-from redis_saver._client import aio, loops, twins
-from redis_saver._client.clients import connect
+from redis_saver._client import aio, loops
+from redis_saver._client.clients import connect, twin
 from redis_saver._engine.requests import Command
 from redis_saver.errors import Closed, LoopEnded
 
@@ -116,7 +116,7 @@ def test_a_child_and_its_parent_go_on(used: Any) -> None:
 
     in_child(child)
     assert value(used.get_tuple(config())) == 1
-    if "fakeredis" not in type(getattr(used._driver, "client", None) or used._driver.connections.given).__module__:
+    if "fakeredis" not in type(getattr(used._driver, "client", None) or used._driver.given).__module__:
         assert value(used.get_tuple(config("of its child"))) == 3
 
 
@@ -131,7 +131,7 @@ def test_a_fork_while_other_os_threads_hold_every_lock(used: Any) -> None:
                 lock for name in ("_lock", "_fork_lock", "_initialization_lock") if (lock := getattr(owner, name, None))
             ]
     else:
-        holders += [used._driver.connections._lock, loops._background._lock]
+        holders += [used._driver._lock, loops._background._lock]
     ready, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -179,7 +179,7 @@ def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
 
 
 async def _client_id(saver: AsyncRedisSaver) -> int:
-    batcher = saver._driver.connections.batcher()
+    batcher = saver._driver.batcher()
     assert batcher is not None
     return int(await batcher.answer(Command(("CLIENT", "ID"))))
 
@@ -256,7 +256,7 @@ def clients() -> dict[str, Any]:
 @pytest.mark.parametrize("kind", ["redis", "blocking pool", "cluster", "valkey", "valkey cluster", "fakeredis"])
 def test_a_twin_has_the_settings_and_shares_nothing(flavour: str, kind: str, prefix: str) -> None:
     one = clients()[flavour + kind]
-    two = twins.twin(one)
+    two = twin(one)
     assert type(two) is type(one)
     if hasattr(one, "connection_pool"):
         mine, theirs = one.connection_pool, two.connection_pool
@@ -349,7 +349,7 @@ def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
     monkeypatch.setattr(aio, "OWN_AFTER", 1000.0)
     client = connect(url_of("redis"), asynchronous=True)
     saver = AsyncRedisSaver(client, prefix=prefix)
-    own = saver._driver.connections
+    own = saver._driver
 
     async def asks() -> Any:
         await saver.aget_tuple(config())
@@ -377,7 +377,7 @@ def test_the_loop_a_saver_is_built_on_is_its_first(prefix: str) -> None:
         saver = AsyncRedisSaver(client, prefix=prefix)
         await asyncio.to_thread(asyncio.run, saver.aget_tuple(config()))
         await saver.aget_tuple(config())
-        batcher = saver._driver.connections.batcher()
+        batcher = saver._driver.batcher()
         assert batcher is not None
         assert batcher.client is client
 

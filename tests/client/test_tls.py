@@ -20,7 +20,7 @@ from sentinels import roundtrip
 from tests.support.servers import Cluster, Server, binary, free_port, valkey_binary
 
 from redis_saver import AsyncRedisSaver, RedisSaver
-from redis_saver._client import clients, twins
+from redis_saver._client import clients
 
 KINDS = ["one", "sentinel", "cluster"]
 
@@ -188,7 +188,7 @@ async def reach(url: str, *, asynchronous: bool) -> None:
             "a blocking RedisCluster of this redis-py cannot check host names: test_a_cluster_that_cannot_check"
         )
     client = clients.connect(url, asynchronous=asynchronous)
-    other = twins.twin(client)
+    other = clients.twin(client)
     for each in (client, other):
         saver: Any = (AsyncRedisSaver if asynchronous else RedisSaver)(each, prefix=f"s{random.getrandbits(64):x}")
         try:

@@ -42,7 +42,7 @@ from tests.support.wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import app, checkpoint_pages, thread_list, thread_pages
+from redis_saver._inspector import app, checkpoint_pages, thread_pages
 from redis_saver._inspector.source import Source
 
 
@@ -113,7 +113,7 @@ async def test_a_filter_that_makes_no_sense_is_named(looked_at: RedisSaver, aske
 
 
 async def test_a_search_ends_in_time_also_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_list, "SECONDS", 0)
+    monkeypatch.setattr(thread_pages, "SEARCH_SECONDS", 0)
     saver, calls = embedded(), list[Any]()
     await put(Uniform(saver), config("t"), {"n": 1})
 
@@ -480,7 +480,7 @@ async def test_hostile_names_and_values_are_shown_as_text_and_lead_back() -> Non
 
 @pytest.mark.parametrize("tiers", [False, True])
 async def test_damaged_threads_are_named_and_the_others_are_shown(tiers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread_list, "MAX_NAMED", 2)
+    monkeypatch.setattr(thread_pages, "MAX_NAMED", 2)
     raw = fakeredis.FakeRedis(version=(7,))
     saver: Any = TieredSaver(RedisSaver(raw), InMemorySaver()) if tiers else RedisSaver(raw)
     broken = ["a <b>", "b", "c\n"]

@@ -327,7 +327,7 @@ async def test_a_line_of_the_log_fails_none_of_the_callers_that_travel_together(
     target: Target, told: list[BaseException]
 ) -> None:
     saver, failed = target.uniform(), list[int]()
-    batcher = saver.saver._driver.connections.batcher()
+    batcher = saver.saver._driver.batcher()
     pipeline = batcher.client.pipeline
 
     def failing(*arguments: Any, **options: Any) -> Any:

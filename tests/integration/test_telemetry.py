@@ -33,8 +33,7 @@ from redis_saver import (
 )
 from redis_saver._client.clients import connect
 from redis_saver._engine.stats import measured
-from redis_saver._telemetry.export import described
-from redis_saver._telemetry.instruments import DIRECTION, DURATION, INSTRUMENTS, LAST_ERROR, RESULT, TIER
+from redis_saver._telemetry import DIRECTION, DURATION, INSTRUMENTS, LAST_ERROR, RESULT, described
 from redis_saver.telemetry import instrument
 
 
@@ -80,7 +79,9 @@ def tiered(**settings: Any) -> TieredSaver:
 def exported() -> dict[str, tuple[str, dict[str, str]]]:
     """Of each field: the instrument, and the attribute it has there."""
     return {
-        field: (one.name, {RESULT: result} if result else {}) for one in TIER for field, result in one.fields.items()
+        field: (one.name, {RESULT: result} if result else {})
+        for one in INSTRUMENTS["tier"]
+        for field, result in one.fields.items()
     }
 
 
@@ -109,7 +110,7 @@ def test_kinds_and_units(meters: Meters) -> None:
         assert one.unit in ("s", "By") or one.unit.startswith("{")
         kind = {None: "gauge", True: "counter", False: "amount"}[getattr(metric.data, "is_monotonic", None)]
         assert kind == one.kind
-    assert {one.name for one in TIER if one.kind == "gauge"} == {
+    assert {one.name for one in INSTRUMENTS["tier"] if one.kind == "gauge"} == {
         f"redis_saver.tier.backlog.{what}" for what in ("threads", "records", "age", "set_aside")
     }
 

@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver, TieredStore
 from redis_saver._client.clients import connect
-from redis_saver._telemetry.instruments import DURATION, INSTRUMENTS, LAST_ERROR
+from redis_saver._telemetry import DURATION, INSTRUMENTS, LAST_ERROR
 from redis_saver.errors import ThreadNotFound
 from redis_saver.telemetry import instrument
 
