@@ -11,9 +11,10 @@ import asyncio
 import atexit
 import copy
 import inspect
+import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -31,6 +32,7 @@ from redis_saver._tiered.requests import (
     ColdCall,
     HotFailed,
     Outcome,
+    Parallel,
     SingleFlight,
     Tiered,
     TieredRequest,
@@ -107,31 +109,29 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         """Take the arguments of `TieredDriver`."""
         super().__init__(*arguments, **options)
-        self._single_flight = _Flights()
+        self._flights = _Flights()
 
     def request(self, request: TieredRequest) -> Any:
         """Answer a request."""
-        if not isinstance(request, (ColdCall, Attempt, SingleFlight, Sleep)):
-            try:
-                return driver_of(self.hot).request(request)
-            except self._failures as error:
-                if self._bypasses:
-                    raise HotFailed from error
-                raise
         if isinstance(request, ColdCall):
             return self._ask_cold(request, self.cold)
         if isinstance(request, Attempt):
-            reply = None
+            asked, reply = request.request, None
             with capturing() as captured:
-                reply = (
-                    self._ask_cold(request.request, self._opaque_cold)
-                    if isinstance(request.request, ColdCall)
-                    else self.request(request.request)
-                )
+                reply = self._ask_cold(asked, self._opaque_cold) if isinstance(asked, ColdCall) else self.request(asked)
             return Outcome(reply, captured.error)
         if isinstance(request, SingleFlight):
             return self._once(request)
-        return time.sleep(request.seconds)
+        if isinstance(request, Parallel):
+            return self._run_all(request)
+        if isinstance(request, Sleep):
+            return time.sleep(request.seconds)
+        try:
+            return driver_of(self.hot).request(request)
+        except self._failures as error:
+            if self._bypasses:
+                raise HotFailed from error
+            raise
 
     def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if self._is_forked and postgres.is_renewable(cold):
@@ -142,19 +142,38 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         return list(answer) if request.method == "list" else answer
 
     def _once(self, request: SingleFlight) -> Any:
-        flight = self._single_flight
-        with flight.lock:
-            under_way = flight.under_way.get(request.key)
+        flights = self._flights
+        with flights.lock:
+            under_way = flights.under_way.get(request.key)
             if under_way is None:
-                mine = flight.under_way[request.key] = Future()
+                mine = flights.under_way[request.key] = Future()
         if under_way is not None:
             return under_way.result()
         try:
             return self.front.run(request.make())
         finally:
-            with flight.lock:
-                del flight.under_way[request.key]
+            with flights.lock:
+                del flights.under_way[request.key]
             mine.set_result(None)
+
+    def _run_all(self, request: Parallel) -> list[Any]:
+        """Run operations in OS threads of their own. What is not done in time goes on without the caller."""
+        results = list[Any]()
+
+        def work() -> None:
+            while (operation := request.take()) is not None:
+                results.append(self.front.run(operation))
+
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(request.workers)]
+        try:
+            for worker in workers:
+                worker.start()
+        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+            work()
+        for worker in workers:
+            if worker.ident is not None:
+                worker.join(None if math.isinf(request.until) else max(0.0, request.until - time.monotonic()))
+        return results
 
 
 class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
@@ -216,16 +235,17 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         if isinstance(request, ColdCall):
             return await self._ask_cold(request, self.cold)
         if isinstance(request, Attempt):
-            reply = None
+            asked, reply = request.request, None
             with capturing() as captured:
-                reply = await (
-                    self._ask_cold(request.request, self._opaque_cold)
-                    if isinstance(request.request, ColdCall)
-                    else self.arequest(request.request)
-                )
+                if isinstance(asked, ColdCall):
+                    reply = await self._ask_cold(asked, self._opaque_cold)
+                else:
+                    reply = await self.arequest(asked)
             return Outcome(reply, captured.error)
         if isinstance(request, SingleFlight):
             return await self._once(request)
+        if isinstance(request, Parallel):
+            return await self._run_all(request)
         if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
         return await self._ask_hot(request)
@@ -258,6 +278,27 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         finally:
             del self._under_way[key]
             mine.set_result(None)
+
+    async def _run_all(self, request: Parallel) -> list[Any]:
+        """Run operations in tasks of their own. What is not done in time is cancelled."""
+        results = list[Any]()
+
+        async def work() -> None:
+            while (operation := request.take()) is not None:
+                results.append(await self.front.arun(operation))
+
+        workers = [asyncio.ensure_future(work()) for _ in range(request.workers)]
+        await finish(workers, None if math.isinf(request.until) else max(0.0, request.until - time.monotonic()))
+        return results
+
+
+async def finish(tasks: Collection[asyncio.Task[None]], timeout: float | None) -> None:
+    """Wait for tasks, and cancel those that are not done in time."""
+    _, running = await asyncio.wait(tasks, timeout=timeout)
+    for task in running:
+        task.cancel()
+    if running:
+        await asyncio.wait(running)
 
 
 async def _setup(cold: Any) -> None:

@@ -167,15 +167,15 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> T
     return None
 
 
-def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None) -> Tiered[Any]:
+def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need: Need = "") -> Tiered[Any]:
     """Change a thread in cold, and give it up in hot. Returns what cold returned.
 
     Raises:
         NotImplementedError: Cold cannot do that, and has done nothing.
     """
-    intent = yield from begin_intent(tiers, thread, ALL, writer)
+    intent = yield from begin_intent(tiers, thread, ALL, writer, need=need)
     answer = (yield from change_cold(tiers, {thread: intent}, cold)) if cold else None
-    yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
+    yield from give_up(tiers, thread, intent)
     return answer
 
 
@@ -198,10 +198,10 @@ def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
         yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
 
 
-def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
+def give_up(tiers: Tiers, thread: str, intent: Intent) -> Tiered[None]:
     """End an intent: hot gives the thread up. If it is dirty, the next reader flushes it first."""
     tiers.hot.chunk_cache.forget(tiers.hot.keyspace.tier_keys(thread).data_key)
-    yield from end_intent(tiers, thread, intent, NOWHERE)
+    yield from end(tiers, thread, intent, end_intent(tiers, thread, intent, NOWHERE))
 
 
 def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
