@@ -238,9 +238,7 @@ class FlushQueue:
             self._scanned = now
             return True
 
-    def after_claim(
-        self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
-    ) -> None:
+    def after_claim(self, thread: str, acked: int, left: int, failed: Exception | None, is_refused: bool) -> None:
         """Note that a claim of a thread is over.
 
         After three claims in a row that failed because a server did not answer, the server counts as down, and the

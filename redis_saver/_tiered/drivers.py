@@ -14,7 +14,7 @@ import inspect
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
@@ -48,12 +48,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     """A driver over two tiers."""
 
     def __init__(
-        self,
-        hot: Hot,
-        cold: BaseCheckpointSaver[Any],
-        opaque_cold: BaseCheckpointSaver[Any],
-        *,
-        bypasses: bool,
+        self, hot: Hot, cold: BaseCheckpointSaver[Any], opaque_cold: BaseCheckpointSaver[Any], *, bypasses: bool
     ) -> None:
         """Drive both.
 
@@ -110,6 +105,10 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         """Take the arguments of `TieredDriver`."""
         super().__init__(*arguments, **options)
         self._flights = _Flights()
+
+    def run_beside(self, operation: Tiered[T]) -> T:
+        """Run an operation in an OS thread of the flusher."""
+        return self.front.run(operation)
 
     def request(self, request: TieredRequest) -> Any:
         """Answer a request."""
@@ -186,16 +185,23 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     def run(self, operation: Tiered[T]) -> T:
         """Run an operation to its result, for an OS thread that runs no event loop."""
-        return self.call(lambda: super(AsyncTieredDriver, self).arun(operation))
+        loop = self._loop_of_others()
+        return loops.call(super().arun(operation), loop)
+
+    def run_beside(self, operation: Tiered[T]) -> T:
+        """Run an operation for an OS thread of the flusher, with cold's own connections if its loop runs.
+
+        Raises:
+            LoopEnded: The loop does not run, or ended meanwhile.
+        """
+        bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
+        is_there = bound is not None and bound.is_running() and not self._is_forked
+        loop = bound if is_there else self._loop_of_others()
+        return loops.call(self.front.arun(operation), loop)
 
     async def arun(self, operation: Tiered[T]) -> T:
         """`run` for asyncio."""
         return await self.on_loop_of_cold(lambda: super(AsyncTieredDriver, self).arun(operation))
-
-    def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine where cold answers, for an OS thread that runs no event loop."""
-        loop = self._loop_of_others()
-        return loops.call(make(), loop)
 
     async def on_loop_of_cold(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on this loop if cold answers here; if not, on the loop where cold answers."""
@@ -223,7 +229,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     def request(self, request: TieredRequest) -> Any:
         """Answer a request."""
-        return self.call(lambda: self._answer(request))
+        loop = self._loop_of_others()
+        return loops.call(self._answer(request), loop)
 
     def arequest(self, request: TieredRequest) -> Awaitable[Any]:
         """`request` for asyncio."""
@@ -287,18 +294,15 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             while (operation := request.take()) is not None:
                 results.append(await self.front.arun(operation))
 
-        workers = [asyncio.ensure_future(work()) for _ in range(request.workers)]
-        await finish(workers, None if math.isinf(request.until) else max(0.0, request.until - time.monotonic()))
+        timeout = None if math.isinf(request.until) else max(0.0, request.until - time.monotonic())
+        _, running = await asyncio.wait(
+            [asyncio.ensure_future(work()) for _ in range(request.workers)], timeout=timeout
+        )
+        for task in running:
+            task.cancel()
+        if running:
+            await asyncio.wait(running)
         return results
-
-
-async def finish(tasks: Collection[asyncio.Task[None]], timeout: float | None) -> None:
-    """Wait for tasks, and cancel those that are not done in time."""
-    _, running = await asyncio.wait(tasks, timeout=timeout)
-    for task in running:
-        task.cancel()
-    if running:
-        await asyncio.wait(running)
 
 
 async def _setup(cold: Any) -> None:

@@ -1,16 +1,16 @@
-"""The workers of the flusher: OS threads of the process, or tasks of its event loop.
+"""The workers of the flusher: OS threads of the process.
 
 Each worker takes a thread (a conversation) that is due, flushes some of it, and takes the next. So a thread that takes
 long does not hold up the others. Every few seconds one worker also scans for what other processes left. No caller is
-waiting, so errors go to `Stats.last_error`, and the worker tries again.
+waiting, so errors go to `Stats.last_error`, and the worker tries again. If cold is bound to an event loop, the workers
+send it their calls there.
 
-A worker survives any error. If it ends all the same (a cold saver raised SystemExit, a task was cancelled), another one
-takes its place: an OS thread at once, a task with the next call on the saver. `Stats.worker_errors` counts both.
+A worker survives any error. If it ends all the same (a cold saver raised SystemExit), another one takes its place.
+`Stats.worker_errors` counts both.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import math
 import threading
@@ -19,14 +19,13 @@ import weakref
 from collections.abc import Callable
 from types import TracebackType
 
-from redis_saver._client import loops
 from redis_saver._common import forks
 from redis_saver._common.logs import ignoring, log_text
 from redis_saver._engine.requests import Call, Command, Sleep
 from redis_saver._tiered import backlog, scripts
 from redis_saver._tiered.backlog import FlushQueue, Scanned
 from redis_saver._tiered.context import Tiers
-from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, finish
+from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver
 from redis_saver._tiered.flushing import flush
 from redis_saver._tiered.requests import Attempt, Parallel, Tiered, capturing
 from redis_saver._tiered.stats import Counts
@@ -50,7 +49,7 @@ class _surviving(ignoring):  # noqa: N801 - used like a function
         self._counts = counts
 
     def __exit__(self, _: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
-        if error is not None and not isinstance(error, (asyncio.CancelledError, GeneratorExit)):
+        if error is not None:
             self._counts.worker_errors += 1
             self._counts.last_error = type(error).__name__
         return super().__exit__(None, error, traceback)
@@ -152,9 +151,9 @@ def _scan(tiers: Tiers, left: Callable[[], float]) -> Tiered[Scanned]:
 
 
 class Flusher:
-    """A flusher whose workers are OS threads of the process."""
+    """The flusher of a saver in this process."""
 
-    def __init__(self, saver: object, tiers: Tiers, driver: SyncTieredDriver, workers: int) -> None:
+    def __init__(self, saver: object, tiers: Tiers, driver: SyncTieredDriver | AsyncTieredDriver, workers: int) -> None:
         """Begin with `start`. Ends by itself when the saver is no longer used."""
         self._saver, self._tiers, self._driver = weakref.ref(saver), tiers, driver
         self.workers: int = workers
@@ -175,7 +174,7 @@ class Flusher:
         if len(self._threads) == self.workers or self._stopped.is_set():
             return
         with self._lock:
-            while self._saver() is not None and len(self._threads) < self.workers:
+            while self._is_used and len(self._threads) < self.workers:
                 arguments = (self._threads, self._stopped)
                 thread = threading.Thread(target=self._work, args=arguments, name="redis_saver flusher", daemon=True)
                 thread.start()
@@ -195,92 +194,20 @@ class Flusher:
         for thread in list(self._threads):
             thread.join(max(0.0, deadline - time.monotonic()))
 
+    @property
+    def _is_used(self) -> bool:
+        """True if somebody may still write by the saver: it exists, and the process does not end."""
+        return self._saver() is not None and threading.main_thread().is_alive()
+
     def _work(self, threads: list[threading.Thread], stopped: threading.Event) -> None:
         try:
-            while not stopped.is_set() and self._saver() is not None and (queue := self._tiers.flush_queue):
+            while not stopped.is_set() and self._is_used and (queue := self._tiers.flush_queue):
                 is_idle = True
-                with _surviving(self._tiers.counts):
-                    is_idle = not self._driver.front.run(_step(self._tiers, queue))
+                with _surviving(self._tiers.counts), contextlib.suppress(LoopEnded):  # cold may have another loop next
+                    is_idle = not self._driver.run_beside(_step(self._tiers, queue))
                 if is_idle:
                     stopped.wait(queue.flush_interval / _STEPS)
         finally:
             with self._lock:
                 threads.remove(threading.current_thread())
             self.start()  # does nothing if it was stopped, or the saver is no longer used
-
-
-class AsyncFlusher:
-    """A flusher whose workers are tasks of an event loop."""
-
-    def __init__(self, saver: object, tiers: Tiers, driver: AsyncTieredDriver, workers: int) -> None:
-        """Begin with `run`. Ends by itself when the saver is no longer used, and with its loop."""
-        self._saver, self._tiers, self._driver = weakref.ref(saver), tiers, driver
-        self.workers: int = workers
-        self._stopped = False
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """Start with the next call on the saver, unless it was stopped."""
-        self._lock = threading.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
-        self._stopping: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    @property
-    def is_at_work(self) -> bool:
-        """True if there is nothing to start: all workers are at work on a loop that runs, or it was stopped."""
-        return self._stopped or (self._is_running and not any(task.done() for task in self._tasks))
-
-    @property
-    def _is_running(self) -> bool:
-        return self._loop is not None and self._loop.is_running()
-
-    async def run(self) -> None:
-        """Start on the running loop, unless it works on one that runs, or was stopped.
-
-        If cold answers on every loop, start on the background loop, because other loops may end soon.
-        """
-        if not self.is_at_work:
-            await (loops.acall(self._start()) if getattr(self._driver.cold, "loop", None) is None else self._start())
-
-    async def _start(self) -> None:
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if self.is_at_work or self._saver() is None:
-                return
-            if self._loop is not loop or self._stopping is None:
-                self._loop, self._stopping, self._tasks = loop, asyncio.Event(), []
-            living = [task for task in self._tasks if not task.done()]
-            self._tiers.counts.worker_errors += len(self._tasks) - len(living)
-            self._tasks = living + [
-                loop.create_task(self._work(self._stopping), name="redis_saver flusher")
-                for _ in range(self.workers - len(living))
-            ]
-
-    def again(self) -> None:
-        """Let it start after it was stopped, too."""
-        with self._lock:
-            if self._stopped:
-                self._stopped, self._loop = False, None
-
-    async def stop(self, timeout: float) -> None:
-        """Stop. Wait at most `timeout` seconds for calls under way."""
-        self._stopped = True
-        if self._is_running:
-            with contextlib.suppress(LoopEnded):  # and the flusher has ended with it
-                await loops.acall(self._stop(timeout), self._loop)
-
-    async def _stop(self, timeout: float) -> None:
-        if self._stopping is not None and self._tasks:
-            self._stopping.set()
-            await finish(self._tasks, timeout + TO_END)
-
-    async def _work(self, stopping: asyncio.Event) -> None:
-        while not stopping.is_set() and self._saver() is not None and (queue := self._tiers.flush_queue):
-            is_idle = True
-            with _surviving(self._tiers.counts):
-                is_idle = not await self._driver.front.arun(_step(self._tiers, queue))
-            if is_idle:
-                with contextlib.suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(stopping.wait(), queue.flush_interval / _STEPS)

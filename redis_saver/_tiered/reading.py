@@ -20,7 +20,6 @@ from redis_saver._common import names
 from redis_saver._common.config import Address
 from redis_saver._engine.replies import FillLeaseReply, FillReply
 from redis_saver._engine.requests import Argument, Batch, Call
-from redis_saver._engine.scripts import Script
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._tiered import context, scripts
@@ -45,15 +44,13 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
     while True:
         damage: ThreadDamaged | None = None
         try:
-            saved = yield from reading.read(tiers.hot, address, keys, hear)
-            if saved is not None and (is_believed or (yield from _is_newest(tiers, address, saved))):
+            saved, is_answer = None, True
+            with suppress(reading.Nowhere):  # hot knows that there is none
+                saved = yield from reading.read(tiers.hot, address, keys, hear)
+                is_answer = saved is not None
+            if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
                 tiers.counts.hits += 1
                 return saved
-            tiers.counts.misses += 1
-        except reading.Nowhere:
-            if is_believed or (yield from _is_newest(tiers, address, None)):
-                tiers.counts.hits += 1
-                return None
             tiers.counts.misses += 1
         except reading.HasIntents:
             tiers.counts.intents += 1
@@ -129,15 +126,13 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
 def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
     """Fill hot with what cold answered. If the namespace is empty in cold, note that in hot, or in this process."""
     thread, ns, checkpoint_id = address
+    arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
         if saved:
             arguments = fill_arguments(tiers.hot, saved, fill.token, newest=not checkpoint_id)
-            script: Script = scripts.FILL
-        else:
-            arguments, script = [fill.token, names.component(ns)], scripts.FILL_NOTHING
     except HOT_CANNOT_HAVE:  # so cold alone has it
         return
-    reply = yield from _tried(_fill(tiers, thread, script, arguments))
+    reply = yield from _tried(_fill(tiers, thread, arguments))
     if reply == FillReply.FILLED:
         tiers.counts.rehydrations += saved is not None
         if not checkpoint_id:
@@ -147,9 +142,9 @@ def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple 
         tiers.fills.learn(thread, ns, fill._replace(field=newest_of(ns) if others else WHOLE))
 
 
-def _fill(tiers: Tiers, thread: str, script: Script, arguments: Sequence[Argument]) -> Call:
+def _fill(tiers: Tiers, thread: str, arguments: Sequence[Argument]) -> Call:
     keys = tiers.hot.keyspace.tier_keys(thread)
-    return Call(script, (keys.index_key, keys.data_key, keys.lease), arguments)
+    return Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments)
 
 
 def _tried(fill: Call | Batch) -> Tiered[Any]:
@@ -261,5 +256,5 @@ def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels
             remaining.difference_update(saved.checkpoint["channel_values"])
             wanted = (configs.checkpoint_id(saved.parent_config) if saved.parent_config else None) or ""
     fills[-1] = fill_arguments(tiers.hot, saved, token, newest=False)
-    fill = Batch([_fill(tiers, thread, scripts.FILL, arguments) for arguments in fills])
+    fill = Batch([_fill(tiers, thread, arguments) for arguments in fills])
     tiers.counts.rehydrations += ((yield from _tried(fill)) or []).count(1)

@@ -7,7 +7,6 @@ import copy
 import threading
 import time
 import warnings
-from abc import abstractmethod
 from collections.abc import AsyncIterator, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
@@ -43,7 +42,7 @@ from redis_saver._tiered import listing, reading, thread_info, threads, writing
 from redis_saver._tiered.backlog import ColdHistory, FlushQueue, what_is_left
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.flushers import AsyncFlusher, Flusher, drain
+from redis_saver._tiered.flushers import Flusher, drain
 from redis_saver._tiered.flushing import opaque_pair
 from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, capturing, setup, with_own_errors
 from redis_saver._tiered.stats import Stats
@@ -69,7 +68,6 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
     _hot_class: ClassVar[type[Any]]
     _driver_class: ClassVar[type[Any]]
-    _flusher_class: ClassVar[type[Any]]
 
     @keywords.checked
     def __init__(
@@ -146,15 +144,15 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self.cold: BaseCheckpointSaver[Any] = cold
         """The saver behind it."""
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
-        self._driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
+        self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
         self._tiers: Tiers = Tiers(hot, opaque_hot, cold, verify)
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
             self._tiers.flush_queue = FlushQueue(
                 self._tiers.backlog, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
             )
-        self._flusher = self._flusher_class(self, self._tiers, self._driver, flush_workers)
-        if self._flushes and isinstance(self._flusher, Flusher):  # tasks begin with the first call, on its loop
+        self._flusher = Flusher(self, self._tiers, driver, flush_workers)
+        if self._flushes and self._hot_class is RedisSaver:  # else the first call shows which loop the client is for
             self._flusher.start()
 
     @property
@@ -238,22 +236,38 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             self._begin()
             return self._driver.run(self._counted(operation, name))
 
+    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
+        queue = self._tiers.flush_queue
+        if queue and name in ("put", "put_writes"):  # a wait here holds up no worker thread, and no close()
+            self._lifetime.check_open()
+            self._begin()
+            await self._driver.arun_sleeping(queue.wait_for_capacity(is_writing=False))
+        with self._lifetime:
+            self._begin()
+            return await self._driver.arun(self._counted(operation, name))
+
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
         self._lifetime.check_open()
         self._begin()
         return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
-    @abstractmethod
+    def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
+        self._lifetime.check_open()
+        self._begin()
+        return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
+
     def _begin(self) -> None:
         """Check that hot is open, and start the flusher if it is not at work."""
+        self._driver.check_open()
+        if self._flushes:
+            self._flusher.start()
 
     def _drain(self, timeout: float | None) -> Tiered[int]:
         return drain(self._tiers, self._flusher.workers, timeout)
 
     def _flush_last(self, deadline: float) -> Tiered[int]:
         """Flush until no call is under way, which may write more, or the time is up. Log and return what is left."""
-        left = 0
-        while self._flushes:
+        while True:
             is_busy = self._lifetime.calls > 0
             left = yield from self._drain(max(0.0, deadline - time.monotonic()))
             if not is_busy or time.monotonic() >= deadline:
@@ -289,6 +303,18 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         """
         await self.hot.asetup()
         await self._arun(setup(self.cold))
+
+    async def aflush(self, timeout: float | None = None) -> int:
+        """Flush: bring to cold all that only hot has, of all processes.
+
+        Args:
+            timeout: Seconds. None: no limit, even while cold is down.
+
+        Returns:
+            The number of records that are left: 0, unless the time was up.
+        """
+        with self._lifetime:
+            return await self._driver.arun(self._drain(timeout))
 
     def stats(self) -> Stats:
         """Return a copy of the numbers so far, of this process."""
@@ -408,9 +434,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
     with the same settings. Flushers start in the child with its first call on the saver.
     """
 
-    _hot_class, _driver_class, _flusher_class = RedisSaver, SyncTieredDriver, Flusher
+    _hot_class, _driver_class = RedisSaver, SyncTieredDriver
     _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
-    _flusher: Flusher
 
     def setup(self) -> None:
         """Set up both, as `asetup`."""
@@ -418,20 +443,9 @@ class TieredSaver(TwoTiers[RedisSaver]):
         self._run(setup(self.cold))
 
     def flush(self, timeout: float | None = None) -> int:
-        """Flush: bring to cold all that only hot has, of all processes.
-
-        Args:
-            timeout: Seconds. None: no limit, even while cold is down.
-
-        Returns:
-            The number of records that are left: 0, unless the time was up.
-        """
+        """Flush, as `aflush`."""
         with self._lifetime:
             return self._driver.run(self._drain(timeout))
-
-    async def aflush(self, timeout: float | None = None) -> int:
-        """`flush` for asyncio."""
-        return await asyncio.to_thread(self.flush, timeout)
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Close the saver in this process: stop its flusher, then flush what it can. Hot and cold stay open.
@@ -450,7 +464,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
         deadline = time.monotonic() + timeout
         self._lifetime.close()
         self._flusher.stop(timeout)
-        return self._driver.run(self._flush_last(deadline))
+        return self._driver.run(self._flush_last(deadline)) if self._flushes else 0
 
     def __enter__(self) -> Self:
         """Return the saver itself. After `close` it is open again."""
@@ -466,27 +480,6 @@ class TieredSaver(TwoTiers[RedisSaver]):
             left = self.close() if is_last else self._driver.run(self._drain(CLOSE_TIMEOUT))
         self._leave(left, captured.error, error)
 
-    def _begin(self) -> None:
-        """Check that hot is open, and start the flusher if it is not at work."""
-        self._driver.check_open()
-        if self._flushes:
-            self._flusher.start()
-
-    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
-        queue = self._tiers.flush_queue
-        if queue and name in ("put", "put_writes"):  # a wait here holds up no worker thread, and no close()
-            self._lifetime.check_open()
-            self._begin()
-            await self._driver.arun_sleeping(queue.wait_for_capacity(is_writing=False))
-        with self._lifetime:
-            self._begin()
-            return await self._driver.arun(self._counted(operation, name))
-
-    def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
-        self._lifetime.check_open()
-        self._begin()
-        return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
-
 
 class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """An `AsyncRedisSaver` in front of any saver with `a...` methods.
@@ -496,36 +489,29 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     and children run on a background loop, with connections of their own to Postgres. Another cold saver that is bound
     to a loop answers them on its loop. If that loop does not run, they raise `LoopEnded`.
 
-    With write-behind, flushers are tasks of the loop on which `cold` answers. `await aclose()` at the end, or use it in
-    an `async with`. Flushers start in a forked child with its first call on the saver.
+    With write-behind, `await aclose()` at the end, or use it in an `async with`. Flushers start with the first call on
+    the saver, also in a forked child, and send their calls to the loop on which `cold` answers.
     """
 
-    _hot_class, _driver_class, _flusher_class = AsyncRedisSaver, AsyncTieredDriver, AsyncFlusher
+    _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
     _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
-    _flusher: AsyncFlusher
 
     async def setup(self) -> None:
         """The same as `asetup`, so await it."""
         await self.asetup()
 
-    async def aflush(self, timeout: float | None = None) -> int:
-        """Bring to cold all that only hot has, of all processes, as `TieredSaver.flush`."""
-        with self._lifetime:
-            return await self._driver.arun(self._drain(timeout))
-
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
         """Close the saver in this process, as `TieredSaver.close`. An `async with` opens it again."""
         deadline = time.monotonic() + timeout
         self._lifetime.close()
-        await self._flusher.stop(timeout)
-        return await self._driver.arun(self._flush_last(deadline))
+        await asyncio.to_thread(self._flusher.stop, timeout)
+        return await self._driver.arun(self._flush_last(deadline)) if self._flushes else 0
 
     async def __aenter__(self) -> Self:
         """Return the saver itself. Its flusher is at work from now on, also after `aclose`."""
         self._lifetime.enter_block()
         if self._flushes:
             self._flusher.again()
-            await self._driver.on_loop_of_cold(self._flusher.run)
         return self
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
@@ -534,26 +520,3 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
         with capturing() as captured:
             left = await (self.aclose() if is_last else self._driver.arun(self._drain(CLOSE_TIMEOUT)))
         self._leave(left, captured.error, error)
-
-    def _begin(self) -> None:
-        """Check that hot is open, and start the flusher if it is not at work."""
-        self._driver.check_open()
-        if self._flushes and not self._flusher.is_at_work:
-            self._driver.call(self._flusher.run)
-
-    async def _abegin(self) -> None:
-        """`_begin` for asyncio."""
-        self._driver.check_open()
-        if self._flushes and not self._flusher.is_at_work:
-            await self._driver.on_loop_of_cold(self._flusher.run)
-
-    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
-        with self._lifetime:
-            await self._abegin()
-            return await self._driver.arun(self._counted(operation, name))
-
-    async def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
-        self._lifetime.check_open()
-        await self._abegin()
-        async for item in self._driver.astream(self._counting.stream(with_own_errors(operation), name)):
-            yield item

@@ -320,7 +320,7 @@ def _compare_checkpoint(tiers: Tiers, thread: str, key: CheckpointKey, now: Stat
     if there is None:
         if not now.has_gaps:
             findings.add("error", described, "cold does not have it", _LACKS)
-    elif here and (what := _difference(here, there)):
+    elif here and (what := comparing.difference(comparing.record(here, {}), comparing.record(there, {}), _as_stored)):
         again, _ = yield from _read(tiers, thread, key)
         if again == stored:
             findings.add("error", described, f"cold has it with something else: {what}", _OUTSIDE)
@@ -333,10 +333,6 @@ def _read(tiers: Tiers, thread: str, key: CheckpointKey) -> Tiered[tuple[Any, Ch
     flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), wanted)
     here = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_chunks(tiers.hot, flat, thread))
     return stored, here or None
-
-
-def _difference(here: CheckpointTuple, there: CheckpointTuple) -> str:
-    return comparing.difference(comparing.record(here, {}), comparing.record(there, {}), _as_stored)
 
 
 def _as_stored(metadata: Mapping[str, Any]) -> str:

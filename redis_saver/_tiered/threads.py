@@ -1,4 +1,4 @@
-"""Changes of whole threads, and ownership of a thread: cold is changed, and hot gives the thread up. Hot knows owners."""
+"""Changes of whole threads, and ownership: cold is changed, and hot gives the thread up. Hot knows the owners."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ CODES = {
     "tiered/repair": replies.RepairReply,
     "tiered/roll_back": replies.RollBackReply,
     "tiered/fill_lease": replies.FillLeaseReply,
-    "tiered/fill_nothing": replies.FillReply,
+    "tiered/fill": replies.FillReply,
     "tiered/claim": replies.ClaimReply,
     "tiered/ack": replies.AckReply,
 }
