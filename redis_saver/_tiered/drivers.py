@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import copy
 import inspect
 import math
@@ -44,6 +45,31 @@ C = TypeVar("C")
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
 
+class _Flights:
+    """Single flights of this process: work that others wait for."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, forget them: the OS threads and loops at work are the parent's."""
+        self._lock, self._under_way = threading.Lock(), dict[tuple[Any, ...], Future[None]]()
+
+    def join(self, key: tuple[Any, ...]) -> Future[None] | None:
+        """Return what to wait for if somebody is at work; if not, the caller is now, until it calls `end`."""
+        with self._lock:
+            if (under_way := self._under_way.get(key)) is None:
+                self._under_way[key] = Future()
+            return under_way
+
+    def end(self, key: tuple[Any, ...]) -> None:
+        """Let the others go on."""
+        with self._lock:
+            flight = self._under_way.pop(key)
+        flight.set_result(None)
+
+
 class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     """A driver over two tiers."""
 
@@ -62,6 +88,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self.cold: BaseCheckpointSaver[Any] = cold
         self._opaque_cold, self._bypasses = opaque_cold, bypasses
         self._failures = driver_of(hot).failures
+        self._flights = _Flights()
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
@@ -79,6 +106,26 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         """
         driver_of(self.hot).check_open()
 
+    def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
+        """Run operations in OS threads of their own. What is not done in time goes on without the caller."""
+        results = list[Any]()
+
+        def work() -> None:
+            with contextlib.suppress(LoopEnded):
+                while (operation := request.take()) is not None:
+                    results.append(run(operation))
+
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(request.workers)]
+        try:
+            for worker in workers:
+                worker.start()
+        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+            work()
+        for worker in workers:
+            if worker.ident is not None:
+                worker.join(None if math.isinf(request.until) else max(0.0, request.until - time.monotonic()))
+        return results
+
     @property
     def _is_forked(self) -> bool:
         """True if this process was forked from the one that made the driver."""
@@ -86,25 +133,8 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         return self._generation != forks.generation
 
 
-class _Flights:
-    """Single flights of this process: work of OS threads that others wait for."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, forget them: the OS threads at work are the parent's."""
-        self.lock, self.under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
-
-
 class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     """A driver over two blocking savers. For asyncio each operation runs in a worker thread."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take the arguments of `TieredDriver`."""
-        super().__init__(*arguments, **options)
-        self._flights = _Flights()
 
     def run_beside(self, operation: Tiered[T]) -> T:
         """Run an operation in an OS thread of the flusher."""
@@ -122,7 +152,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         if isinstance(request, SingleFlight):
             return self._once(request)
         if isinstance(request, Parallel):
-            return self._run_all(request)
+            return self._run_all(request, self.front.run)
         if isinstance(request, Sleep):
             return time.sleep(request.seconds)
         try:
@@ -141,47 +171,16 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         return list(answer) if request.method == "list" else answer
 
     def _once(self, request: SingleFlight) -> Any:
-        flights = self._flights
-        with flights.lock:
-            under_way = flights.under_way.get(request.key)
-            if under_way is None:
-                mine = flights.under_way[request.key] = Future()
-        if under_way is not None:
+        if (under_way := self._flights.join(request.key)) is not None:
             return under_way.result()
         try:
             return self.front.run(request.make())
         finally:
-            with flights.lock:
-                del flights.under_way[request.key]
-            mine.set_result(None)
-
-    def _run_all(self, request: Parallel) -> list[Any]:
-        """Run operations in OS threads of their own. What is not done in time goes on without the caller."""
-        results = list[Any]()
-
-        def work() -> None:
-            while (operation := request.take()) is not None:
-                results.append(self.front.run(operation))
-
-        workers = [threading.Thread(target=work, daemon=True) for _ in range(request.workers)]
-        try:
-            for worker in workers:
-                worker.start()
-        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
-            work()
-        for worker in workers:
-            if worker.ident is not None:
-                worker.join(None if math.isinf(request.until) else max(0.0, request.until - time.monotonic()))
-        return results
+            self._flights.end(request.key)
 
 
 class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
     """A driver over two savers for asyncio, which runs operations on the loop where cold answers."""
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take the arguments of `TieredDriver`."""
-        super().__init__(*arguments, **options)
-        self._under_way = dict[tuple[Any, ...], asyncio.Future[None]]()
 
     def run(self, operation: Tiered[T]) -> T:
         """Run an operation to its result, for an OS thread that runs no event loop."""
@@ -252,7 +251,10 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         if isinstance(request, SingleFlight):
             return await self._once(request)
         if isinstance(request, Parallel):
-            return await self._run_all(request)
+            here = asyncio.get_running_loop()
+            return await asyncio.to_thread(
+                self._run_all, request, lambda operation: loops.call(self.front.arun(operation), here)
+            )
         if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
         return await self._ask_hot(request)
@@ -277,32 +279,12 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)
-        if (under_way := self._under_way.get(key)) is not None:
-            return await asyncio.shield(under_way)
-        mine = self._under_way[key] = asyncio.get_running_loop().create_future()
+        if (under_way := self._flights.join(key)) is not None:
+            return await asyncio.shield(asyncio.wrap_future(under_way))
         try:
             return await self.front.arun(request.make())
         finally:
-            del self._under_way[key]
-            mine.set_result(None)
-
-    async def _run_all(self, request: Parallel) -> list[Any]:
-        """Run operations in tasks of their own. What is not done in time is cancelled."""
-        results = list[Any]()
-
-        async def work() -> None:
-            while (operation := request.take()) is not None:
-                results.append(await self.front.arun(operation))
-
-        timeout = None if math.isinf(request.until) else max(0.0, request.until - time.monotonic())
-        _, running = await asyncio.wait(
-            [asyncio.ensure_future(work()) for _ in range(request.workers)], timeout=timeout
-        )
-        for task in running:
-            task.cancel()
-        if running:
-            await asyncio.wait(running)
-        return results
+            self._flights.end(key)
 
 
 async def _setup(cold: Any) -> None:

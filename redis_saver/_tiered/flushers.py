@@ -117,7 +117,7 @@ def drain(tiers: Tiers, workers: int, timeout: float | None) -> Tiered[int]:
         waiting = iter(scanned.threads)
 
         def take() -> Tiered[int] | None:
-            thread = next(waiting, None) if left() else None  # noqa: B023 - all who call it end before the next scan
+            thread = next(waiting, None) if left() else None  # noqa: B023 - a late worker finds that the time is up
             return None if thread is None else flush_some(tiers, thread, at_once=True, seconds=left())
 
         try:

@@ -476,22 +476,19 @@ class Plan(NamedTuple):
 
 def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[BacklogRecord]) -> Tiered[Plan]:
     """Choose the gathered records to coalesce."""
-    of_ns: dict[str, set[str]] = defaultdict(set)
+    ids, plan = defaultdict[str, set[str]](set), Plan({}, set())
     for record in records:
         if record.kind == b"c":
             ns, checkpoint_id = record.address
-            of_ns[ns].add(checkpoint_id)
-    whole = set()
-    for ns, ids in of_ns.items():
-        if (yield from _needs_ancestors(tiers, thread, ns, max(ids))):
-            whole.add(ns)
-    newest = dict[bytes, bytes]()
+            ids[ns].add(checkpoint_id)
+    for ns, of_ns in ids.items():
+        if (yield from _needs_ancestors(tiers, thread, ns, max(of_ns))):
+            plan.whole.add(ns)
     for record in records:
         ns, checkpoint_id = record.address
-        ids = of_ns[ns] if ns in of_ns and ns not in whole else set()
-        if checkpoint_id in ids and checkpoint_id != max(ids):
-            newest[record.member] = names.checkpoint(ns, max(ids))
-    return Plan(newest, whole)
+        if ns not in plan.whole and checkpoint_id in ids[ns] and checkpoint_id != max(ids[ns]):
+            plan.newest[record.member] = names.checkpoint(ns, max(ids[ns]))
+    return plan
 
 
 def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:

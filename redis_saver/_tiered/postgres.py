@@ -6,7 +6,7 @@ and a cursor of a `PostgresSaver` or of an `AsyncPostgresSaver` runs it, in one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -21,8 +21,6 @@ from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Pump
 
 Statements: TypeAlias = Generator[tuple[str, Sequence[Any]], list[dict[str, Any]], T]
-
-_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 _DELETE_RUNS = (
     "DELETE FROM checkpoint_writes AS w USING checkpoints AS c WHERE w.thread_id = c.thread_id "
@@ -159,21 +157,18 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
 
     Hot may have names that Postgres refuses even in a query: with a NUL, or half of a pair of surrogates.
     """
+    names = ("thread_id", "checkpoint_id", "ts", "checkpoints", "bytes", "pending")
     rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if _is_text(name)])
-    return [
-        ThreadInfo(
-            thread_id=row["thread_id"],
-            checkpoint_id=row["checkpoint_id"],
-            updated_at=times.moment(row["ts"] or ""),
-            checkpoints=row["checkpoints"],
-            bytes=int(row["bytes"]),
-            ttl=None,
-            pinned=False,
-            interrupted=INTERRUPT in row["pending"],
-            failed=ERROR in row["pending"],
-        )
-        for row in rows
-    ]
+    return [info_of(*(row[name] for name in names)) for row in rows]
+
+
+def info_of(
+    thread: str, checkpoint_id: str, ts: str | None, checkpoints: int, size: int, pending: Collection[str]
+) -> ThreadInfo:
+    """Describe a thread as cold has it, with the channels of the pending writes of its newest root checkpoint."""
+    interrupted, failed = INTERRUPT in pending, ERROR in pending
+    updated_at = times.moment(ts or "")
+    return ThreadInfo(thread, checkpoint_id, updated_at, checkpoints, int(size), None, False, interrupted, failed)
 
 
 def _is_text(name: str) -> bool:
@@ -199,7 +194,7 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
     Raises:
         NotImplementedError: The thread uses a `DeltaChannel`, as from `PostgresSaver.prune`. Nothing was removed.
     """
-    yield _SNAPSHOT, ()
+    yield "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", ()
     rows = yield _OUTLINE, (TASKS, thread_id)
     if (yield from threads_with_delta_channels([thread_id])):
         raise uses_delta_channel(thread_id)

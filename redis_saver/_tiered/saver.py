@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from typing_extensions import Self
 
+from redis_saver._checkpoint import threads as hot_threads
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface
 from redis_saver._checkpoint.ownership import Record, Terms
@@ -211,7 +212,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return thread_info.get_thread(self._tiers, thread_id)
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
-        return threads.get_ttl(self._tiers, thread_id)
+        return hot_threads.get_ttl(self._tiers.hot, thread_id)
 
     def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Tiered[None]:
         return threads.expire(self._tiers, thread_id, verb, ttl)
@@ -272,7 +273,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             left = yield from self._drain(max(0.0, deadline - time.monotonic()))
             if not is_busy or time.monotonic() >= deadline:
                 break
-            yield from self._lifetime.until_idle(_BETWEEN_FLUSHES)
+            yield Sleep(_BETWEEN_FLUSHES)
         if left:
             _LOG.warning("%s", what_is_left(self.stats()))
         return left
@@ -406,12 +407,6 @@ class Lifetime:
         """End a call."""
         with self._lock:
             self.calls = max(0, self.calls - 1)  # it may have begun before the fork
-
-    def until_idle(self, seconds: float) -> Tiered[None]:
-        """Wait while calls are under way, for at most this many seconds."""
-        deadline = time.monotonic() + seconds
-        while self.calls and time.monotonic() < deadline:
-            yield Sleep(0.01)
 
     def enter_block(self) -> None:
         """Begin a block, also after the saver was closed."""

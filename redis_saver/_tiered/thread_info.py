@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
 from redis_saver._checkpoint import checking, comparing, listing, scripts, threads
 from redis_saver._checkpoint.checking import CheckReport, State
@@ -20,11 +19,12 @@ from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
-from redis_saver._common import config, names, times
+from redis_saver._common import config, names
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Page, Stream
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._tiered.context import Tiers, newest_of
+from redis_saver._tiered.postgres import info_of
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
 from redis_saver.errors import KeyConflict, LimitExceeded, RedisSaverError, ThreadDamaged, UnsupportedFormat
 
@@ -251,17 +251,7 @@ def _described(checkpoints: Iterable[CheckpointTuple]) -> dict[str, ThreadInfo]:
         newest = of_thread[-1].checkpoint
         roots = [saved for saved in of_thread if not config.namespace(saved.config)]
         pending = {channel for saved in roots[-1:] for _, channel, _ in saved.pending_writes or ()}
-        infos[thread] = ThreadInfo(
-            thread_id=thread,
-            checkpoint_id=newest["id"],
-            updated_at=times.moment(newest.get("ts") or ""),
-            checkpoints=len(of_thread),
-            bytes=0,
-            ttl=None,
-            pinned=False,
-            interrupted=INTERRUPT in pending,
-            failed=ERROR in pending,
-        )
+        infos[thread] = info_of(thread, newest["id"], newest.get("ts"), len(of_thread), 0, pending)
     return infos
 
 

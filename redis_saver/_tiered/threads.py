@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -136,11 +135,6 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
     yield ColdCall("prune", ([],), latest)  # if cold cannot prune, this raises before anything is done
     for thread in thread_ids:
         yield from change(tiers, thread, writer_of(tiers.hot, thread), ColdCall("prune", ([thread],), latest))
-
-
-def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:
-    """Return the time that a thread has left in hot; None if it does not expire there, or hot lacks it."""
-    return hot_threads.get_ttl(tiers.hot, thread)
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
