@@ -492,7 +492,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
 
     async def setup(self) -> None:
-        """The same as `asetup`, so await it."""
+        """Call `asetup`. Await it."""
         await self.asetup()
 
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:

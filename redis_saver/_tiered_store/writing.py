@@ -36,7 +36,7 @@ class Begun(NamedTuple):
     left: bytes = b""
     """Number of copies that are left, if hot had all before; else empty."""
     copies: Sequence[Copy] = ()
-    """What hot gets at the end."""
+    """Copies that hot gets at the end."""
 
     @property
     def with_notes(self) -> Partition:
