@@ -18,7 +18,7 @@ from redis_saver._common.display import kind_of
 from redis_saver._engine.stats import Measured, measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
 from redis_saver._telemetry import Durations, SlowCalls, Spans, described, exported, replace
-from redis_saver._tiered.savers import AsyncTieredSaver, TieredSaver
+from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
 __all__ = ["instrument", "log_slow_calls"]

@@ -1,5 +1,5 @@
 -- Brings back a checkpoint with its pending writes, if the fill lease still holds: nothing has happened to the thread
--- since, except other fills by it.
+-- since, except other fills by it. Or notes that cold has none in a namespace, so the first writes there lack nothing.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -9,11 +9,15 @@
 -- ARGV[3] newest     the namespace, escaped, if this is its newest checkpoint, else ''
 -- ARGV[4] last       '1' if the fill lease ends with this; '0' if the reader has more to bring back
 -- ARGV[5] n          number of records of pending writes that follow
--- ARGV[6..]          for each: its member of the index, the record, the number of its writes. Then what put.lua takes
+-- ARGV[6..]          for each: its member of the index, the record, the number of its writes. Then what put.lua takes.
+--                    Nothing if cold has no checkpoint in the namespace
 --
 -- Parts of the checkpoint that are here stay as they are. Its writes are replaced: the reader read all of them under
 -- the fill lease. Their task paths are unknown, so their order is that of the records.
--- Returns 1, or 0 if the fill lease has ended.
+-- Returns
+--   ENDED   0  the fill lease has ended
+--   FILLED  1  it is done
+--   ABSENT  2  cold has nothing, and the thread is not here; the fill lease stays
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -22,14 +26,20 @@
 --- @include lib/chunks
 --- @include lib/put
 
+local ENDED, FILLED, ABSENT = 0, 1, 2
 local index, data, lease = KEYS[1], KEYS[2], KEYS[3]
 local token, writes, newest, last, n = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
-if redis.call('HGET', lease, 'token') ~= token then return 0 end
--- A write first, in any case: a full server refuses commands that grow, unless the script has begun to write.
-if last == '1' then redis.call('UNLINK', lease) else redis.call('HDEL', lease, '') end
+if redis.call('HGET', lease, 'token') ~= token then return ENDED end
 local meta, problem = open_thread(index, data)
 if problem then return problem end
+if #ARGV == 5 and not meta then return ABSENT end
+-- A write first, in any case: a full server refuses commands that grow, unless the script has begun to write.
+if last == '1' then redis.call('UNLINK', lease) else redis.call('HDEL', lease, '') end
+if #ARGV == 5 then
+  redis.call('HSET', data, '@has_latest' .. newest, token)
+  return FILLED
+end
 local members = redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1')
 local bytes, count, strays = 0, 0, ''
 reading = 'a record of pending writes' -- before anything is written, as one that cannot be read ends this
@@ -62,4 +72,4 @@ if n > 0 then
 end
 if newest ~= '' then redis.call('HSET', data, '@has_latest' .. newest, token) end
 redis.call('HSET', data, '@state', state_of(meta, ''))
-return 1
+return FILLED

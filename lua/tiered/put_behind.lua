@@ -5,14 +5,9 @@
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last three: the token of the last fill that
+-- ARGV[1..6]         as put.lua takes them, and so are all others but the last three: the token of the last fill that
 --                    the caller knew of when it made the checkpoint's id, or ''; @complete, or @has_latest and the
 --                    namespace, escaped, if that fill found nothing in cold, else ''; the parent's field, or ''
--- ARGV[2] by_age     these
--- ARGV[3] run        are
--- ARGV[4] header     as
--- ARGV[5] flags      put.lua takes them
--- ARGV[6] default    the saver's TTL in milliseconds, or ''
 --
 -- Returns what put.lua does, or
 --   REFUSED  -1  cold has to be written first: nothing was done

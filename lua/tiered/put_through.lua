@@ -6,12 +6,7 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1] checkpoint as put.lua takes it, and so are all others but the last four, which are what end_intent.lua takes
--- ARGV[2] by_age     these
--- ARGV[3] run        are
--- ARGV[4] header     as
--- ARGV[5] flags      put.lua takes them
--- ARGV[6] default    the saver's TTL in milliseconds, or ''
+-- ARGV[1..6]         as put.lua takes them, and so are all others but the last four, which end_intent.lua takes
 --
 -- Where cold is to get the thread once more, it is to get this, too.
 -- If this server may lack values or writes of the checkpoint, it does not store it, and no longer says that it has

@@ -5,12 +5,9 @@
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last three: the token of the last fill
+-- ARGV[1..4]         as put_writes.lua takes them, and so are all others but the last three: the token of the last fill
 --                    that the caller knows, or ''; @complete, or @has_latest and the namespace, escaped, if that fill
 --                    found nothing in cold, else ''; the prefix of the members of the checkpoint's writes
--- ARGV[2] regular    as put_writes.lua takes it
--- ARGV[3] count      as put_writes.lua takes it
--- ARGV[4] default    the saver's TTL in milliseconds, or ''
 --
 -- Returns what put_writes.lua does, or
 --   REFUSED  -1  cold has to be written first, also if a fill brought writes of the checkpoint without their task

@@ -6,11 +6,7 @@
 -- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1] member     as put_writes.lua takes it, and so are all others but the last four, which are what
---                    end_intent.lua takes
--- ARGV[2] regular    as put_writes.lua takes it
--- ARGV[3] count      as put_writes.lua takes it
--- ARGV[4] default    the saver's TTL in milliseconds, or ''
+-- ARGV[1..4]         as put_writes.lua takes them, and so are all others but the last four, which end_intent.lua takes
 --
 -- Where cold is to get the thread once more, it is to get these, too.
 -- Returns what put_writes.lua does.

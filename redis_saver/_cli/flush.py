@@ -24,7 +24,7 @@ from redis_saver._client.urls import without_password
 from redis_saver._common import times
 from redis_saver._common.display import printable, shown
 from redis_saver._tiered.backlog import ColdHistory
-from redis_saver._tiered.savers import TieredSaver
+from redis_saver._tiered.saver import TieredSaver
 from redis_saver._tiered.stats import Stats
 from redis_saver.errors import EndpointError
 

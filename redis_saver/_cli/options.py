@@ -28,8 +28,7 @@ from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._store.context import check_labels
 from redis_saver._tiered.requests import with_own_errors
-from redis_saver._tiered.saver import driver_over, tiers_of
-from redis_saver._tiered.savers import TieredSaver
+from redis_saver._tiered.saver import TieredSaver, driver_over, tiers_of
 from redis_saver._tiered.thread_info import threads_of, tiered_threads
 from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
 

@@ -75,7 +75,7 @@ class FillLeaseReply(IntEnum):
 
 
 class FillReply(IntEnum):
-    """`lua/tiered/fill_nothing.lua`; the first two also `lua/tiered/fill.lua`."""
+    """`lua/tiered/fill.lua`."""
 
     ENDED = 0
     """The fill lease has ended. Nothing was done."""

@@ -73,7 +73,8 @@ class BacklogCount:
 
     def __init__(self, keyspace: Keyspace, counts: Counts) -> None:
         """Start with nothing to report."""
-        self._keyspace, self._counts = keyspace, counts
+        self._keyspace = keyspace
+        self.counts: Counts = counts
         self.after_fork()
         forks.watch(self)
 
@@ -87,21 +88,21 @@ class BacklogCount:
         """Count records that this process wrote."""
         with self._lock:
             self._written += records
-            self._counts.set_backlog(self._counts.backlog + records)
+            self.counts.set_backlog(self.counts.backlog + records)
 
     def flushed(self, records: int) -> None:
         """Count records that this process flushed, whoever wrote them."""
         with self._lock:
             self._flushed += records
-            self._counts.set_backlog(self._counts.backlog - records)
+            self.counts.set_backlog(self.counts.backlog - records)
 
     def admit(self, limit: int) -> bool:
         """Count a write without asking hot. False if hot has to be asked: near the limit, or after many writes."""
         with self._lock:
-            if self._written + self._reporting >= limit // SHARES or self._counts.backlog >= limit:
+            if self._written + self._reporting >= limit // SHARES or self.counts.backlog >= limit:
                 return False
             self._written += 1
-            self._counts.set_backlog(self._counts.backlog + 1)
+            self.counts.set_backlog(self.counts.backlog + 1)
             return True
 
     def report(self, limit: int = 0) -> Operation[tuple[bool, int]]:
@@ -132,10 +133,10 @@ class BacklogCount:
                     self._written += written  # twice, if only the reply was lost, until the next scan
         with self._lock:
             if _RESULT.fullmatch(result):
-                self._counts.learn(result.decode())
+                self.counts.learn(result.decode())
             if (latest := result.partition(b" ")[0]) != self._scan:
                 self._scan, self._flushed = latest, 0  # this scan may have seen what was flushed since the request
-            self._counts.set_backlog(left + self._written + self._reporting - self._flushed)
+            self.counts.set_backlog(left + self._written + self._reporting - self._flushed)
         return bool(admitted), total
 
     def scan(self, *, renews_lease: bool = False) -> Operation[Scanned]:
@@ -165,7 +166,7 @@ class BacklogCount:
                 records, oldest, aside = records + count, max(oldest, age), aside + refused
         result = f"{uuid4().hex} {len(threads)} {records} {oldest} {aside}"
         yield Call(scripts.PUBLISH_BACKLOG, (keyspace.unflushed,), (result, records, written_before, KEPT_FOR))
-        self._counts.learn(result)
+        self.counts.learn(result)
         return Scanned(threads, records, oldest, aside)
 
 
@@ -175,22 +176,20 @@ class FlushQueue:
     def __init__(
         self,
         backlog: BacklogCount,
-        counts: Counts,
-        *,
         history: ColdHistory,
         flush_interval: float,
         max_backlog: int,
         backlog_timeout: float,
+        *,
         flushes: bool,
     ) -> None:
         """Start empty. The arguments are those of `saver.TwoTiers`."""
         self.history: ColdHistory = history
         self.flush_interval: float = flush_interval
-        self._backlog, self._counts, self._flushes = backlog, counts, flushes
+        self._backlog, self._flushes = backlog, flushes
         self._max_backlog, self._backlog_timeout = max_backlog, backlog_timeout
-        self._versions: BoundedCache[tuple[str, str], tuple[str, Mapping[str, Any]]]
-        self._versions = BoundedCache(_MAX_ITEMS, _MAX_BYTES)
-        self._refused: BoundedCache[str, bool] = BoundedCache(_MAX_ITEMS, _MAX_BYTES)
+        self._versions = BoundedCache[tuple[str, str], tuple[str, Mapping[str, Any]]](_MAX_ITEMS, _MAX_BYTES)
+        self._refused = BoundedCache[str, bool](_MAX_ITEMS, _MAX_BYTES)
         self.after_fork()
         forks.watch(self)
 
@@ -239,9 +238,7 @@ class FlushQueue:
             self._scanned = now
             return True
 
-    def after_claim(
-        self, thread: str, acked: int, left: int, failed: Exception | None, *, is_refused: bool = False
-    ) -> None:
+    def after_claim(self, thread: str, acked: int, left: int, failed: Exception | None, is_refused: bool) -> None:
         """Note that a claim of a thread is over.
 
         After three claims in a row that failed because a server did not answer, the server counts as down, and the
@@ -278,7 +275,7 @@ class FlushQueue:
         Raises:
             BacklogFull: It still is at `max_backlog` after `backlog_timeout` seconds.
         """
-        counts, limit = self._counts, self._max_backlog
+        counts, limit = self._backlog.counts, self._max_backlog
         if self._backlog.admit(limit) if is_writing else counts.backlog < limit:
             return
         deadline = time.monotonic() + self._backlog_timeout

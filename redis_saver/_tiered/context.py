@@ -8,13 +8,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import WRITES_IDX_MAP, ChannelVersions, Checkpoint, CheckpointTuple, PendingWrite
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointTuple,
+    PendingWrite,
+)
 from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver, context_of
 from redis_saver._common import config as configs
-from redis_saver._common import names
+from redis_saver._common import forks, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
 from redis_saver._engine.requests import Call, Command, Operation
@@ -38,6 +45,7 @@ _MAX_ITEMS, _MAX_NAME_BYTES = 10_000, 4 * 2**20
 """Bounds of each cache of threads. What is forgotten is asked again."""
 _MAX_NAMESPACES = 50
 """Maximum number of namespaces per thread whose fills are remembered."""
+_LISTS_BY_ID = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
@@ -131,28 +139,23 @@ class Tiers:
     flush_queue: FlushQueue | None = None
     """None: write-through."""
 
-    def __init__(
-        self,
-        hot: Saver[Any],
-        opaque_hot: Context,
-        *,
-        verify: Verify = "never",
-        cold_is_postgres: bool = False,
-        lists_by_id: bool = False,
-    ) -> None:
+    def __init__(self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], verify: Verify) -> None:
         """Begin with nothing known.
 
         Args:
             hot: The saver in front.
             opaque_hot: Hot with the serializer that flushers read it with.
+            cold: The saver behind it.
             verify: When hot's newest checkpoint is compared with cold's.
-            cold_is_postgres: True if cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`).
-            lists_by_id: True if cold is known to list by descending id.
         """
         self._hot = hot
         self.opaque_hot, self.verify = opaque_hot, verify
-        self.cold_is_postgres, self.lists_by_id = cold_is_postgres, lists_by_id
+        self.cold_is_postgres: bool = postgres.has_history(cold)
+        """True if cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`)."""
+        self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)
+        """True if cold is known to list by descending id."""
         self.counts: Counts = Counts()
+        forks.watch(self.counts)
         self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
         self.fills: Fills = Fills()
         self.leases: Leases = Leases()

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import copy
 import inspect
+import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -31,6 +33,7 @@ from redis_saver._tiered.requests import (
     ColdCall,
     HotFailed,
     Outcome,
+    Parallel,
     SingleFlight,
     Tiered,
     TieredRequest,
@@ -42,16 +45,36 @@ C = TypeVar("C")
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
 
+class _Flights:
+    """Single flights of this process: work that others wait for."""
+
+    def __init__(self) -> None:
+        self.after_fork()
+        forks.watch(self)
+
+    def after_fork(self) -> None:
+        """In the child, forget them: the OS threads and loops at work are the parent's."""
+        self._lock, self._under_way = threading.Lock(), dict[tuple[Any, ...], Future[None]]()
+
+    def join(self, key: tuple[Any, ...]) -> Future[None] | None:
+        """Return what to wait for if somebody is at work; if not, the caller is now, until it calls `end`."""
+        with self._lock:
+            if (under_way := self._under_way.get(key)) is None:
+                self._under_way[key] = Future()
+            return under_way
+
+    def end(self, key: tuple[Any, ...]) -> None:
+        """Let the others go on."""
+        with self._lock:
+            flight = self._under_way.pop(key)
+        flight.set_result(None)
+
+
 class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     """A driver over two tiers."""
 
     def __init__(
-        self,
-        hot: Hot,
-        cold: BaseCheckpointSaver[Any],
-        opaque_cold: BaseCheckpointSaver[Any],
-        *,
-        bypasses: bool,
+        self, hot: Hot, cold: BaseCheckpointSaver[Any], opaque_cold: BaseCheckpointSaver[Any], *, bypasses: bool
     ) -> None:
         """Drive both.
 
@@ -65,6 +88,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self.cold: BaseCheckpointSaver[Any] = cold
         self._opaque_cold, self._bypasses = opaque_cold, bypasses
         self._failures = driver_of(hot).failures
+        self._flights = _Flights()
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
@@ -82,6 +106,26 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         """
         driver_of(self.hot).check_open()
 
+    def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
+        """Run operations in OS threads of their own. What is not done in time goes on without the caller."""
+        results = list[Any]()
+
+        def work() -> None:
+            with contextlib.suppress(LoopEnded):
+                while (operation := request.take()) is not None:
+                    results.append(run(operation))
+
+        workers = [threading.Thread(target=work, daemon=True) for _ in range(request.workers)]
+        try:
+            for worker in workers:
+                worker.start()
+        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+            work()
+        for worker in workers:
+            if worker.ident is not None:
+                worker.join(None if math.isinf(request.until) else max(0.0, request.until - time.monotonic()))
+        return results
+
     @property
     def _is_forked(self) -> bool:
         """True if this process was forked from the one that made the driver."""
@@ -89,49 +133,34 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         return self._generation != forks.generation
 
 
-class _Flights:
-    """Single flights of this process: work of OS threads that others wait for."""
-
-    def __init__(self) -> None:
-        self.after_fork()
-        forks.watch(self)
-
-    def after_fork(self) -> None:
-        """In the child, forget them: the OS threads at work are the parent's."""
-        self.lock, self.under_way = threading.Lock(), dict[tuple[str, ...], Future[None]]()
-
-
 class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     """A driver over two blocking savers. For asyncio each operation runs in a worker thread."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take the arguments of `TieredDriver`."""
-        super().__init__(*arguments, **options)
-        self._single_flight = _Flights()
+    def run_beside(self, operation: Tiered[T]) -> T:
+        """Run an operation in an OS thread of the flusher."""
+        return self.front.run(operation)
 
     def request(self, request: TieredRequest) -> Any:
         """Answer a request."""
-        if not isinstance(request, (ColdCall, Attempt, SingleFlight, Sleep)):
-            try:
-                return driver_of(self.hot).request(request)
-            except self._failures as error:
-                if self._bypasses:
-                    raise HotFailed from error
-                raise
         if isinstance(request, ColdCall):
             return self._ask_cold(request, self.cold)
         if isinstance(request, Attempt):
-            reply = None
+            asked, reply = request.request, None
             with capturing() as captured:
-                reply = (
-                    self._ask_cold(request.request, self._opaque_cold)
-                    if isinstance(request.request, ColdCall)
-                    else self.request(request.request)
-                )
+                reply = self._ask_cold(asked, self._opaque_cold) if isinstance(asked, ColdCall) else self.request(asked)
             return Outcome(reply, captured.error)
         if isinstance(request, SingleFlight):
             return self._once(request)
-        return time.sleep(request.seconds)
+        if isinstance(request, Parallel):
+            return self._run_all(request, self.front.run)
+        if isinstance(request, Sleep):
+            return time.sleep(request.seconds)
+        try:
+            return driver_of(self.hot).request(request)
+        except self._failures as error:
+            if self._bypasses:
+                raise HotFailed from error
+            raise
 
     def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
         if self._is_forked and postgres.is_renewable(cold):
@@ -142,41 +171,36 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         return list(answer) if request.method == "list" else answer
 
     def _once(self, request: SingleFlight) -> Any:
-        flight = self._single_flight
-        with flight.lock:
-            under_way = flight.under_way.get(request.key)
-            if under_way is None:
-                mine = flight.under_way[request.key] = Future()
-        if under_way is not None:
+        if (under_way := self._flights.join(request.key)) is not None:
             return under_way.result()
         try:
             return self.front.run(request.make())
         finally:
-            with flight.lock:
-                del flight.under_way[request.key]
-            mine.set_result(None)
+            self._flights.end(request.key)
 
 
 class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
     """A driver over two savers for asyncio, which runs operations on the loop where cold answers."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """Take the arguments of `TieredDriver`."""
-        super().__init__(*arguments, **options)
-        self._under_way = dict[tuple[Any, ...], asyncio.Future[None]]()
-
     def run(self, operation: Tiered[T]) -> T:
         """Run an operation to its result, for an OS thread that runs no event loop."""
-        return self.call(lambda: super(AsyncTieredDriver, self).arun(operation))
+        loop = self._loop_of_others()
+        return loops.call(super().arun(operation), loop)
+
+    def run_beside(self, operation: Tiered[T]) -> T:
+        """Run an operation for an OS thread of the flusher, with cold's own connections if its loop runs.
+
+        Raises:
+            LoopEnded: The loop does not run, or ended meanwhile.
+        """
+        bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
+        is_there = bound is not None and bound.is_running() and not self._is_forked
+        loop = bound if is_there else self._loop_of_others()
+        return loops.call(self.front.arun(operation), loop)
 
     async def arun(self, operation: Tiered[T]) -> T:
         """`run` for asyncio."""
         return await self.on_loop_of_cold(lambda: super(AsyncTieredDriver, self).arun(operation))
-
-    def call(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine where cold answers, for an OS thread that runs no event loop."""
-        loop = self._loop_of_others()
-        return loops.call(make(), loop)
 
     async def on_loop_of_cold(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run a coroutine on this loop if cold answers here; if not, on the loop where cold answers."""
@@ -204,7 +228,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     def request(self, request: TieredRequest) -> Any:
         """Answer a request."""
-        return self.call(lambda: self._answer(request))
+        loop = self._loop_of_others()
+        return loops.call(self._answer(request), loop)
 
     def arequest(self, request: TieredRequest) -> Awaitable[Any]:
         """`request` for asyncio."""
@@ -216,16 +241,20 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         if isinstance(request, ColdCall):
             return await self._ask_cold(request, self.cold)
         if isinstance(request, Attempt):
-            reply = None
+            asked, reply = request.request, None
             with capturing() as captured:
-                reply = await (
-                    self._ask_cold(request.request, self._opaque_cold)
-                    if isinstance(request.request, ColdCall)
-                    else self.arequest(request.request)
-                )
+                if isinstance(asked, ColdCall):
+                    reply = await self._ask_cold(asked, self._opaque_cold)
+                else:
+                    reply = await self.arequest(asked)
             return Outcome(reply, captured.error)
         if isinstance(request, SingleFlight):
             return await self._once(request)
+        if isinstance(request, Parallel):
+            here = asyncio.get_running_loop()
+            return await asyncio.to_thread(
+                self._run_all, request, lambda operation: loops.call(self.front.arun(operation), here)
+            )
         if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
         return await self._ask_hot(request)
@@ -250,14 +279,12 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)
-        if (under_way := self._under_way.get(key)) is not None:
-            return await asyncio.shield(under_way)
-        mine = self._under_way[key] = asyncio.get_running_loop().create_future()
+        if (under_way := self._flights.join(key)) is not None:
+            return await asyncio.shield(asyncio.wrap_future(under_way))
         try:
             return await self.front.arun(request.make())
         finally:
-            del self._under_way[key]
-            mine.set_result(None)
+            self._flights.end(key)
 
 
 async def _setup(cold: Any) -> None:

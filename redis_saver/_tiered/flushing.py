@@ -24,7 +24,6 @@ from operator import index
 from typing import Any, NamedTuple
 
 from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
-from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import delta, listing, reading
@@ -145,72 +144,30 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
     Returns:
         None if another flusher has claimed the thread, or a writer has an intent.
     """
-    keys, claim = tiers.hot.keyspace.tier_keys(thread), _Claim(tiers, thread)
-    token = tiers.leases.token(keys.flush)
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    claim = _Claim(tiers, thread, keys, tiers.leases.token(keys.flush))
     try:
-        return (yield from _run_claim(claim, token, at_once=at_once, seconds=seconds))
+        return (yield from claim.flush(at_once=at_once, seconds=seconds))
     except BaseException as error:
         if not claim.is_asking_cold:
-            tiers.leases.keep(keys.flush, token)
+            tiers.leases.keep(keys.flush, claim.token)
             if isinstance(error, Exception):
-                yield release(keys, token)
+                yield release(keys, claim.token)
         raise
-
-
-def _run_claim(claim: _Claim, token: str, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
-    """Do what `flush` does, with this token: claim, give to cold, ack."""
-    began, queue = time.monotonic(), claim.tiers.flush_queue
-    claimed = yield claim.request(token, at_once=at_once)
-    if claimed == ClaimReply.BUSY:
-        return None
-    with decoding("what cold does not have of thread {!r}", claim.thread):
-        bases, there, unacked, *raw = claimed
-        there = index(there)
-        if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
-            raise TypeError("a record without a name, a time and a number of tries")
-        claim.add([BacklogRecord(*fields) for fields in raw], dict(zip(bases[::2], bases[1::2], strict=True)))
-    if not raw:
-        return Flushed(there, 0, 0, ())
-    if unacked:
-        _LOG.info(
-            "the flusher takes over thread %s from one that did not end its work, and does that again",
-            shown(claim.thread),
-        )
-    seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last call of cold
-    coalesces = queue is not None and queue.history == "latest" and not unacked
-    until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
-    yield from claim.run(*until, coalesces=coalesces)
-    ack = claim.ack(token)
-    try:
-        left = yield ack
-    except Exception:  # noqa: BLE001 - a fenced flusher must learn it; a lost reply repeats the claim
-        left = yield ack
-    with decoding("how much cold lacks of thread {!r}", claim.thread):
-        left = index(left)
-    if left == AckReply.FENCED:
-        _LOG.warning(
-            "another flusher has taken over thread %s, as this one took too long; what it did to cold is done again",
-            shown(claim.thread),
-        )
-        return claim.counted(1, time.monotonic() - began)
-    claim.tiers.backlog.flushed(len(claim.done))
-    if queue:
-        for escaped, (raw_id, versions) in claim.latest.items():
-            queue.remember((claim.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
-    return claim.counted(left, time.monotonic() - began)
 
 
 class _Claim:
     """One flusher's claim of a thread."""
 
-    def __init__(self, tiers: Tiers, thread: str) -> None:
-        self.tiers, self.thread = tiers, thread
-        self.records: Sequence[BacklogRecord] = ()
+    def __init__(self, tiers: Tiers, thread: str, keys: names.TierKeys, token: str) -> None:
+        self.tiers, self.thread, self.keys, self.token = tiers, thread, keys, token
+        self.records: list[BacklogRecord] = []
         self.failed: list[tuple[BacklogRecord, Exception]] = []
         """Records that cold refused or hot could not read, each with its error."""
         self.unreachable: Exception | None = None
         """The error of cold that ended the claim: the probe after it failed, too."""
         self._bases: Mapping[bytes, bytes] = {}
+        """The id of the checkpoint that cold got last, by namespace, both escaped."""
         self._filled_up: set[str] = set()
         self._removed: dict[str, Exception | None] = {}
         """Namespaces in which checkpoints were removed, each with cold's error."""
@@ -222,31 +179,71 @@ class _Claim:
         self.coalesced = 0
         self.gaps = b"0"
 
-    def request(self, token: str, *, at_once: bool) -> Call:
-        """Return the call that claims the thread."""
-        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
-        return Call(
-            scripts.CLAIM,
-            (keys.data_key, keys.dirty, keys.flush, keys.intents),
-            (token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE),
-        )
+    def flush(self, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
+        """Claim the thread, give its records to cold, and tell hot what cold got and refused."""
+        began, queue, keys = time.monotonic(), self.tiers.flush_queue, self.keys
+        arguments = (self.token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE)
+        claimed = yield Call(scripts.CLAIM, (keys.data_key, keys.dirty, keys.flush, keys.intents), arguments)
+        if claimed == ClaimReply.BUSY:
+            return None
+        with decoding("what cold does not have of thread {!r}", self.thread):
+            bases, there, unacked, *raw = claimed
+            there = index(there)
+            if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
+                raise TypeError("a record without a name, a time and a number of tries")
+            self._bases = dict(zip(bases[::2], bases[1::2], strict=True))
+            self._add([BacklogRecord(*fields) for fields in raw])
+        if not raw:
+            return Flushed(there, 0, 0, ())
+        if unacked:
+            text = "the flusher takes over thread %s from one that did not end its work, and does that again"
+            _LOG.info(text, shown(self.thread))
+        seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last call of cold
+        coalesces = queue is not None and queue.history == "latest" and not unacked
+        until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
+        yield from self.run(*until, coalesces=coalesces)
+        ack = self._ack()
+        try:
+            left = yield ack
+        except Exception:  # noqa: BLE001 - a fenced flusher must learn it; a lost reply repeats the claim
+            left = yield ack
+        with decoding("how much cold lacks of thread {!r}", self.thread):
+            left = index(left)
+        if left == AckReply.FENCED:
+            text = "another flusher has taken over thread %s, as this one took too long; what it did to cold is done "
+            _LOG.warning(text + "again", shown(self.thread))
+            left = 1
+        else:
+            self.tiers.backlog.flushed(len(self.done))
+            if queue:
+                for escaped, (raw_id, versions) in self.latest.items():
+                    queue.remember((self.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
+        return self._counted(left, time.monotonic() - began)
 
-    def ack(self, token: str) -> Call:
-        """Return the call that tells hot what cold got, and what it refused."""
-        keys = self.tiers.hot.keyspace.tier_keys(self.thread)
+    def _add(self, records: Sequence[BacklogRecord]) -> None:
+        """Take over the claimed records. A malformed one fails at once."""
+        for record in records:
+            try:
+                record.check()
+                self.records.append(record)
+            except DecodeError as error:  # noqa: PERF203
+                self.failed.append((record, error))
+
+    def _ack(self) -> Call:
         brought = [argument for record in self.done for argument in (record.member, record.score)]
         failed: list[Argument] = []
         for record, error in self.failed:
             pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
             failed += (record.member, pause, names.encode(error_text(error)[:500]))
         latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
+        counts, keys = (len(self.done), len(self.failed)), self.keys
         return Call(
             scripts.ACK,
             (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
-            (token, len(self.done), len(self.failed), DELETIONS_KEPT, self.gaps, *brought, *failed, *latest),
+            (self.token, *counts, DELETIONS_KEPT, self.gaps, *brought, *failed, *latest),
         )
 
-    def counted(self, left: int, seconds: float) -> Flushed:
+    def _counted(self, left: int, seconds: float) -> Flushed:
         """Count the claim in the saver's stats, and return its result."""
         counts, brought = self.tiers.counts, len(self.done) - self.coalesced
         counts.flushes += 1
@@ -260,21 +257,12 @@ class _Claim:
             errors.append(self.unreachable)
         return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
 
-    def add(self, records: Sequence[BacklogRecord], bases: Mapping[bytes, bytes]) -> None:
-        """Take over the claimed records, and what cold got last in each namespace. A malformed record fails at once."""
-        problems = [(record, record.problem()) for record in records]
-        self.records = [record for record, problem in problems if problem is None]
-        self.failed = [(record, problem) for record, problem in problems if problem is not None]
-        self._bases = bases
-
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
         """Give the records to cold, one after the other. Ends if cold does not answer, or refuses the first two.
 
         It coalesces only if the previous claim was acked. If not, cold may have some of those records already.
         """
-        plan = Plan({}, set())
-        if coalesces:
-            plan = yield from plan_coalescing(self.tiers, self.thread, self.records)
+        plan = (yield from plan_coalescing(self.tiers, self.thread, self.records)) if coalesces else Plan({}, set())
         for record in self.records:
             if time.monotonic() > until or time.time() > until_by_clock:
                 return
@@ -302,20 +290,16 @@ class _Claim:
 
     def _give(self, record: BacklogRecord, whole: set[str]) -> Tiered[Exception | None]:
         """Give a record to cold. Returns the error, if there is one."""
+        ns, _ = record.address
         try:
-            if (
-                record.kind == b"c"
-                and record.address[0] in whole
-                and (error := (yield from self._fill(record.address[0])))
-            ):
-                return error
             if record.kind == b"d":
                 return (yield from self._delete())
             if record.kind == b"r":
-                return (yield from self._remove(record.address[0]))
-            if record.kind == b"c":
-                return (yield from self._give_checkpoint(record))
-            return (yield from self._give_writes(record))
+                return (yield from self._remove(ns))
+            if record.kind == b"w":
+                return (yield from self._give_writes(record))
+            error = (yield from self._fill(ns)) if ns in whole else None
+            return error or (yield from self._give_checkpoint(record))
         except HotFailed:
             raise
         except RedisSaverError as error:  # hot has lost it, or cannot read it
@@ -349,8 +333,8 @@ class _Claim:
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
         """Give cold what was coalesced in a namespace and is needed now."""
-        hot, data = self.tiers.opaque_hot, self.tiers.hot.keyspace.keys(self.thread).data_key
-        if ns in self._filled_up or not (yield Command(("HEXISTS", data, "@cold_gaps"))):
+        hot = self.tiers.opaque_hot
+        if ns in self._filled_up or not (yield Command(("HEXISTS", self.keys.data_key, "@cold_gaps"))):
             return None
         asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
         checkpoints = yield from listing.collect(listing.list_checkpoints(hot, asked))
@@ -363,10 +347,14 @@ class _Claim:
         return None
 
     def _opened(self, saved: CheckpointTuple) -> CheckpointTuple:
-        if not isinstance(self.tiers.opaque_hot.serde, OpaqueSerializer):
+        """Decode all but the values of a checkpoint that was read packed, because cold may store that as JSON."""
+        if not isinstance(packed := self.tiers.opaque_hot.serde, OpaqueSerializer):
             return saved
         with decoding("{}", config.address(saved.config)):
-            return opened(saved, self.tiers.hot.serde)
+            whole = [{**saved.checkpoint, "channel_values": {}}, saved.metadata]
+            checkpoint, metadata = self.tiers.hot.serde.loads_typed(packed.dumps_typed(whole))
+        checkpoint["channel_values"] = saved.checkpoint["channel_values"]
+        return saved._replace(checkpoint=checkpoint, metadata=metadata)
 
     def _give_checkpoint(self, record: BacklogRecord) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.address
@@ -397,8 +385,7 @@ class _Claim:
             hot = self.tiers.opaque_hot
             saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, base_id))
             # If it was put again, cold has not got hot's form of it yet. Only this claim takes it off the backlog.
-            dirty = hot.keyspace.tier_keys(self.thread).dirty
-            is_dirty = (yield Command(("ZSCORE", dirty, names.checkpoint(ns, base_id)))) is not None
+            is_dirty = (yield Command(("ZSCORE", self.keys.dirty, names.checkpoint(ns, base_id)))) is not None
             known = versions_of_values(saved.checkpoint) if saved and not is_dirty else {}
         return known
 
@@ -422,13 +409,9 @@ class _Claim:
         self, member: bytes, writes: Sequence[Write], pairs: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
         """Return a task's regular writes at their indexes, with its special ones in the gaps."""
-        keys, hot, location = (
-            self.tiers.hot.keyspace.keys(self.thread),
-            self.tiers.opaque_hot,
-            f"thread {shown(self.thread)}",
-        )
+        hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
-        records, allowance = (yield Command(("HMGET", keys.data_key, *fields))), Allowance(hot.limits, location)
+        records, allowance = (yield Command(("HMGET", self.keys.data_key, *fields))), Allowance(hot.limits, location)
         with decoding("pending writes of {}", location):
             special = [
                 codec.load_write(hot, write, location, allowance)[1:]
@@ -456,17 +439,16 @@ class BacklogRecord(NamedTuple):
     chunks: Sequence[bytes] = ()
     """The chunks of these writes: a flat list of fields and bytes."""
 
-    def problem(self) -> DecodeError | None:
-        """Return the error of a malformed note, which another program may have written; None if it is well-formed."""
-        try:
-            with decoding("the note {!r} of what cold does not have", self.member):
-                if self.kind not in (b"c", b"w", b"r", b"d"):
-                    raise ValueError("it names neither a checkpoint, nor pending writes, nor a removal, nor a deletion")
-                if self.kind != b"d":
-                    names.component(self.address[1])
-        except DecodeError as error:
-            return error
-        return None
+    def check(self) -> None:
+        """Check the note, which another program may have written.
+
+        Raises:
+            DecodeError: It is malformed.
+        """
+        with decoding("the note {!r} of what cold does not have", self.member):
+            if self.kind not in (b"c", b"w", b"r", b"d"):
+                raise ValueError("it names neither a checkpoint, nor pending writes, nor a removal, nor a deletion")
+            _ = self.address
 
     @property
     def kind(self) -> bytes:
@@ -475,14 +457,11 @@ class BacklogRecord(NamedTuple):
 
     @property
     def address(self) -> tuple[str, str]:
-        """The namespace and the id of the checkpoint.
-
-        Raises:
-            DecodeError: The member names none.
-        """
-        with decoding("the name {!r} of what cold does not have", self.member):
-            ns, checkpoint_id = names.components(self.member[1:])[:2]
-            return ns, checkpoint_id
+        """The namespace and the id of the checkpoint; of a deletion both are empty."""
+        if self.kind == b"d":
+            return "", ""
+        ns, checkpoint_id = names.components(self.member[1:])[:2]
+        return ns, checkpoint_id
 
 
 class Plan(NamedTuple):
@@ -497,22 +476,19 @@ class Plan(NamedTuple):
 
 def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[BacklogRecord]) -> Tiered[Plan]:
     """Choose the gathered records to coalesce."""
-    of_ns: dict[str, set[str]] = defaultdict(set)
+    ids, plan = defaultdict[str, set[str]](set), Plan({}, set())
     for record in records:
         if record.kind == b"c":
             ns, checkpoint_id = record.address
-            of_ns[ns].add(checkpoint_id)
-    whole = set()
-    for ns, ids in of_ns.items():
-        if (yield from _needs_ancestors(tiers, thread, ns, max(ids))):
-            whole.add(ns)
-    newest = dict[bytes, bytes]()
+            ids[ns].add(checkpoint_id)
+    for ns, of_ns in ids.items():
+        if (yield from _needs_ancestors(tiers, thread, ns, max(of_ns))):
+            plan.whole.add(ns)
     for record in records:
-        ns, checkpoint_id = record.address if record.kind != b"d" else ("", "")
-        ids = of_ns[ns] if ns in of_ns and ns not in whole else set()
-        if checkpoint_id in ids and checkpoint_id != max(ids):
-            newest[record.member] = names.checkpoint(ns, max(ids))
-    return Plan(newest, whole)
+        ns, checkpoint_id = record.address
+        if ns not in plan.whole and checkpoint_id in ids[ns] and checkpoint_id != max(ids[ns]):
+            plan.newest[record.member] = names.checkpoint(ns, max(ids[ns]))
+    return plan
 
 
 def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
@@ -551,15 +527,3 @@ def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, 
         cold.serde = OpaqueSerializer()
         hot = hot._replace(serde=_CarryingSerializer())
     return hot, cold
-
-
-def opened(saved: CheckpointTuple, serde: SerializerProtocol) -> CheckpointTuple:
-    """Decode all but the values of a checkpoint that was read packed, because cold may store that as JSON."""
-    closed = OpaqueSerializer()
-
-    def open_up(value: Any) -> Any:
-        return serde.loads_typed(closed.dumps_typed(value))
-
-    checkpoint = open_up({**saved.checkpoint, "channel_values": {}})
-    checkpoint["channel_values"] = saved.checkpoint["channel_values"]
-    return saved._replace(checkpoint=checkpoint, metadata=open_up(saved.metadata))

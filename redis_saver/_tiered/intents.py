@@ -7,7 +7,7 @@ from before there were tiers, is enrolled: all of it is noted as dirty, and flus
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import listing, threads
@@ -15,7 +15,7 @@ from redis_saver._checkpoint.guards import owned_call
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.replies import IntentReply, RepairReply
-from redis_saver._engine.requests import Argument, Call, Operation, Sleep, T
+from redis_saver._engine.requests import Call, Operation, Sleep, T
 from redis_saver._storage.context import default_ttl
 from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
@@ -77,10 +77,11 @@ def begin_intent(
     token = tiers.leases.token(keys.intents)
     granted = fill.token if fill else b""
     arguments = (token, default_ttl(tiers.hot), writes, granted, record, need, context.WRITER_GONE)
+    begin = owned_call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), writer, arguments)
     deadline = flushing.until_busy()
     while True:
         try:
-            in_cold, is_pathless, nothing_since = yield from _marked(tiers, thread, arguments, writer, need)
+            in_cold, is_pathless, nothing_since = yield from _begun(tiers, thread, begin, need)
         except Exception:
             yield release(keys, token)  # the write does not happen, and cold was not told of it
             raise
@@ -100,13 +101,10 @@ def begin_intent(
             return Intent(token, is_here, has_all, bool(is_pathless), newest, granted)
 
 
-def _marked(
-    tiers: Tiers, thread: str, arguments: Sequence[Argument], writer: bytes, need: Need, repairs: int = REPAIRS
-) -> Tiered[tuple[int, int, int]]:
+def _begun(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: int = REPAIRS) -> Tiered[tuple[int, int, int]]:
     """Return the script's answer. A damaged thread is repaired first, at most `repairs` times."""
-    keys = tiers.hot.keyspace.tier_keys(thread)
     try:
-        answer = yield owned_call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), writer, arguments)
+        answer = yield begin
         with decoding("what is being written of thread {!r}", thread):
             in_cold, is_pathless, nothing_since = answer
     except ThreadDamaged as damage:
@@ -116,7 +114,7 @@ def _marked(
             yield from threads.delete_thread(tiers.hot, thread)
         else:
             yield from repair(tiers, thread, damage)
-        return (yield from _marked(tiers, thread, arguments, writer, need, repairs - 1))
+        return (yield from _begun(tiers, thread, begin, need, repairs - 1))
     return in_cold, is_pathless, nothing_since
 
 
@@ -136,11 +134,8 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
             raise damage
     if answer == RepairReply.GIVEN_UP:
         tiers.counts.repairs += 1
-        _LOG.warning(
-            "thread %s was damaged in hot, which drops it and is filled from cold: %s",
-            shown(thread),
-            log_text(damage),
-        )
+        text = "thread %s was damaged in hot, which drops it and is filled from cold: %s"
+        _LOG.warning(text, shown(thread), log_text(damage))
 
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
@@ -167,15 +162,15 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> T
     return None
 
 
-def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None) -> Tiered[Any]:
+def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need: Need = "") -> Tiered[Any]:
     """Change a thread in cold, and give it up in hot. Returns what cold returned.
 
     Raises:
         NotImplementedError: Cold cannot do that, and has done nothing.
     """
-    intent = yield from begin_intent(tiers, thread, ALL, writer)
+    intent = yield from begin_intent(tiers, thread, ALL, writer, need=need)
     answer = (yield from change_cold(tiers, {thread: intent}, cold)) if cold else None
-    yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
+    yield from give_up(tiers, thread, intent)
     return answer
 
 
@@ -198,10 +193,10 @@ def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
         yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
 
 
-def given_up(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
+def give_up(tiers: Tiers, thread: str, intent: Intent) -> Tiered[None]:
     """End an intent: hot gives the thread up. If it is dirty, the next reader flushes it first."""
     tiers.hot.chunk_cache.forget(tiers.hot.keyspace.tier_keys(thread).data_key)
-    yield from end_intent(tiers, thread, intent, NOWHERE)
+    yield from end(tiers, thread, intent, end_intent(tiers, thread, intent, NOWHERE))
 
 
 def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
@@ -11,22 +12,12 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver._checkpoint import listing
 from redis_saver._common import config as configs
 from redis_saver._common import names
-from redis_saver._engine.requests import Batch, Command, Operation, Page, Scan
+from redis_saver._engine.requests import Batch, Command, Operation, Page
 from redis_saver._engine.runner import Pump
-from redis_saver._tiered.context import (
-    WHOLE,
-    Tiers,
-    for_cold,
-)
+from redis_saver._tiered.context import WHOLE, Tiers, for_cold
 from redis_saver._tiered.flushing import flush_what_goes
 from redis_saver._tiered.intents import enroll
-from redis_saver._tiered.requests import (
-    ColdCall,
-    HotFailed,
-    Tiered,
-    TieredRequest,
-    TieredStream,
-)
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, TieredRequest, TieredStream
 from redis_saver.errors import ThreadDamaged
 
 
@@ -85,9 +76,9 @@ def _not_removed(
     tiers: Tiers, in_cold: Sequence[CheckpointTuple], lagging: Sequence[str]
 ) -> Operation[list[CheckpointTuple]]:
     """Leave out what cold still has to remove: deleted threads, and rolled-back checkpoints."""
-    by_thread: dict[str, list[CheckpointTuple]] = {}
+    by_thread = defaultdict[str, list[CheckpointTuple]](list)
     for saved in in_cold:
-        by_thread.setdefault(configs.thread_id(saved.config), []).append(saved)
+        by_thread[configs.thread_id(saved.config)].append(saved)
     for thread in by_thread.keys() & set(lagging):
         keys, there = tiers.hot.keyspace.tier_keys(thread), by_thread.pop(thread)
         if not (yield from _has_tombstone(keys)):
@@ -109,11 +100,6 @@ class _Listed:
     def more(self) -> int:
         """Number of next results that may have been listed already."""
         return len(self._at_last)
-
-    @property
-    def is_done(self) -> bool:
-        """True if the limit is reached."""
-        return self.left is not None and self.left <= 0
 
     def page(self, results: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
         """Return a page of those results that were not listed yet."""
@@ -163,7 +149,7 @@ def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream
 
     A page goes on below the last id. So this is done only if cold is known to list by id.
     """
-    while not listed.is_done:
+    while listed.left is None or listed.left > 0:
         limit = listed.left
         if tiers.lists_by_id:
             limit = PER_PAGE if limit is None else min(PER_PAGE, limit)
@@ -180,14 +166,11 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 
     With `thread`, only that one is looked at.
     """
-    keyspace, position, threads = tiers.hot.keyspace, None, set[str]()
+    keyspace = tiers.hot.keyspace
     if thread is not None:
-        return {thread} if (yield Command(("EXISTS", keyspace.tier_keys(thread).intents))) else threads
-    while True:
-        position, keys = yield Scan(keyspace.intents_pattern, position)
-        threads.update(name for key in keys if (name := keyspace.thread_of(key, names.INTENTS)) is not None)
-        if position is None:
-            return threads
+        return {thread} if (yield Command(("EXISTS", keyspace.tier_keys(thread).intents))) else set()
+    keys = yield from listing.collect(listing.scan_keys(keyspace.intents_pattern))
+    return {name for key in keys if (name := keyspace.thread_of(key, names.INTENTS)) is not None}
 
 
 def dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:

@@ -6,7 +6,7 @@ and a cursor of a `PostgresSaver` or of an `AsyncPostgresSaver` runs it, in one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -21,8 +21,6 @@ from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Pump
 
 Statements: TypeAlias = Generator[tuple[str, Sequence[Any]], list[dict[str, Any]], T]
-
-_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
 _DELETE_RUNS = (
     "DELETE FROM checkpoint_writes AS w USING checkpoints AS c WHERE w.thread_id = c.thread_id "
@@ -43,22 +41,21 @@ SELECT thread_id FROM found WHERE thread_id IS NOT NULL LIMIT %s
 """
 
 _DESCRIBE = """
-SELECT t.thread_id, newest.checkpoint_id, newest.ts,
-    (SELECT count(*) FROM checkpoints AS c WHERE c.thread_id = t.thread_id) AS checkpoints,
-    (
-        SELECT coalesce(sum(pg_column_size(c.checkpoint) + pg_column_size(c.metadata)), 0)
-        FROM checkpoints AS c WHERE c.thread_id = t.thread_id
-    )
+SELECT t.thread_id, newest.checkpoint_id, newest.ts, of_thread.checkpoints, of_thread.bytes
     + (SELECT coalesce(sum(pg_column_size(b.blob)), 0) FROM checkpoint_blobs AS b WHERE b.thread_id = t.thread_id)
     + (SELECT coalesce(sum(pg_column_size(w.blob)), 0) FROM checkpoint_writes AS w WHERE w.thread_id = t.thread_id)
     AS bytes,
     ARRAY (
         SELECT DISTINCT w.channel FROM checkpoint_writes AS w
-        WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = '' AND w.channel = ANY(%s) AND w.checkpoint_id = (
-            SELECT max(c.checkpoint_id) FROM checkpoints AS c WHERE c.thread_id = t.thread_id AND c.checkpoint_ns = ''
-        )
+        WHERE w.thread_id = t.thread_id AND w.checkpoint_ns = '' AND w.channel = ANY(%s)
+        AND w.checkpoint_id = of_thread.newest_root
     ) AS pending
 FROM unnest(%s::text[]) AS t(thread_id)
+CROSS JOIN LATERAL (
+    SELECT count(*) AS checkpoints, sum(pg_column_size(c.checkpoint) + pg_column_size(c.metadata)) AS bytes,
+        max(c.checkpoint_id) FILTER (WHERE c.checkpoint_ns = '') AS newest_root
+    FROM checkpoints AS c WHERE c.thread_id = t.thread_id
+) AS of_thread
 CROSS JOIN LATERAL (
     SELECT c.checkpoint_id, c.checkpoint ->> 'ts' AS ts
     FROM checkpoints AS c WHERE c.thread_id = t.thread_id ORDER BY c.checkpoint_id DESC LIMIT 1
@@ -132,7 +129,21 @@ def checkpoints_of_run(thread_id: str, run_id: str) -> Statements[list[Checkpoin
 
 def delete_checkpoints(thread_id: str, ns: str, checkpoint_ids: Sequence[str]) -> Statements[Pruned]:
     """Delete some checkpoints of a namespace, with their writes and the values that no other checkpoint has."""
-    return (yield from _remove(thread_id, ns, list(checkpoint_ids)))
+    writes = yield _DELETE_WRITES, (thread_id, ns, list(checkpoint_ids))
+    checkpoints = yield _DELETE_CHECKPOINTS, (thread_id, ns, list(checkpoint_ids))
+    kept = yield _KEPT_VERSIONS, (thread_id, ns)
+    freed: dict[str, list[str]] = {}
+    for channel, version in _versions(checkpoints) - _versions(kept):
+        freed.setdefault(channel, []).append(version)
+    blobs: list[dict[str, Any]] = []
+    for channel, versions in freed.items():
+        blobs += yield _DELETE_BLOBS, (thread_id, ns, channel, versions)
+    size = sum(row["size"] for row in (*checkpoints, *writes, *blobs))
+    return Pruned(len(checkpoints), len(writes), len(blobs), size)
+
+
+def _versions(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    return {(channel, str(version)) for row in rows for channel, version in (row["versions"] or {}).items()}
 
 
 def thread_names(after: str | None, limit: int) -> Statements[list[str]]:
@@ -146,21 +157,18 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
 
     Hot may have names that Postgres refuses even in a query: with a NUL, or half of a pair of surrogates.
     """
+    names = ("thread_id", "checkpoint_id", "ts", "checkpoints", "bytes", "pending")
     rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if _is_text(name)])
-    return [
-        ThreadInfo(
-            thread_id=row["thread_id"],
-            checkpoint_id=row["checkpoint_id"],
-            updated_at=times.moment(row["ts"] or ""),
-            checkpoints=row["checkpoints"],
-            bytes=int(row["bytes"]),
-            ttl=None,
-            pinned=False,
-            interrupted=INTERRUPT in row["pending"],
-            failed=ERROR in row["pending"],
-        )
-        for row in rows
-    ]
+    return [info_of(*(row[name] for name in names)) for row in rows]
+
+
+def info_of(
+    thread: str, checkpoint_id: str, ts: str | None, checkpoints: int, size: int, pending: Collection[str]
+) -> ThreadInfo:
+    """Describe a thread as cold has it, with the channels of the pending writes of its newest root checkpoint."""
+    interrupted, failed = INTERRUPT in pending, ERROR in pending
+    updated_at = times.moment(ts or "")
+    return ThreadInfo(thread, checkpoint_id, updated_at, checkpoints, int(size), None, False, interrupted, failed)
 
 
 def _is_text(name: str) -> bool:
@@ -186,7 +194,7 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
     Raises:
         NotImplementedError: The thread uses a `DeltaChannel`, as from `PostgresSaver.prune`. Nothing was removed.
     """
-    yield _SNAPSHOT, ()
+    yield "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", ()
     rows = yield _OUTLINE, (TASKS, thread_id)
     if (yield from threads_with_delta_channels([thread_id])):
         raise uses_delta_channel(thread_id)
@@ -196,7 +204,7 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
     for ns in {ns for ns, _ in outline}:
         gone = [checkpoint_id for of, checkpoint_id in outline if of == ns and (ns, checkpoint_id) not in keep]
         if gone:
-            total = added(total, (yield from _remove(thread_id, ns, gone)))
+            total = added(total, (yield from delete_checkpoints(thread_id, ns, gone)))
         # Also of those whose parent was gone before, as `PostgresSaver.prune` does.
         yield _FORGET_PARENTS, (thread_id, ns, [checkpoint_id for of, checkpoint_id in keep if of == ns])
     return total
@@ -231,24 +239,6 @@ def _kept(outline: Mapping[CheckpointKey, Mapping[str, Any]], retention: Retenti
     roots = {ns: outline[ns, checkpoint_id]["root"] for ns, checkpoint_id in newest.items() if is_call(ns)}
     finished = finished_calls(roots, outline.keys(), keep)
     return {key for key in keep if key[0] not in finished}
-
-
-def _remove(thread_id: str, ns: str, gone: list[str]) -> Statements[Pruned]:
-    writes = yield _DELETE_WRITES, (thread_id, ns, gone)
-    checkpoints = yield _DELETE_CHECKPOINTS, (thread_id, ns, gone)
-    kept = yield _KEPT_VERSIONS, (thread_id, ns)
-    freed: dict[str, list[str]] = {}
-    for channel, version in _versions(checkpoints) - _versions(kept):
-        freed.setdefault(channel, []).append(version)
-    blobs: list[dict[str, Any]] = []
-    for channel, versions in freed.items():
-        blobs += yield _DELETE_BLOBS, (thread_id, ns, channel, versions)
-    size = sum(row["size"] for row in (*checkpoints, *writes, *blobs))
-    return Pruned(len(checkpoints), len(writes), len(blobs), size)
-
-
-def _versions(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    return {(channel, str(version)) for row in rows for channel, version in (row["versions"] or {}).items()}
 
 
 _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {

@@ -1,48 +1,33 @@
-"""Reading a checkpoint: hot first; on a miss cold, and then hot is filled."""
+"""Reading checkpoints and histories of `DeltaChannel`s: hot first; on a miss cold, and then hot is filled."""
 
 from __future__ import annotations
 
 import time
-from typing import NamedTuple
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import reading
+from redis_saver._checkpoint import delta, reading
 from redis_saver._checkpoint.guards import ANYBODY
 from redis_saver._checkpoint.writing import whole
 from redis_saver._common import config as configs
 from redis_saver._common import names
 from redis_saver._common.config import Address
 from redis_saver._engine.replies import FillLeaseReply, FillReply
-from redis_saver._engine.requests import Argument, Call
-from redis_saver._engine.scripts import Script
+from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._tiered import context, scripts
-from redis_saver._tiered.context import (
-    FILL_LEASE,
-    HOT_CANNOT_HAVE,
-    WHOLE,
-    Fill,
-    Tiers,
-    best_effort,
-    by_task,
-    for_cold,
-    newest_of,
-    writes_of,
-)
+from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, best_effort, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
-from redis_saver._tiered.intents import change, repair
-from redis_saver._tiered.requests import (
-    Attempt,
-    ColdCall,
-    HotFailed,
-    SingleFlight,
-    Tiered,
-    is_out_of_memory,
-)
+from redis_saver._tiered.intents import change, enroll, repair
+from redis_saver._tiered.listing import dirty
+from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, SingleFlight, Tiered, is_out_of_memory
 from redis_saver.errors import ThreadDamaged
 
 _ATTEMPTS = 3
@@ -55,22 +40,17 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
     address, waited, repairs = configs.address(config), False, 0
     keys = tiers.hot.keyspace.reading_keys(address.thread_id)
     is_believed = tiers.verify == "never" or address.checkpoint_id is not None
-
-    def hear(token: bytes) -> None:
-        tiers.fills.hear(address.thread_id, address.checkpoint_ns, token)
-
+    hear = partial(tiers.fills.hear, address.thread_id, address.checkpoint_ns)
     while True:
         damage: ThreadDamaged | None = None
         try:
-            saved = yield from reading.read(tiers.hot, address, keys, hear)
-            if saved is not None and (is_believed or (yield from _is_newest(tiers, address, saved))):
+            saved, is_answer = None, True
+            with suppress(reading.Nowhere):  # hot knows that there is none
+                saved = yield from reading.read(tiers.hot, address, keys, hear)
+                is_answer = saved is not None
+            if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
                 tiers.counts.hits += 1
                 return saved
-            tiers.counts.misses += 1
-        except reading.Nowhere:
-            if is_believed or (yield from _is_newest(tiers, address, None)):
-                tiers.counts.hits += 1
-                return None
             tiers.counts.misses += 1
         except reading.HasIntents:
             tiers.counts.intents += 1
@@ -84,12 +64,10 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
             return (yield ColdCall("get_tuple", (for_cold(config),)))  # type: ignore[no-any-return]
         if damage:
             yield from best_effort(tiers, repair(tiers, address.thread_id, damage))
-        if waited:  # another caller read it from cold, and did not fill hot
-            fetched = yield from _fetch(tiers, address, config)
-        else:
-            fetched = yield fetching(tiers, address, config)
+        # If another caller read it from cold, and did not fill hot, read it here.
+        fetched = (yield from _fetch(tiers, address, config)) if waited else (yield fetching(tiers, address, config))
         if fetched is not None:
-            return fetched.saved
+            return fetched[0]
         waited = True
 
 
@@ -107,27 +85,21 @@ def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) ->
     return False
 
 
-class _Fetched(NamedTuple):
-    saved: CheckpointTuple | None
-
-
 def fetching(tiers: Tiers, address: Address, config: RunnableConfig | None = None) -> SingleFlight:
     """Return the request that fills hot with a checkpoint, or with the newest, unless hot has it."""
     names_it = config or configs.to_config(*address[:2], address.checkpoint_id or "")
     return SingleFlight((*address[:2], address.checkpoint_id or ""), lambda: _fetch(tiers, address, names_it))
 
 
-def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[_Fetched | None]:
-    """Read from cold, and fill hot. None: hot has it by now.
+def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tuple[CheckpointTuple | None] | None]:
+    """Read from cold, and fill hot. Returns a tuple of one, or None if hot has it by now.
 
     Raises:
         ThreadBusy: Hot had something that cold lacked, again after each flush.
     """
     thread, ns, checkpoint_id = address
     token, deadline = uuid4().hex[:TOKEN].encode(), until_busy()
-    keys = tiers.hot.keyspace.tier_keys(thread)
-    wanted = names.component(ns), names.component(checkpoint_id) if checkpoint_id else b""
-    lease = Call(scripts.FILL_LEASE, keys.writing, (token, context.WRITER_GONE, FILL_LEASE, *wanted))
+    lease = _lease(tiers, token, thread, ns, names.component(checkpoint_id) if checkpoint_id else b"")
     try:
         while (leased := (yield lease)) == FillLeaseReply.BEHIND:
             if time.monotonic() >= deadline:
@@ -142,24 +114,25 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[_Fe
     saved = yield ColdCall("get_tuple", (for_cold(config),))
     if leased and (saved or not checkpoint_id):
         yield from best_effort(tiers, _restore(tiers, address, fill, saved))
-    return _Fetched(saved)
+    return (saved,)
+
+
+def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) -> Call:
+    """Return the request for a fill lease. An empty `checkpoint` is the newest; else it is an escaped id."""
+    arguments = (token, context.WRITER_GONE, context.FILL_LEASE, names.component(ns), checkpoint)
+    return Call(scripts.FILL_LEASE, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
 def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
     """Fill hot with what cold answered. If the namespace is empty in cold, note that in hot, or in this process."""
     thread, ns, checkpoint_id = address
+    arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
         if saved:
             arguments = fill_arguments(tiers.hot, saved, fill.token, newest=not checkpoint_id)
-            script: Script = scripts.FILL
-        else:
-            arguments, script = [fill.token, names.component(ns)], scripts.FILL_NOTHING
     except HOT_CANNOT_HAVE:  # so cold alone has it
         return
-    keys = tiers.hot.keyspace.tier_keys(thread)
-    reply, error = yield Attempt(Call(script, (keys.index_key, keys.data_key, keys.lease), arguments))
-    if error is not None and not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
-        raise error  # damaged: the next reader repairs it; out of memory: it does not fit into hot
+    reply = yield from _tried(_fill(tiers, thread, arguments))
     if reply == FillReply.FILLED:
         tiers.counts.rehydrations += saved is not None
         if not checkpoint_id:
@@ -167,6 +140,19 @@ def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple 
     elif reply == FillReply.ABSENT:
         others = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
         tiers.fills.learn(thread, ns, fill._replace(field=newest_of(ns) if others else WHOLE))
+
+
+def _fill(tiers: Tiers, thread: str, arguments: Sequence[Argument]) -> Call:
+    keys = tiers.hot.keyspace.tier_keys(thread)
+    return Call(scripts.FILL, (keys.index_key, keys.data_key, keys.lease), arguments)
+
+
+def _tried(fill: Call | Batch) -> Tiered[Any]:
+    """Fill hot. Returns the reply, or None if hot cannot take that."""
+    reply, error = yield Attempt(fill)
+    if error is not None and not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
+        raise error  # damaged: the next reader repairs it; out of memory: it does not fit into hot
+    return reply
 
 
 def fill_arguments(
@@ -177,7 +163,7 @@ def fill_arguments(
     ns, checkpoint_id = address.checkpoint_ns, address.checkpoint_id or ""
     records: list[Argument] = []
     count = 0
-    for order, (task, writes) in enumerate(by_task(saved.pending_writes or ()).items()):
+    for order, (task, writes) in enumerate(context.by_task(saved.pending_writes or ()).items()):
         # Cold does not tell the task paths behind this order, so the order itself stands for them.
         regular, special = codec.encode_writes(hot, writes, f"{order:08}")
         member = names.task(ns, checkpoint_id, task)
@@ -188,3 +174,87 @@ def fill_arguments(
         count += bool(regular) + len(special)
     escaped = names.component(ns) if newest else b""
     return [token, writes_of(address), escaped, b"1" if is_last else b"0", count, *records, *whole(hot, saved)]
+
+
+# -- histories of `DeltaChannel`s
+
+
+ANCESTORS_FILLED, BYTES_FILLED = 200, 4_000_000
+"""Maximum number of ancestors, and of bytes, with which a history fills hot. By default LangGraph takes a snapshot
+every 50 writes."""
+_ANCESTORS_PER_CALL = 20
+"""Number of ancestors for which cold is asked at a time, as each comes with all its values."""
+
+
+def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
+    """Read seeds and writes of `DeltaChannel`s from hot, if it has the ancestors.
+
+    If not, flush the thread and ask cold. This process remembers cold's answer. The ancestors fill hot for other
+    processes, up to `ANCESTORS_FILLED` and `BYTES_FILLED`.
+    """
+    address, damage, basis = configs.address(config), None, None
+    thread, keys = address.thread_id, tiers.hot.keyspace.reading_keys(address.thread_id)
+    in_cold = ColdCall("get_delta_channel_history", (), {"config": for_cold(config), "channels": channels})
+    try:
+        if tiers.verify == "never" or address.checkpoint_id is not None:
+            return (yield from delta.histories(tiers.hot, address, channels, keys))
+    except reading.HasIntents:
+        pass
+    except delta.Partial as partial_history:
+        basis = partial_history.basis
+    except ThreadDamaged as damaged:
+        damage = damaged
+    except HotFailed:
+        tiers.counts.bypasses += 1
+        return (yield in_cold)
+    if damage:
+        yield from best_effort(tiers, repair(tiers, thread, damage))
+    yield from enroll(tiers, thread)
+    try:
+        if (yield from dirty(tiers, thread)):
+            yield from flush_now(tiers, thread)
+            basis = None  # cold may still lack what it refused
+    except HotFailed:  # the next call that asks hot counts it
+        basis = None
+    history = yield in_cold
+    if basis is not None:
+        with suppress(*HOT_CANNOT_HAVE):  # then cold is asked the next time, too
+            delta.remember(tiers.hot, address, keys[1], basis, history)
+        yield from best_effort(tiers, _fill_ancestors(tiers, address, basis, channels))
+    return history
+
+
+def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
+    """Fill hot with the ancestors of a history, from the first that is missing to the last channel's value.
+
+    Hot needs all of them to answer. So if they are too many or too large, nothing is stored.
+    """
+    thread, ns, _ = address
+    token = uuid4().hex.encode()
+    if not (basis.missing and tiers.lists_by_id):
+        return
+    if (yield _lease(tiers, token, thread, ns, basis.missing)) != FillLeaseReply.GRANTED:
+        return
+    cold = ColdCall("list", (for_cold(configs.to_config(thread, ns, "")),), {"limit": _ANCESTORS_PER_CALL})
+    remaining, wanted, before = set(channels), names.name_of(basis.missing), names.name_of(basis.target)
+    fills, size = list[list[Argument]](), 0
+    while wanted and remaining:
+        listed = yield cold.with_options(before=configs.to_config("", "", before))
+        page = {saved.checkpoint["id"]: saved for saved in listed}
+        if wanted not in page:
+            return  # it was removed, or its clock was ahead
+        before = min(page)
+        while wanted in page and remaining:
+            saved = page[wanted]
+            try:
+                fills.append(fill_arguments(tiers.hot, saved, token, newest=False, is_last=False))
+            except HOT_CANNOT_HAVE:
+                return
+            size += sum([len(argument) for argument in fills[-1] if isinstance(argument, (bytes, str))])
+            if len(fills) > ANCESTORS_FILLED or size > BYTES_FILLED:
+                return
+            remaining.difference_update(saved.checkpoint["channel_values"])
+            wanted = (configs.checkpoint_id(saved.parent_config) if saved.parent_config else None) or ""
+    fills[-1] = fill_arguments(tiers.hot, saved, token, newest=False)
+    fill = Batch([_fill(tiers, thread, arguments) for arguments in fills])
+    tiers.counts.rehydrations += ((yield from _tried(fill)) or []).count(1)

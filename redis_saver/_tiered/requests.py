@@ -44,7 +44,17 @@ class SingleFlight(NamedTuple):
     make: Callable[[], Tiered[Any]]
 
 
-TieredRequest: TypeAlias = "Request | ColdCall | Attempt | SingleFlight"
+class Parallel(NamedTuple):
+    """Operations that some workers run side by side. Reply: the list of their results so far."""
+
+    take: Callable[[], Tiered[Any] | None]
+    """Returns the next operation; None if there is no more."""
+    workers: int
+    until: float
+    """The time (`time.monotonic`) until which the caller waits for the workers."""
+
+
+TieredRequest: TypeAlias = "Request | ColdCall | Attempt | SingleFlight | Parallel"
 Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 

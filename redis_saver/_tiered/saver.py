@@ -1,13 +1,13 @@
-"""Base of `TieredSaver` and `AsyncTieredSaver`: a saver of ours that answers, in front of one that remembers."""
+"""`TieredSaver` and `AsyncTieredSaver`: a saver of ours that answers, in front of one that remembers."""
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import threading
 import time
 import warnings
-from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
@@ -22,6 +22,7 @@ from langgraph.checkpoint.base import (
 )
 from typing_extensions import Self
 
+from redis_saver._checkpoint import threads as hot_threads
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface
 from redis_saver._checkpoint.ownership import Record, Terms
@@ -30,7 +31,7 @@ from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import config as configs
-from redis_saver._common import forks, keywords, postgres
+from redis_saver._common import forks, keywords
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import Log, log_text
 from redis_saver._engine.requests import Operation, Sleep, T
@@ -38,21 +39,22 @@ from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, name_of
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
-from redis_saver._tiered import checking, delta, listing, reading, thread_info, threads, writing
+from redis_saver._tiered import listing, reading, thread_info, threads, writing
 from redis_saver._tiered.backlog import ColdHistory, FlushQueue, what_is_left
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
-from redis_saver._tiered.drivers import TieredDriver
+from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
+from redis_saver._tiered.flushers import Flusher, drain
 from redis_saver._tiered.flushing import opaque_pair
-from redis_saver._tiered.ownership import take
-from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup, with_own_errors
+from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, capturing, setup, with_own_errors
 from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.errors import BacklogWarning, closed
 
 CLOSE_TIMEOUT = 10.0
 """Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
+_BETWEEN_FLUSHES = 0.1
+"""Seconds between the flushes of a saver that closes while calls are under way."""
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
-_LISTS_BY_ID = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
 _LOG = Log("redis_saver.tiered")
 
 
@@ -144,30 +146,17 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self.cold: BaseCheckpointSaver[Any] = cold
         """The saver behind it."""
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
-        self._driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        modules = [kind.__module__ for kind in type(cold).__mro__]
-        self._tiers: Tiers = Tiers(
-            hot,
-            opaque_hot,
-            verify=verify,
-            cold_is_postgres=postgres.has_history(cold),
-            lists_by_id=any(module.startswith(_LISTS_BY_ID) for module in modules),
-        )
+        self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
+        self._tiers: Tiers = Tiers(hot, opaque_hot, cold, verify)
         self._context = self._tiers
-        forks.watch(self._tiers.counts)
         self._flushes = flusher and mode == "write-behind"
-        self._flush_queue: FlushQueue | None = None
         if mode == "write-behind":
-            self._tiers.flush_queue = self._flush_queue = FlushQueue(
-                self._tiers.backlog,
-                self._tiers.counts,
-                history=cold_history,
-                flush_interval=flush_interval,
-                max_backlog=max_backlog,
-                backlog_timeout=backlog_timeout,
-                flushes=flusher,
+            self._tiers.flush_queue = FlushQueue(
+                self._tiers.backlog, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
             )
-        self._make_flusher(flush_workers)
+        self._flusher = Flusher(self, self._tiers, driver, flush_workers)
+        if self._flushes and self._hot_class is RedisSaver:  # else the first call shows which loop the client is for
+            self._flusher.start()
 
     # -- operations, as `Interface` calls them
 
@@ -200,7 +189,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     def _get_delta_channel_history_gen(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Tiered[Mapping[str, DeltaChannelHistory]]:
-        return delta.get_delta_channel_history(self._tiers, config, channels)
+        return reading.get_delta_channel_history(self._tiers, config, channels)
 
     def _delete_thread_gen(self, thread_id: str) -> Tiered[None]:
         return threads.delete_thread(self._tiers, thread_id)
@@ -221,7 +210,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return thread_info.get_thread(self._tiers, thread_id)
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
-        return threads.get_ttl(self._tiers, thread_id)
+        return hot_threads.get_ttl(self._tiers.hot, thread_id)
 
     def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Tiered[None]:
         return threads.expire(self._tiers, thread_id, verb, ttl)
@@ -236,29 +225,60 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     def _take(self, terms: Terms, nonce: str) -> Tiered[Record]:
         self._lifetime.check_open()
-        return take(self._tiers, terms, nonce)
+        return threads.take(self._tiers, terms, nonce)
+
+    def _counted(self, operation: Tiered[T], name: str) -> Generator[Any, Any, T]:
+        return self._counting.call(with_own_errors(operation), name or name_of(operation))
 
     def _run(self, operation: Tiered[T], name: str = "") -> T:
         with self._lifetime:
             self._begin()
-            return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+            return self._driver.run(self._counted(operation, name))
+
+    async def _arun(self, operation: Tiered[T], name: str = "") -> T:
+        queue = self._tiers.flush_queue
+        if queue and name in ("put", "put_writes"):  # a wait here holds up no worker thread, and no close()
+            self._lifetime.check_open()
+            self._begin()
+            await self._driver.arun_sleeping(queue.wait_for_capacity(is_writing=False))
+        with self._lifetime:
+            self._begin()
+            return await self._driver.arun(self._counted(operation, name))
 
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
         self._lifetime.check_open()
         self._begin()
         return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
-    @abstractmethod
+    def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
+        self._lifetime.check_open()
+        self._begin()
+        return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
+
     def _begin(self) -> None:
         """Check that hot is open, and start the flusher if it is not at work."""
+        self._driver.check_open()
+        if self._flushes:
+            self._flusher.start()
 
-    @abstractmethod
-    def _make_flusher(self, workers: int) -> None:
-        """Make the flusher. Start it too, unless a loop has to start it."""
+    def _drain(self, timeout: float | None) -> Tiered[int]:
+        return drain(self._tiers, self._flusher.workers, timeout)
+
+    def _flush_last(self, deadline: float) -> Tiered[int]:
+        """Flush until no call is under way, which may write more, or the time is up. Log and return what is left."""
+        while True:
+            is_busy = self._lifetime.calls > 0
+            left = yield from self._drain(max(0.0, deadline - time.monotonic()))
+            if not is_busy or time.monotonic() >= deadline:
+                break
+            yield Sleep(_BETWEEN_FLUSHES)
+        if left:
+            _LOG.warning("%s", what_is_left(self.stats()))
+        return left
 
     def __repr__(self) -> str:
         """The class, hot, the class of cold, and the mode."""
-        mode = "write-through" if self._flush_queue is None else "write-behind"
+        mode = "write-through" if self._tiers.flush_queue is None else "write-behind"
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__}, mode={mode!r})"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
@@ -283,6 +303,18 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         await self.hot.asetup()
         await self._arun(setup(self.cold))
 
+    async def aflush(self, timeout: float | None = None) -> int:
+        """Flush: bring to cold all that only hot has, of all processes.
+
+        Args:
+            timeout: Seconds. None: no limit, even while cold is down.
+
+        Returns:
+            The number of records that are left: 0, unless the time was up.
+        """
+        with self._lifetime:
+            return await self._driver.arun(self._drain(timeout))
+
     def stats(self) -> Stats:
         """Return a copy of the numbers so far, of this process."""
         return self._tiers.counts.snapshot(self._counting)
@@ -290,12 +322,6 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
     def _measured(self) -> Measured:
         of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
         return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
-
-    def _closed(self, left: int) -> int:
-        """Log the number of records that `close` has left in hot, and return it."""
-        if left:
-            _LOG.warning("%s", what_is_left(self.stats()))
-        return left
 
     def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
         """At the end of a `with`, warn of what `close` has left in hot, or raise its error.
@@ -322,11 +348,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             ThreadNotFound: Redis does not have the thread.
             ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
         """
-        return self._run(checking.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
+        return self._run(thread_info.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
 
     async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """`check` for asyncio."""
-        return await self._arun(checking.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
+        return await self._arun(thread_info.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
@@ -380,12 +406,6 @@ class Lifetime:
         with self._lock:
             self.calls = max(0, self.calls - 1)  # it may have begun before the fork
 
-    def until_idle(self, seconds: float) -> Tiered[None]:
-        """Wait while calls are under way, for at most this many seconds."""
-        deadline = time.monotonic() + seconds
-        while self.calls and time.monotonic() < deadline:
-            yield Sleep(0.01)
-
     def enter_block(self) -> None:
         """Begin a block, also after the saver was closed."""
         with self._lock:
@@ -396,3 +416,100 @@ class Lifetime:
         with self._lock:
             self._blocks = max(0, self._blocks - 1)
             return not self._blocks
+
+
+class TieredSaver(TwoTiers[RedisSaver]):
+    """A `RedisSaver` in front of any saver. Its `a...` methods run in worker threads.
+
+    With write-behind, call `close()` at the end, or use it in a `with`.
+
+    It works before and after a fork, if `cold` does. A `PostgresSaver` does: the child makes connections of its own,
+    with the same settings. Flushers start in the child with its first call on the saver.
+    """
+
+    _hot_class, _driver_class = RedisSaver, SyncTieredDriver
+    _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
+
+    def setup(self) -> None:
+        """Set up both, as `asetup`."""
+        self.hot.setup()
+        self._run(setup(self.cold))
+
+    def flush(self, timeout: float | None = None) -> int:
+        """Flush, as `aflush`."""
+        with self._lifetime:
+            return self._driver.run(self._drain(timeout))
+
+    def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
+        """Close the saver in this process: stop its flusher, then flush what it can. Hot and cold stay open.
+
+        From now on each other method raises `Closed`. A `with` opens the saver again. Records that are left stay in
+        hot, for the flusher of another process or of the next one. The log says how many (`redis_saver.tiered`,
+        WARNING).
+
+        Args:
+            timeout: Seconds.
+
+        Returns:
+            The number of records that are left. 0 with `flusher=False`, and with write-through: then it flushes
+            nothing.
+        """
+        deadline = time.monotonic() + timeout
+        self._lifetime.close()
+        self._flusher.stop(timeout)
+        return self._driver.run(self._flush_last(deadline)) if self._flushes else 0
+
+    def __enter__(self) -> Self:
+        """Return the saver itself. After `close` it is open again."""
+        self._lifetime.enter_block()
+        if self._flushes:
+            self._flusher.again()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
+        left, is_last = 0, self._lifetime.leave_block()
+        with capturing() as captured:
+            left = self.close() if is_last else self._driver.run(self._drain(CLOSE_TIMEOUT))
+        self._leave(left, captured.error, error)
+
+
+class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
+    """An `AsyncRedisSaver` in front of any saver with `a...` methods.
+
+    Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared so. An
+    `AsyncPostgresSaver` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads
+    and children run on a background loop, with connections of their own to Postgres. Another cold saver that is bound
+    to a loop answers them on its loop. If that loop does not run, they raise `LoopEnded`.
+
+    With write-behind, `await aclose()` at the end, or use it in an `async with`. Flushers start with the first call on
+    the saver, also in a forked child, and send their calls to the loop on which `cold` answers.
+    """
+
+    _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
+    _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+
+    async def setup(self) -> None:
+        """Call `asetup`. Await it."""
+        await self.asetup()
+
+    async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
+        """Close the saver in this process, as `TieredSaver.close`. An `async with` opens it again."""
+        deadline = time.monotonic() + timeout
+        self._lifetime.close()
+        await asyncio.to_thread(self._flusher.stop, timeout)
+        return await self._driver.arun(self._flush_last(deadline)) if self._flushes else 0
+
+    async def __aenter__(self) -> Self:
+        """Return the saver itself. Its flusher is at work from now on, also after `aclose`."""
+        self._lifetime.enter_block()
+        if self._flushes:
+            self._flusher.again()
+        return self
+
+    async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
+        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
+        left, is_last = 0, self._lifetime.leave_block()
+        with capturing() as captured:
+            left = await (self.aclose() if is_last else self._driver.arun(self._drain(CLOSE_TIMEOUT)))
+        self._leave(left, captured.error, error)

@@ -1,24 +1,32 @@
-"""Threads in two tiers: which exist, and in which tier."""
+"""Threads in two tiers: which exist, in which tier, and whether both have the same. Nothing is written."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
+from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
-from redis_saver._checkpoint import listing, threads
+from redis_saver._checkpoint import checking, comparing, listing, scripts, threads
+from redis_saver._checkpoint.checking import CheckReport, State
+from redis_saver._checkpoint.inventory import Findings, Inventory, describe
 from redis_saver._checkpoint.ownership import Owner
+from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
-from redis_saver._common import config, times
+from redis_saver._common import config, names
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Page, Stream
+from redis_saver._storage import codec
 from redis_saver._storage.context import Context
-from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.context import Tiers, newest_of
+from redis_saver._tiered.postgres import info_of
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
-from redis_saver.errors import KeyConflict, RedisSaverError, ThreadDamaged, UnsupportedFormat
+from redis_saver.errors import KeyConflict, LimitExceeded, RedisSaverError, ThreadDamaged, UnsupportedFormat
 
 NAMES_PER_PAGE = 200
 CANNOT_BE_READ = (ThreadDamaged, KeyConflict, UnsupportedFormat)
@@ -113,29 +121,8 @@ def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
     return infos[0] if infos else None
 
 
-def stream_threads(tiers: Tiers, query: ThreadQuery) -> TieredStream[TieredThreadInfo]:
+def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Generator[Any, Any, None]:
     """Describe the threads that match a query, each once: those of hot, then those that only cold has."""
-    return _stream_threads(tiers, query, ())
-
-
-def tiered_threads(tiers: Tiers, query: ThreadQuery) -> TieredStream[TieredThreadInfo | Damaged]:
-    """Describe the threads that match a query, and all that are damaged, where `stream_threads` raises."""
-    return _stream_threads(tiers, query, CANNOT_BE_READ)
-
-
-def threads_of(context: Context, query: ThreadQuery) -> Stream[ThreadInfo | Damaged]:
-    """Describe the threads of one server that match a query, each once, and all that are damaged. Reads no values."""
-
-    def describe(page: Sequence[str]) -> Operation[list[ThreadInfo]]:
-        replies = yield Batch([threads.described(context, name, query) for name in page])
-        pairs = zip(page, replies, strict=True)
-        infos = [threads.info(name, reply) for name, reply in pairs if reply is not None]
-        return [info for info in infos if query.is_updated(info.updated_at)]
-
-    return _each_once(listing.scan_threads(context), query, describe, CANNOT_BE_READ)
-
-
-def _stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors) -> Generator[Any, Any, None]:
     # A cold saver that is not Postgres cannot be asked for some threads, so all are read at once.
     in_cold = None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,))))
 
@@ -143,6 +130,23 @@ def _stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors) -> Generat
         return [info for info in (yield from _joined(tiers, page, in_cold)) if _matches(info, query)]
 
     yield from _each_once(_stream_names(tiers, in_cold), query, describe, caught)
+
+
+def tiered_threads(tiers: Tiers, query: ThreadQuery) -> TieredStream[TieredThreadInfo | Damaged]:
+    """Describe the threads that match a query, and all that are damaged, where `stream_threads` raises."""
+    return stream_threads(tiers, query, CANNOT_BE_READ)
+
+
+def threads_of(context: Context, query: ThreadQuery) -> Stream[ThreadInfo | Damaged]:
+    """Describe the threads of one server that match a query, each once, and all that are damaged. Reads no values."""
+
+    def describe(page: Sequence[str]) -> Operation[list[ThreadInfo]]:
+        replies = yield Batch([threads.described(context, thread, query) for thread in page])
+        pairs = zip(page, replies, strict=True)
+        infos = [threads.info(thread, reply) for thread, reply in pairs if reply is not None]
+        return [info for info in infos if query.is_updated(info.updated_at)]
+
+    return _each_once(listing.scan_threads(context), query, describe, CANNOT_BE_READ)
 
 
 def _stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None) -> TieredStream[str]:
@@ -158,31 +162,30 @@ def _stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None) -> Tie
 
 
 def _each_once(
-    names: Generator[Any, Any, None], query: ThreadQuery, describe: Describe, caught: Errors
+    stream: Generator[Any, Any, None], query: ThreadQuery, describe: Describe, caught: Errors
 ) -> Generator[Any, Any, None]:
-    """Describe threads by pages. If a thread of a page cannot be read, describe that page thread by thread."""
+    """Describe by pages the threads whose names are streamed."""
     seen = set[str]()
 
     def of_page(page: Sequence[str]) -> Generator[Any, Any, list[Any]]:
-        new = [name for name in page if name not in seen and name.startswith(query.prefix)]
+        new = [thread for thread in page if thread not in seen and thread.startswith(query.prefix)]
         seen.update(new)
-        try:
-            return (yield from describe(new)) if new else []
-        except caught:
-            pass
-        infos = list[Any]()
-        for name in new:
-            infos += yield from _describe_alone(name, describe)
-        return infos
+        return _described_by(describe, new, caught)
 
-    return listing.mapped(names, of_page)
+    return listing.mapped(stream, of_page)
 
 
-def _describe_alone(name: str, describe: Describe) -> Generator[Any, Any, list[Any]]:
+def _described_by(describe: Describe, page: Sequence[str], caught: Errors) -> Generator[Any, Any, list[Any]]:
+    """Describe a page. If a thread of it cannot be read, describe thread by thread."""
     try:
-        return (yield from describe([name]))
-    except CANNOT_BE_READ as error:
-        return [Damaged(name, error)]
+        return (yield from describe(page)) if page else []
+    except caught as error:
+        if len(page) == 1:
+            return [Damaged(page[0], error)]
+    infos = list[Any]()
+    for thread in page:
+        infos += yield from _described_by(describe, [thread], caught)
+    return infos
 
 
 def _matches(info: TieredThreadInfo, query: ThreadQuery) -> bool:
@@ -200,69 +203,129 @@ def _matches(info: TieredThreadInfo, query: ThreadQuery) -> bool:
 
 
 def _joined(
-    tiers: Tiers, names: Sequence[str], in_cold: Mapping[str, ThreadInfo] | None
+    tiers: Tiers, page: Sequence[str], in_cold: Mapping[str, ThreadInfo] | None
 ) -> Tiered[list[TieredThreadInfo]]:
     """Describe some threads in both tiers. Cold is not believed about a thread that it still has to delete.
 
     Args:
         tiers: The saver.
-        names: The threads.
+        page: The threads.
         in_cold: All threads of cold, if they are known. If not, cold is asked after hot. So a thread that is flushed in
             between is seen twice rather than never.
     """
-    if not names:
-        return []
     requests: list[Call | Command] = []
-    for name in names:
-        dirty = tiers.hot.keyspace.tier_keys(name).dirty
-        requests += (threads.described(tiers.hot, name), Command(("ZCARD", dirty)), Command(("ZSCORE", dirty, "d")))
+    for thread in page:
+        dirty = tiers.hot.keyspace.tier_keys(thread).dirty
+        requests += (threads.described(tiers.hot, thread), Command(("ZCARD", dirty)), Command(("ZSCORE", dirty, "d")))
     replies = yield Batch(requests)
     if in_cold is None:
-        in_cold = yield from _in_cold(tiers, names)
+        in_cold = yield from _in_cold(tiers, page)
     infos = []
-    for at, name in enumerate(names):
+    for at, thread in enumerate(page):
         reply, lacking, tombstone = replies[3 * at : 3 * at + 3]
-        hot = None if reply is None else threads.info(name, reply)
-        cold = None if tombstone is not None else in_cold.get(name)
+        hot = None if reply is None else threads.info(thread, reply)
+        cold = None if tombstone is not None else in_cold.get(thread)
         if hot or cold:
-            infos.append(TieredThreadInfo(name, hot, cold, lacking))
+            infos.append(TieredThreadInfo(thread, hot, cold, lacking))
     return infos
 
 
-def _in_cold(tiers: Tiers, names: Sequence[str]) -> Tiered[dict[str, ThreadInfo]]:
+def _in_cold(tiers: Tiers, page: Sequence[str]) -> Tiered[dict[str, ThreadInfo]]:
     """Describe some threads in cold."""
     if tiers.cold_is_postgres:
-        return {info.thread_id: info for info in (yield ColdCall("describe_threads", (names,)))}
-    infos: dict[str, ThreadInfo] = {}
-    for name in names:
-        infos.update(_described((yield ColdCall("list", ({"configurable": {"thread_id": name}},)))))
-    return infos
+        return {info.thread_id: info for info in (yield ColdCall("describe_threads", (page,)))}
+    checkpoints = list[CheckpointTuple]()
+    for thread in page:
+        checkpoints += yield ColdCall("list", ({"configurable": {"thread_id": thread}},))
+    return _described(checkpoints)
 
 
 def _described(checkpoints: Iterable[CheckpointTuple]) -> dict[str, ThreadInfo]:
     """Describe the threads of some checkpoints by these."""
-    by_thread: dict[str, list[CheckpointTuple]] = {}
+    by_thread = defaultdict[str, list[CheckpointTuple]](list)
     for saved in checkpoints:
-        by_thread.setdefault(config.thread_id(saved.config), []).append(saved)
-    return {thread: _of_checkpoints(thread, of_thread) for thread, of_thread in by_thread.items()}
+        by_thread[config.thread_id(saved.config)].append(saved)
+    infos = {}
+    for thread, of_thread in by_thread.items():
+        of_thread.sort(key=lambda saved: saved.checkpoint["id"])
+        newest = of_thread[-1].checkpoint
+        roots = [saved for saved in of_thread if not config.namespace(saved.config)]
+        pending = {channel for saved in roots[-1:] for _, channel, _ in saved.pending_writes or ()}
+        infos[thread] = info_of(thread, newest["id"], newest.get("ts"), len(of_thread), 0, pending)
+    return infos
 
 
-def _of_checkpoints(thread: str, checkpoints: Sequence[CheckpointTuple]) -> ThreadInfo:
-    newest = max(checkpoints, key=_id)
-    root = max((saved for saved in checkpoints if not config.namespace(saved.config)), key=_id, default=None)
-    pending = {channel for _, channel, _ in (root and root.pending_writes) or ()}
-    return ThreadInfo(
-        thread_id=thread,
-        checkpoint_id=newest.checkpoint["id"],
-        updated_at=times.moment(newest.checkpoint.get("ts") or ""),
-        checkpoints=len(checkpoints),
-        bytes=0,
-        ttl=None,
-        pinned=False,
-        interrupted=INTERRUPT in pending,
-        failed=ERROR in pending,
-    )
+# -- `check`
 
 
-def _id(saved: CheckpointTuple) -> str:
-    return saved.checkpoint["id"]
+_OUTSIDE = (
+    "somebody wrote to one of the two, and not through a TieredSaver. If cold is right, UNLINK the two keys of the "
+    "thread, and the next read fills Redis from cold; if Redis is right, delete the thread in cold, and copy it with "
+    "redis-saver migrate"
+)
+_LACKS = (
+    "somebody removed it there, or wrote to Redis, and not through a TieredSaver; redis-saver migrate from Redis to "
+    "cold copies it"
+)
+
+
+def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
+    """`check` what hot has. If cold should have all of it, compare each checkpoint with cold's.
+
+    Raises:
+        ThreadNotFound: Hot does not have the thread.
+        ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
+    """
+    return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers, thread)))
+
+
+def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:
+    """Compare what both have. Cold may still lack something, and hot may have more than cold: neither is an error."""
+    if now.lacking or not now.has_cold:
+        return 0
+    newest: dict[str, str] = {}
+    for ns, checkpoint_id in held.headers:
+        newest[ns] = max(newest.get(ns, ""), checkpoint_id)
+    for ns, checkpoint_id in newest.items():
+        if now.is_whole or newest_of(ns) in held.marks:
+            there = yield ColdCall("get_tuple", ({"configurable": {"thread_id": thread, "checkpoint_ns": ns}},))
+            if there is not None and (other := there.checkpoint["id"]) > checkpoint_id:
+                text = f"it is the newest here, and cold has a newer one, {other!r}"
+                findings.add("error", describe(names.checkpoint(ns, checkpoint_id)), text, _OUTSIDE)
+    compared = 0
+    for key in held.headers:
+        compared += yield from _compare_checkpoint(tiers, thread, key, now, findings)
+    return compared
+
+
+def _compare_checkpoint(tiers: Tiers, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:
+    """Compare a checkpoint. Returns 1 if it could be compared. A write in hot while cold is read is no finding."""
+    described = describe(names.checkpoint(*key))
+    try:
+        stored, here = yield from _read(tiers, thread, key)
+    except (ThreadDamaged, LimitExceeded) as error:
+        findings.add("warning", described, f"it could not be compared with cold: {error}", "repair it here first")
+        return 0
+    there = yield ColdCall("get_tuple", (config.to_config(thread, *key),))
+    if there is None:
+        if not now.has_gaps:
+            findings.add("error", described, "cold does not have it", _LACKS)
+    elif here and (what := comparing.difference(comparing.record(here, {}), comparing.record(there, {}), _as_stored)):
+        again, _ = yield from _read(tiers, thread, key)
+        if again == stored:
+            findings.add("error", described, f"cold has it with something else: {what}", _OUTSIDE)
+    return 1
+
+
+def _read(tiers: Tiers, thread: str, key: CheckpointKey) -> Tiered[tuple[Any, CheckpointTuple | None]]:
+    """Return a checkpoint as hot stores it, and decoded."""
+    wanted = (BYTES_PER_PAGE, names.component(key[0]), names.component(key[1]))
+    flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), wanted)
+    here = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_chunks(tiers.hot, flat, thread))
+    return stored, here or None
+
+
+def _as_stored(metadata: Mapping[str, Any]) -> str:
+    """Return metadata as JSON, without `writes`: some savers store them in this form."""
+    serializable = get_serializable_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
+    return json.dumps(serializable, sort_keys=True, default=repr)

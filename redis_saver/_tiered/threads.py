@@ -1,40 +1,33 @@
-"""Changes of whole threads: cold is changed, and hot gives them up."""
+"""Changes of whole threads, and ownership: cold is changed, and hot gives the thread up. Hot knows the owners."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import listing
+from redis_saver._checkpoint import listing, ownership, pruning
 from redis_saver._checkpoint import threads as hot_threads
-from redis_saver._checkpoint.guards import writer_of
-from redis_saver._checkpoint.pruning import Pruned, added, threads_with_runs
+from redis_saver._checkpoint.guards import owned_call, writer_of
+from redis_saver._checkpoint.ownership import Record, Terms
+from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.retention import Retention
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
-from redis_saver._engine.requests import Operation
+from redis_saver._engine.replies import RollBackReply
+from redis_saver._engine.requests import Command, Operation, Sleep
+from redis_saver._tiered import context, intents, scripts
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
-from redis_saver._tiered.flushing import put_tombstone
-from redis_saver._tiered.intents import (
-    ALL,
-    Intent,
-    begin_intent,
-    change,
-    change_cold,
-    end,
-    erased,
-    given_up,
-    release_all,
-)
+from redis_saver._tiered.flushing import busy, flush_now, put_tombstone, until_busy
+from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, change_cold
 from redis_saver._tiered.listing import list_checkpoints
 from redis_saver._tiered.reading import get_tuple
 from redis_saver._tiered.requests import ColdCall, Tiered
 from redis_saver._tiered.thread_info import get_thread
-from redis_saver.errors import ThreadBusy
+from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, not_owner
 
 _ATTEMPTS = 5
 
@@ -45,16 +38,14 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
     if (queue := tiers.flush_queue) is not None:
         try:
             is_deleted = yield from put_tombstone(tiers, thread, writer)
-        except BaseException:
-            queue.note(thread)  # hot may have done it in spite of the error
-            raise
+        finally:
+            queue.note(thread)  # also after an error: hot may have done it
         if is_deleted:
             tiers.backlog.wrote(1)
-            queue.note(thread)
             return
     intent = yield from begin_intent(tiers, thread, ALL, writer, need="nothing")
     yield from change_cold(tiers, {thread: intent}, ColdCall("delete_thread", (thread,)))
-    yield from end(tiers, thread, intent, erased(tiers, thread, intent))
+    yield from intents.end(tiers, thread, intent, intents.erased(tiers, thread, intent))
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
@@ -72,7 +63,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     yield from change_cold(tiers, {target: intent}, ColdCall("delete_thread", (target,)))
     for saved in reversed(checkpoints):
         yield from calls_for(saved, target, paths)
-    yield from end(tiers, target, intent, given_up(tiers, target, intent))
+    yield from intents.give_up(tiers, target, intent)
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
@@ -82,27 +73,26 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
         ThreadBusy: Cold could not get coalesced checkpoints of such a thread first: others wrote it all the time.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
-    members, intents, concerned = [names.run(run) for run in run_ids], dict[str, Intent](), set[str]()
+    members, begun, concerned = [names.run(run) for run in run_ids], dict[str, Intent](), set[str]()
     for run in run_ids:  # also in threads that a reader may be filling hot with
         of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
         concerned.update(config.thread_id(saved.config) for saved in of_run)
     # A thread that hot cannot read is repaired, or raises.
-    concerned.update(*(yield from threads_with_runs(tiers.hot, members)))
+    concerned.update(*(yield from pruning.threads_with_runs(tiers.hot, members)))
     try:
         for thread in sorted(concerned):
             # What is left may be what was coalesced.
-            writer = writer_of(tiers.hot, thread)
-            intents[thread] = yield from begin_intent(tiers, thread, ALL, writer, need="all")
+            begun[thread] = yield from begin_intent(tiers, thread, ALL, writer_of(tiers.hot, thread), need="all")
     except Exception:
-        yield from release_all(tiers, intents)
+        yield from intents.release_all(tiers, begun)
         raise
     except BaseException:  # the caller was cancelled, so no request works; the next writer of this process ends them
-        for thread, intent in intents.items():
+        for thread, intent in begun.items():
             tiers.leases.keep(tiers.hot.keyspace.tier_keys(thread).intents, intent.token)
         raise
-    yield from change_cold(tiers, intents, ColdCall("delete_for_runs", (run_ids,)))
-    for thread, intent in intents.items():
-        yield from end(tiers, thread, intent, given_up(tiers, thread, intent))
+    yield from change_cold(tiers, begun, ColdCall("delete_for_runs", (run_ids,)))
+    for thread, intent in begun.items():
+        yield from intents.give_up(tiers, thread, intent)
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
@@ -147,11 +137,6 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
         yield from change(tiers, thread, writer_of(tiers.hot, thread), ColdCall("prune", ([thread],), latest))
 
 
-def get_ttl(tiers: Tiers, thread: str) -> Operation[timedelta | None]:
-    """Return the time that a thread has left in hot; None if it does not expire there, or hot lacks it."""
-    return hot_threads.get_ttl(tiers.hot, thread)
-
-
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
     """Change when a thread expires in hot. If only cold has it, hot is filled first.
 
@@ -175,3 +160,120 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
         "others write or delete it, or Redis is full, or cannot have a value of it (its limits, its serializer). "
         "Nothing was changed; try again"
     )
+
+
+# -- ownership
+
+
+_PAUSE = 0.02
+_DIGITS, _TOKEN_AT = 15, 32
+"""Parts of an intent: its start in milliseconds, and its writer's token (`lua/tiered/begin_intent.lua`)."""
+
+
+def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
+    """Take a thread, as on one server; then wait until writers that had begun to write it to cold are done.
+
+    Once the thread is taken, nobody else begins to write it. Earlier writes may still reach cold, so the block waits.
+    """
+    record = yield from ownership.taken(tiers.hot, terms, nonce)
+    yield from _wait_for_writers(tiers, terms, record)
+    if run := ownership.to_roll_back(terms, record):
+        yield from _roll_back(tiers, terms.thread, writer_of(tiers.hot, terms.thread, record.token), run)
+        yield from _renew(tiers, terms, record)  # cold may have taken longer than the lease
+    return record
+
+
+def _renew(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
+    if not (yield from ownership.renew(tiers.hot, terms.thread, record.token, terms.lease)):
+        raise not_owner("0", "", tiers.hot.keyspace.owner_key(terms.thread))
+
+
+def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
+    """Wait for writers from before the thread was taken, until they are done or gone. Meanwhile renew the lease.
+
+    Raises:
+        NotOwner: Somebody else took the thread meanwhile.
+    """
+    key, taken_at = tiers.hot.keyspace.tier_keys(terms.thread).intents, record.since // 1000
+    began = renewed = time.monotonic()
+    first: set[bytes] | None = None
+    while True:
+        noted = yield Command(("ZRANGEBYLEX", key, "-", "+"))
+        now = time.monotonic()
+        oldest = taken_at + (now - began) * 1000 - context.WRITER_GONE
+        with decoding("what is being written of thread {!r}", terms.thread):
+            writers = {intent[_TOKEN_AT:] for intent in noted if min(int(intent[:_DIGITS]), taken_at) > oldest}
+        first = writers if first is None else first & writers
+        if not first:
+            return
+        if now - renewed > terms.renewal_interval:
+            renewed = now
+            yield from _renew(tiers, terms, record)
+        yield Sleep(_PAUSE)
+
+
+def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
+    """Remove the checkpoints that a run wrote to a thread. Other threads that the run wrote, and copies, stay.
+
+    One script removes them in hot, and notes the ids for the flusher, which removes them in cold. So the thread's new
+    owner never waits for that, and a late removal harms nobody. If hot lacks some of the thread, cold is asked for ids.
+
+    Raises:
+        NotOwner: Somebody else took the thread. Nothing was removed.
+        ThreadBusy: Others wrote the thread all the time.
+        NotImplementedError: Cold is not Postgres, and cannot delete by run, or only in all threads that the run wrote.
+            Nothing was removed.
+    """
+    if not tiers.cold_is_postgres:
+        yield from _roll_back_by_run(tiers, thread, writer, run_id)
+        return
+    keys, deadline, repairs, asked = tiers.hot.keyspace.tier_keys(thread), until_busy(), 0, False
+    while True:
+        try:
+            removal = yield from pruning.removal_of_runs(tiers.hot, thread, {names.run(run_id)})
+        except ThreadDamaged as damage:
+            if repairs == intents.REPAIRS:
+                raise
+            repairs += 1
+            yield from intents.repair(tiers, thread, damage)
+            continue
+        in_cold = (yield ColdCall("checkpoints_of_run", (thread, run_id))) if asked else []
+        first, rest = pruning.divided(removal.plan) if removal else ([], [])
+        arguments = (
+            removal.revision if removal else b"",
+            b"1" if asked else b"",
+            len(in_cold),
+            *(names.checkpoint(ns, checkpoint_id) for ns, checkpoint_id in in_cold),
+            *first,
+        )
+        answer = yield owned_call(scripts.ROLL_BACK, (*keys.writing, keys.flush), writer, arguments)
+        if answer == RollBackReply.UNKNOWN:
+            asked = True
+        elif answer not in (RollBackReply.CHANGED, RollBackReply.WRITING):
+            break
+        elif time.monotonic() >= deadline:
+            raise busy(thread)
+        elif answer == RollBackReply.WRITING:
+            yield Sleep(_PAUSE)
+            yield from get_tuple(tiers, config.to_config(thread, "", ""))  # ends intents of dead writers
+    if removal:
+        with decoding("what was removed of thread {!r}", thread):
+            *_, revision = answer
+        # Remove the chunks that nothing refers to any more.
+        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), writer, revision, rest)
+    if tiers.flush_queue:
+        tiers.flush_queue.note(thread)
+    else:
+        yield from flush_now(tiers, thread)
+
+
+def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
+    """Remove a run in a cold saver that can only delete by run; hot gives the thread up."""
+    of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
+    if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
+        raise NotImplementedError(
+            f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a "
+            "copy), and this cold saver can only remove a run from all threads at once. Nothing was removed. Write "
+            "on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
+        )
+    yield from change(tiers, thread, writer, ColdCall("delete_for_runs", ([run_id],)), need="all")

@@ -25,17 +25,9 @@ from redis_saver._common.config import Address
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage.chunks import digest
-from redis_saver._tiered import scripts
+from redis_saver._tiered import context, scripts
 from redis_saver._tiered.backlog import FlushQueue
-from redis_saver._tiered.context import (
-    HOT_CANNOT_HAVE,
-    WHOLE,
-    Tiers,
-    for_cold,
-    known_fill,
-    versions_of_values,
-    writes_of,
-)
+from redis_saver._tiered.context import Tiers, for_cold, known_fill, writes_of
 from redis_saver._tiered.intents import NOWHERE, Intent, begin_intent, end, end_intent
 from redis_saver._tiered.reading import fetching
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
@@ -62,16 +54,16 @@ def put(
     if tiers.flush_queue:
         # A fill tells nothing of this checkpoint's writes, as its id is older. So only the parent may be missing.
         lacked = [address] if parent_id and known_fill(tiers, address, checkpoint["id"]) else []
-        behind = partial(_behind, tiers, writer, address, scripts.PUT_BEHIND, parent, checkpoint["id"])
-        if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, behind, lacked)):
+        by = partial(_behind, tiers, writer, address, scripts.PUT_BEHIND, parent, checkpoint["id"])
+        if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, by, lacked)):
             remember_loop(tiers.hot, address, checkpoint, metadata)
             return stored
     fill = known_fill(tiers, address, checkpoint["id"])
     intent = yield from begin_intent(tiers, thread, digest(names.checkpoint(ns, checkpoint["id"])), writer, fill=fill)
     # If hot does not know the thread, or checkpoints of it were coalesced, cold may lack any value.
-    versions = new_versions if intent.has_all else {**versions_of_values(checkpoint), **new_versions}
+    versions = new_versions if intent.has_all else {**context.versions_of_values(checkpoint), **new_versions}
     yield ColdCall("put", (for_cold(config), checkpoint, metadata, versions))
-    through = _store_through(tiers, thread, intent, store, scripts.PUT_THROUGH, parent or WHOLE)
+    through = _store_through(tiers, thread, intent, store, scripts.PUT_THROUGH, parent or context.WHOLE)
     is_in_hot = yield from end(tiers, thread, intent, through)
     remember_loop(tiers.hot, address, checkpoint, metadata)
     if tiers.flush_queue and not is_in_hot:
@@ -93,8 +85,8 @@ def put_writes(
     if tiers.flush_queue:
         # The checkpoint may come later. Then hot takes its writes if it has the newest checkpoint.
         lacked = [address._replace(checkpoint_id=None), address]
-        behind = partial(_behind, tiers, writer, address, scripts.PUT_WRITES_BEHIND, writes_of(address))
-        if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, behind, lacked)):
+        by = partial(_behind, tiers, writer, address, scripts.PUT_WRITES_BEHIND, writes_of(address))
+        if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, by, lacked)):
             return
     record = digest(names.task(ns, checkpoint_id or "", task_id))
     intent = yield from begin_intent(tiers, thread, record, writer, writes_of(address), known_fill(tiers, address))
@@ -117,7 +109,7 @@ def _store_behind(
     queue: FlushQueue,
     thread: str,
     store: _Store,
-    behind: Callable[[], StoringScript],
+    by: Callable[[], StoringScript],
     lacked: Sequence[Address],
 ) -> Tiered[bool]:
     """Store a record in hot alone.
@@ -127,7 +119,7 @@ def _store_behind(
         queue: Its flush queue.
         thread: The thread.
         store: The operation.
-        behind: Returns its script, for each attempt.
+        by: Returns its script, for each attempt.
         lacked: Checkpoints to fill hot with, one before each further attempt.
 
     Returns:
@@ -139,7 +131,7 @@ def _store_behind(
             if missing:
                 yield fetching(tiers, missing)
             with suppress(ThreadDamaged):  # cold may have the thread
-                if (yield from store(behind())):
+                if (yield from store(by())):
                     queue.note(thread)
                     return True
     except BaseException:
@@ -167,7 +159,7 @@ def _store_through(
     if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
         keys = tiers.hot.keyspace.tier_keys(thread)
         more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
-        with suppress(ThreadDamaged, *HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
+        with suppress(ThreadDamaged, *context.HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
             return (yield from store(StoringScript(script, (*keys.writing, keys.flush), ANYBODY, more)))
     yield from end_intent(tiers, thread, intent, NOWHERE)
     return False

@@ -1,27 +1,145 @@
-"""Copies in hot of what cold has: as records, and as items again."""
+"""Shared by the operations over two tiers: counters, failures of hot, and copies in hot of what cold has."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from langgraph.store.base import Item, SearchItem
+from langgraph.store.base import Item
 
+from redis_saver._common import forks
 from redis_saver._common.display import shown
+from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import Partition, with_notes
-from redis_saver._engine.requests import Argument, Batch, Command, Operation
+from redis_saver._engine.requests import Argument, Batch, Command, Operation, T
+from redis_saver._engine.runner import Pump
+from redis_saver._engine.stats import Counting, OperationStats
 from redis_saver._store import namespaces, scripts
-from redis_saver._store.calling import ask
+from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, encode_value
-from redis_saver._store.writing import MAX_BYTES, MAX_PUTS
-from redis_saver.errors import EncodeError, KeyConflict, LimitExceeded, reading_store
+from redis_saver._store.writing import MAX_BYTES, MAX_PUTS, clean
+from redis_saver._tiered.requests import Attempt, HotFailed, Tiered, is_out_of_memory
+from redis_saver.errors import EncodeError, KeyConflict, LimitExceeded, StoreDamaged, reading_store
 
+_LOG = ThrottledLog("redis_saver.tiered_store")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _UPDATED_DIGITS = 14
 """A copy has cold's `updated_at` where an item of a `RedisStore` has 16 hex digits that name its put."""
+
+
+@dataclass
+class TieredStoreStats:
+    """Counters of what happened between the tiers of a store, in this process."""
+
+    hits: int = 0
+    """Gets and searches that hot answered."""
+    misses: int = 0
+    """Gets and searches that cold answered, because hot did not have everything."""
+    fills: int = 0
+    """Copies that were stored in hot, after a miss or a write."""
+    refused: int = 0
+    """Copies that were not stored: somebody else wrote the item, or hot is full, or its serializer or limits refuse the
+    value."""
+    repairs: int = 0
+    """Partitions that hot dropped because a part of them was evicted, and copies that could not be decoded."""
+    bypasses: int = 0
+    """Reads and writes that went on without hot, because it failed."""
+    errors: int = 0
+    """Writes that cold has, and that could not be read back. The log has the last reason (`redis_saver.tiered_store`,
+    WARNING)."""
+    operations: Mapping[str, OperationStats] = field(default_factory=dict)
+    """Calls by method. `store.hot.stats()` says what they sent to Redis."""
+
+
+class Counts(TieredStoreStats):
+    """Counters while they change. Users get copies (`snapshot`)."""
+
+    kind: ClassVar[str] = "store_tier"
+
+    def numbers(self) -> Mapping[str, Any]:
+        """Return the counters."""
+        return vars(self)
+
+    def after_fork(self) -> None:
+        """Start at zero in a child."""
+        vars(self).update(vars(TieredStoreStats()))
+
+    def snapshot(self, counting: Counting) -> TieredStoreStats:
+        """Return a copy of the counters, with those of the calls."""
+        return replace(TieredStoreStats(), **vars(self) | {"operations": counting.snapshot()})
+
+
+class StoreTiers:
+    """A store over two tiers, as its operations see it."""
+
+    def __init__(self, hot: StoreContext, ttl: int) -> None:
+        self.hot: StoreContext = hot
+        """The store in front."""
+        self.ttl: int = ttl
+        """Lifetime of a copy there, in milliseconds; 0: until it is evicted or written."""
+        self.counts: Counts = Counts()
+        forks.watch(self.counts)
+
+
+def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Operation[T]]]]) -> Operation[list[T]]:
+    """Run operations over partitions of hot side by side. Damaged partitions are dropped first, then the directory."""
+    try:
+        return (yield from together(tiers.hot, [make() for _, make in asked]))
+    except StoreDamaged:
+        pass
+    results = []
+    for partition, make in asked:
+        results.append((yield from _repaired(tiers, partition, make)))
+    return results
+
+
+def _repaired(tiers: StoreTiers, partition: Partition, make: Callable[[], Operation[T]]) -> Operation[T]:
+    try:
+        return (yield from make())
+    except StoreDamaged as damage:
+        _note_repair(tiers, damage)
+    try:
+        yield from clean(tiers.hot, partition, 0, "all")
+        return (yield from make())
+    except StoreDamaged as damage:
+        _note_repair(tiers, damage)
+    yield Command(("UNLINK", *tiers.hot.keyspace.directory))  # no read of hot uses it
+    return (yield from make())
+
+
+def _note_repair(tiers: StoreTiers, damage: StoreDamaged) -> None:
+    tiers.counts.repairs += 1
+    _LOG.warning("a part of hot was damaged; hot drops it and is filled from cold: %s", log_text(damage))
+
+
+def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
+    """Run an operation over hot. If hot fails and may be bypassed, give it up: cold has what matters."""
+    try:
+        yield from operation
+    except HotFailed:
+        tiers.counts.bypasses += 1
+
+
+def unless_full(operation: Operation[T]) -> Tiered[T | None]:
+    """Run an operation over hot; None if the server is out of memory, for which each client has its own error."""
+    pump = Pump(operation)
+    for request in pump:
+        reply, error = yield Attempt(request)
+        if error is not None and is_out_of_memory(error):
+            pump.close()
+            return None
+        with pump:
+            if error is not None:
+                raise error
+            pump.reply = reply
+    return pump.result
+
+
+# -- copies
 
 
 class Copy(NamedTuple):
@@ -74,8 +192,8 @@ def updated_of(entry: Entry, partition: Partition) -> int:
     return int(entry.made_by, 16)
 
 
-def item_of(context: StoreContext, partition: Partition, entry: Entry) -> Item:
-    """Return the item of a copy, as cold answered it.
+def item_of(context: StoreContext, partition: Partition, entry: Entry, kind: type[Item] = Item) -> Any:
+    """Return the item of a copy, as cold answered it: an `Item`, or a `SearchItem`.
 
     Raises:
         KeyConflict: It is not a copy.
@@ -85,13 +203,7 @@ def item_of(context: StoreContext, partition: Partition, entry: Entry) -> Item:
     namespace, key = namespace_and_key(partition, entry.field)
     value = entry.decoded(context.values, namespace, key)
     created = _EPOCH + entry.created * _MICROSECOND
-    return Item(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
-
-
-def search_item_of(context: StoreContext, partition: Partition, entry: Entry) -> SearchItem:
-    """Return `item_of` as `search` answers it."""
-    item = item_of(context, partition, entry)
-    return SearchItem(item.namespace, item.key, item.value, item.created_at, item.updated_at)
+    return kind(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
 
 
 class Read(NamedTuple):
@@ -154,9 +266,9 @@ def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bo
         oldest = yield Batch([Command(("ZRANGE", order, 0, 0)) for _, order, *_ in keys])
         first = [(items, fields[0]) for (items, *_), fields in zip(keys, oldest, strict=True) if fields]
         records = (yield Batch([Command(("HMGET", *names)) for names in first])) if first else []
-        for (items, field), (record,) in zip(first, records, strict=True):
+        for (items, name), (record,) in zip(first, records, strict=True):
             with reading_store(items):
-                if record is not None and len(Entry(field, record).made_by) == _UPDATED_DIGITS:
+                if record is not None and len(Entry(name, record).made_by) == _UPDATED_DIGITS:
                     return True
     return False
 

@@ -5,11 +5,11 @@ Hot answers a search if it has copies of all items of the partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 from langgraph.store.base import InvalidNamespaceError, Item, Op, Result, SearchItem, SearchOp
 
@@ -26,18 +26,8 @@ from redis_saver._store.reading import EMPTY, FIELDS_PER_GET, Mirror
 from redis_saver._store.reading import mirror as read_mirror
 from redis_saver._store.writing import DELETION, put
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered
-from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
-from redis_saver._tiered_store.copies import (
-    Copy,
-    Read,
-    aware,
-    copy_of,
-    fill,
-    item_of,
-    read,
-    search_item_of,
-    updated_of,
-)
+from redis_saver._tiered_store import copies as copying
+from redis_saver._tiered_store.copies import Copy, Read, StoreTiers, ask_each, best_effort, copy_of, fill, unless_full
 from redis_saver.errors import DecodeError, LimitExceeded, StoreBusy, StoreDamaged, reading_store
 
 MAX_COMPLETE = 2000
@@ -55,35 +45,16 @@ class Reads:
             ops: All operations of the batch. Reads are kept by their positions in it.
         """
         self.ops = ops
+        self.results: list[Result] = [None] * len(ops)
         self.gets: dict[Partition, dict[bytes, list[int]]] = {}
         self.searches: dict[int, Place] = {}
         """Searches that hot may answer."""
         self.others: list[int] = []
-        """Reads that cold answers in any case."""
-
-
-class _GetMiss(NamedTuple):
-    partition: Partition
-    name: bytes
-    field: bytes
-    position: int
-
-
-class _SearchMiss(NamedTuple):
-    partition: Partition
-    name: bytes
-    position: int
-
-
-class _Missed:
-    """Reads that hot has not answered."""
-
-    def __init__(self, positions: Sequence[int]) -> None:
-        self.positions = list(positions)
-        self.gets: list[_GetMiss] = []
-        """Gets whose items may be filled."""
-        self.searches: list[_SearchMiss] = []
-        """Searches for whole partitions, which may be filled."""
+        """Reads that cold answers: in any case, and because hot has not answered them."""
+        self.missed: list[tuple[Partition, bytes, bytes, int]] = []
+        """Gets whose items may be filled: the partition, the name of the miss, the field, the position."""
+        self.whole: list[tuple[Partition, bytes, int]] = []
+        """Searches for whole partitions, which may be filled: the partition, the name of the miss, the position."""
 
 
 def may_be_hot(op: SearchOp) -> bool:
@@ -98,105 +69,93 @@ def may_be_hot(op: SearchOp) -> bool:
     return in_partition and not op.query and has_plain_filter and min(op.limit, op.offset) >= 0
 
 
-def run(tiers: StoreTiers, reads: Reads, results: list[Result]) -> Tiered[None]:
+def run(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
     """Read, and put the results into their places.
 
     One round trip to hot, two if it answers a search. What it lacks takes one call of cold, and a round trip or two.
     """
-    missed = _Missed(reads.others)
+    others = list(reads.others)
     if reads.gets or reads.searches:
         try:
-            yield from _by_hot(tiers, reads, results, missed)
+            yield from _by_hot(tiers, reads)
         except HotFailed:
             tiers.counts.bypasses += 1
             gets = [position for fields in reads.gets.values() for some in fields.values() for position in some]
-            missed = _Missed([*reads.others, *gets, *reads.searches])
-    if not missed.positions:
+            reads.others, reads.missed, reads.whole = [*others, *gets, *reads.searches], [], []
+    if not reads.others:
         return
-    answers = yield ColdCall("batch", ([reads.ops[position] for position in missed.positions],))
-    for position, answer in zip(missed.positions, answers, strict=True):
-        results[position] = answer
+    answers = yield ColdCall("batch", ([reads.ops[position] for position in reads.others],))
+    for position, answer in zip(reads.others, answers, strict=True):
+        reads.results[position] = answer
         for item in answer if isinstance(answer, list) else (answer,):
             if isinstance(item, Item):
-                aware(item)
-    yield from _fill_gets(tiers, missed.gets, results)
-    for miss in missed.searches:
-        op, items = reads.ops[miss.position], results[miss.position]
+                copying.aware(item)
+    yield from best_effort(tiers, _fill_gets(tiers, reads))
+    for partition, miss, position in reads.whole:
+        op, items = reads.ops[position], reads.results[position]
         if isinstance(op, SearchOp) and isinstance(items, list) and len(items) < min(op.limit, MAX_COMPLETE + 1):
-            yield from best_effort(tiers, _fill_search(tiers, miss, items))
+            with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
+                yield from best_effort(tiers, _fill_all(tiers, partition, miss, items))
 
 
-def _by_hot(tiers: StoreTiers, reads: Reads, results: list[Result], missed: _Missed) -> Tiered[None]:
-    asked: list[tuple[Partition, Callable[[], Operation[Any]]]] = []
-    gets = []
-    for partition, fields in reads.gets.items():
-        names = iter(fields)
-        while some := list(islice(names, FIELDS_PER_GET)):
-            gets.append((partition, some))
-            asked.append((partition, partial(read, tiers.hot, partition, some)))
+def _by_hot(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
+    gets = [
+        (partition, fields[at : at + FIELDS_PER_GET])
+        for partition, of_partition in reads.gets.items()
+        for fields in [list(of_partition)]
+        for at in range(0, len(fields), FIELDS_PER_GET)
+    ]
     partitions = list(dict.fromkeys(place.partition for place in reads.searches.values()))
+    asked: list[tuple[Partition, Callable[[], Operation[Any]]]]
+    asked = [(partition, partial(copying.read, tiers.hot, partition, fields)) for partition, fields in gets]
     asked += [(partition, partial(complete, tiers, partition)) for partition in partitions]
     answers = yield from ask_each(tiers, asked)
-    for (partition, some), answer in zip(gets, answers[: len(gets)], strict=True):
-        positions = {field: reads.gets[partition][field] for field in some}
-        yield from _take_items(tiers, partition, positions, answer, results, missed)
+    for (partition, fields), answer in zip(gets, answers[: len(gets)], strict=True):
+        yield from _take_items(tiers, reads, partition, fields, answer)
     mirrors = dict(zip(partitions, answers[len(gets) :], strict=True))
     for position, place in reads.searches.items():
-        op: Any = reads.ops[position]
-        yield from _take_page(tiers, position, op, place, mirrors[place.partition], results, missed)
+        yield from _take_page(tiers, reads, position, place, mirrors[place.partition])
 
 
 def _take_items(
-    tiers: StoreTiers,
-    partition: Partition,
-    positions: Mapping[bytes, Sequence[int]],
-    answer: Read,
-    results: list[Result],
-    missed: _Missed,
+    tiers: StoreTiers, reads: Reads, partition: Partition, fields: Sequence[bytes], answer: Read
 ) -> Tiered[None]:
     unreadable: set[bytes] = set()
-    for field, of_field in positions.items():
+    for field in fields:
         entry, miss = answer.entries.get(field), answer.miss
-        for position in of_field:
+        for position in reads.gets[partition][field]:
             if entry is not None:
                 try:
-                    results[position] = item_of(tiers.hot, partition, entry)
+                    reads.results[position] = copying.item_of(tiers.hot, partition, entry)
                     tiers.counts.hits += 1
                     continue
                 except DecodeError:
                     unreadable.add(field)
                     entry, miss = None, b""
             tiers.counts.misses += 1
-            missed.positions.append(position)
+            reads.others.append(position)
             if miss:
-                missed.gets.append(_GetMiss(partition, miss, field, position))
+                reads.missed.append((partition, miss, field, position))
                 miss = b""  # one fill is enough
     yield from _forget(tiers, partition, unreadable)
 
 
-def _take_page(
-    tiers: StoreTiers,
-    position: int,
-    op: SearchOp,
-    place: Place,
-    answer: Mirror | bytes,
-    results: list[Result],
-    missed: _Missed,
-) -> Tiered[None]:
+def _take_page(tiers: StoreTiers, reads: Reads, position: int, place: Place, answer: Mirror | bytes) -> Tiered[None]:
+    op: Any = reads.ops[position]
     if isinstance(answer, Mirror):
         try:
-            results[position] = _search(tiers, place, op, answer)
+            reads.results[position] = _search(tiers, place, op, answer)
         except DecodeError:
             yield from _forget(tiers, place.partition, answer.entries)
+            answer = b""
         else:
             tiers.counts.hits += 1
             return
-        answer = b""
     tiers.counts.misses += 1
-    missed.positions.append(position)
+    reads.others.append(position)
     is_whole = len(op.namespace_prefix) == PARTITION_LABELS and not op.filter and not op.query and not op.offset
     if answer and is_whole:
-        missed.searches.append(_SearchMiss(place.partition, answer, position))
+        reads.whole.append((place.partition, answer, position))
 
 
 def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: Mirror) -> list[SearchItem]:
@@ -208,8 +167,9 @@ def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: Mirror) -> li
         if entry.field.startswith(place.prefix)
         and (matches is None or matches(entry.value(tiers.hot.values, partition)))
     ]
-    entries.sort(key=lambda entry: (-updated_of(entry, partition), entry.field))
-    return [search_item_of(tiers.hot, partition, entry) for entry in entries[op.offset : op.offset + op.limit]]
+    entries.sort(key=lambda entry: (-copying.updated_of(entry, partition), entry.field))
+    page = entries[op.offset : op.offset + op.limit]
+    return [copying.item_of(tiers.hot, partition, entry, SearchItem) for entry in page]
 
 
 def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) -> Operation[None]:
@@ -223,32 +183,20 @@ def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) 
     yield from ask_each(tiers, [(partition, removal)])
 
 
-def _fill_gets(tiers: StoreTiers, misses: Sequence[_GetMiss], results: list[Result]) -> Tiered[None]:
+def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
     """Store copies of the items that gets have missed, and cold has."""
-    copies: dict[tuple[Partition, bytes], list[Copy]] = {}
-    for partition, miss, field, position in misses:
-        item = results[position]
-        if isinstance(item, Item):
+    copies = defaultdict[tuple[Partition, bytes], list[Copy]](list)
+    for partition, miss, field, position in reads.missed:
+        if isinstance(item := reads.results[position], Item):
             copy = copy_of(tiers.hot, field, item, tiers.ttl)
             tiers.counts.refused += copy is None
             if copy is not None:
-                copies.setdefault((partition, miss), []).append(copy)
-    if copies:
-        yield from best_effort(tiers, _filled(tiers, copies))
-
-
-def _filled(tiers: StoreTiers, copies: Mapping[tuple[Partition, bytes], Sequence[Copy]]) -> Tiered[None]:
-    fills = [fill(tiers.hot, partition, miss, some) for (partition, miss), some in copies.items()]
-    stored = 0
+                copies[partition, miss].append(copy)
+    stored, fills = 0, [fill(tiers.hot, partition, miss, some) for (partition, miss), some in copies.items()]
     with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
         stored = sum((yield from unless_full(together(tiers.hot, fills))) or ())
     tiers.counts.fills += stored
     tiers.counts.refused += sum(map(len, copies.values())) - stored
-
-
-def _fill_search(tiers: StoreTiers, miss: _SearchMiss, items: Sequence[Any]) -> Tiered[None]:
-    with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
-        yield from _fill_all(tiers, miss.partition, miss.name, items)
 
 
 # -- complete partitions
@@ -270,7 +218,7 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[Mirror | byte
     return mirror if is_same else b""  # it changed in between: cold answers
 
 
-def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[SearchItem]) -> Tiered[bool]:
+def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[Any]) -> Tiered[bool]:
     """Store copies of all items of a partition, and mark it complete unless somebody wrote meanwhile.
 
     Return True if it is complete. Two round trips.

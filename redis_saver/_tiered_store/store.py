@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from collections.abc import Awaitable, Iterable
+from typing import Any, ClassVar, Generic, TypeVar
 
-from langgraph.store.base import (
-    NOT_PROVIDED,
-    BaseStore,
-    GetOp,
-    ListNamespacesOp,
-    NotProvided,
-    Op,
-    PutOp,
-    Result,
-    SearchOp,
-    TTLConfig,
-)
+from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp, TTLConfig
 
 from redis_saver._client.base import AsyncBlock, Block
 from redis_saver._common import config as configs
-from redis_saver._common import forks, keywords
+from redis_saver._common import keywords
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import T
@@ -34,7 +23,7 @@ from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.requests import Tiered, TieredRequest, setup, with_own_errors
 from redis_saver._tiered_store import reading, writing
-from redis_saver._tiered_store.context import StoreTiers, TieredStoreStats
+from redis_saver._tiered_store.copies import StoreTiers, TieredStoreStats
 
 Hot = TypeVar("Hot", RedisStore, AsyncRedisStore)
 
@@ -86,7 +75,6 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
         self._tiers = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
         self._driver = self._driver_class(hot, cold, cold, bypasses=on_hot_error == "bypass")
-        forks.watch(self._tiers.counts)
 
     def __repr__(self) -> str:
         """Return the class, hot, and the class of cold."""
@@ -100,44 +88,9 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         self._driver.check_open()
         return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    @keywords.checked
-    def put(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-    ) -> None:
-        """Store an item in cold, then a copy in hot. Costs what `batch` says.
-
-        Args:
-            namespace: Its namespace.
-            key: Its key.
-            value: A value that cold can store. None deletes the item.
-            index: As cold takes it.
-            ttl: Minutes after which it expires in cold; None: never. Not given: as cold's `TTLConfig` says.
-
-        Raises:
-            TypeError: `if_version` was given, which only a `RedisStore` has: cold has no versions to compare. Nothing
-                was written.
-            ValueError: `ttl` was given, and hot has no TTL.
-        """
-        super().put(namespace, key, value, index, ttl=ttl)
-
-    @keywords.checked
-    async def aput(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-    ) -> None:
-        """`put` for asyncio."""
-        await super().aput(namespace, key, value, index, ttl=ttl)
+    # LangGraph's own, by `batch`. They say so if an argument is not known, as `if_version`, which a `RedisStore` has.
+    put = keywords.checked(BaseStore.put)
+    aput = keywords.checked(BaseStore.aput)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see the state before the puts; of several puts of an item the last counts.
@@ -154,6 +107,7 @@ class TwoTierStore(BaseStore, Generic[Hot]):
 
         Raises:
             InvalidNamespaceError: A namespace is not valid. Nothing was sent.
+            ValueError: A put has a `ttl`, and hot has no TTL. Nothing was sent.
             Exception: Any error of cold. Cold may have stored the puts all the same. Reads of these items go to cold
                 until the write intents expire (5 minutes).
         """
@@ -237,11 +191,10 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
 
 
 def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: writing.Writes) -> Tiered[list[Result]]:
-    results: list[Result] = [None] * len(reads.ops)
-    yield from reading.run(tiers, reads, results)
+    yield from reading.run(tiers, reads)
     if puts:
         yield from writing.write(tiers, puts, writes)
-    return results
+    return reads.results
 
 
 def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, TypeAlias
@@ -18,8 +18,7 @@ from redis_saver._store import scripts
 from redis_saver._store.calling import NO_ANNOUNCEMENT, ask
 from redis_saver._store.writing import MAX_PUTS
 from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
-from redis_saver._tiered_store.context import StoreTiers, ask_each, best_effort, unless_full
-from redis_saver._tiered_store.copies import Copy, batches, copy_of
+from redis_saver._tiered_store.copies import Copy, StoreTiers, ask_each, batches, best_effort, copy_of, unless_full
 from redis_saver.errors import StoreBusy, reading_store
 
 Writes: TypeAlias = Mapping[Partition, Mapping[bytes, PutOp]]
@@ -30,11 +29,23 @@ _LOG = Log("redis_saver.tiered_store")
 class Begun(NamedTuple):
     """Items of a partition that a write has begun to write."""
 
+    writer: str
     partition: Partition
     fields: Sequence[bytes]
     change: bytes = b"0"
     left: bytes = b""
     """Number of copies that are left, if hot had all before; else empty."""
+    copies: Sequence[Copy] = ()
+    """Copies that hot gets at the end."""
+
+    @property
+    def with_notes(self) -> Partition:
+        """The partition with the keys that the scripts of writers take."""
+        return with_notes(self.partition, writing=True)
+
+    def end(self) -> list[Argument]:
+        """Return the arguments of the script that ends the write."""
+        return [self.writer, self.change, self.left, *(argument for copy in self.copies for argument in copy)]
 
 
 def write(tiers: StoreTiers, puts: Sequence[PutOp], writes: Writes) -> Tiered[None]:
@@ -47,34 +58,28 @@ def write(tiers: StoreTiers, puts: Sequence[PutOp], writes: Writes) -> Tiered[No
         puts: What cold is to do, in order.
         writes: The last put of each item, by partition and field.
     """
-    writer = os.urandom(8).hex()
-    begun = yield from _begin(tiers, writes, writer)
+    begun = yield from _begin(tiers, writes)
     yield ColdCall("batch", (puts,))  # if it fails, it may have been done, or may still be: the intents stay
     items = yield from _read_back(tiers, writes)
-    yield from best_effort(tiers, _end(tiers, begun, writer, writes, items))
+    yield from best_effort(tiers, _end(tiers, begun, writes, items))
 
 
-def _begin(tiers: StoreTiers, writes: Writes, writer: str) -> Tiered[list[Begun]]:
-    to_begin = []
+def _begin(tiers: StoreTiers, writes: Writes) -> Tiered[list[Begun]]:
+    writer, begun = os.urandom(8).hex(), list[Begun]()
     for partition, of_partition in writes.items():
         fields = list(of_partition)
-        to_begin += [Begun(partition, fields[at : at + MAX_PUTS]) for at in range(0, len(fields), MAX_PUTS)]
+        begun += [Begun(writer, partition, fields[at : at + MAX_PUTS]) for at in range(0, len(fields), MAX_PUTS)]
     try:
-        begins = [(begun.partition, partial(_begun, tiers, begun, writer)) for begun in to_begin]
-        return (yield from ask_each(tiers, begins))
-    except Exception:  # cold was not told, so each write that began ends here
-        yield Attempt(Batch([_ended_without_copies(begun, writer) for begun in to_begin]))
+        return (yield from ask_each(tiers, [(each.partition, partial(_begun, tiers, each)) for each in begun]))
+    except Exception:  # cold was not told, so each write that began ends here, without copies
+        ends = [each._replace(copies=[Copy(field) for field in each.fields]) for each in begun]
+        script = scripts.END_WRITES
+        yield Attempt(Batch([Call(script, end.with_notes.keys, (*NO_ANNOUNCEMENT, *end.end())) for end in ends]))
         raise
 
 
-def _ended_without_copies(begun: Begun, writer: str) -> Call:
-    arguments = (*NO_ANNOUNCEMENT, *_end_arguments(begun, writer, [Copy(field) for field in begun.fields]))
-    return Call(scripts.END_WRITES, with_notes(begun.partition, writing=True).keys, arguments)
-
-
-def _begun(tiers: StoreTiers, begun: Begun, writer: str) -> Operation[Begun]:
-    with_keys = with_notes(begun.partition, writing=True)
-    reply = yield from ask(tiers.hot, with_keys, scripts.BEGIN_WRITES, (writer, *begun.fields))
+def _begun(tiers: StoreTiers, begun: Begun) -> Operation[Begun]:
+    reply = yield from ask(tiers.hot, begun.with_notes, scripts.BEGIN_WRITES, (begun.writer, *begun.fields))
     change, left = reply.values
     return begun._replace(change=change, left=left)
 
@@ -95,21 +100,19 @@ def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
     return {(get.namespace, get.key): item for get, item in zip(gets, items, strict=True)}
 
 
-def _end(tiers: StoreTiers, begun: Sequence[Begun], writer: str, writes: Writes, items: Items | None) -> Tiered[None]:
+def _end(tiers: StoreTiers, begun: Sequence[Begun], writes: Writes, items: Items | None) -> Tiered[None]:
     ends = [end for each in begun for end in _with_copies(tiers, each, writes[each.partition], items)]
     stored = None
     with suppress(StoreBusy):
-        stored = yield from unless_full(ask_each(tiers, _ending(tiers, ends, writer)))
+        stored = yield from unless_full(_end_all(tiers, ends))
     if stored is None:  # hot is full, or its directory does not take the partition; removing copies still works
-        without = [(each._replace(left=b""), [Copy(copy.field) for copy in some]) for each, some in ends]
-        stored = yield from ask_each(tiers, _ending(tiers, without, writer))
+        without = [end._replace(left=b"", copies=[Copy(copy.field) for copy in end.copies]) for end in ends]
+        stored = yield from _end_all(tiers, without)
     tiers.counts.fills += sum(stored)
-    tiers.counts.refused += sum(1 for _, some in ends for copy in some if copy.value) - sum(stored)
+    tiers.counts.refused += sum(1 for end in ends for copy in end.copies if copy.value) - sum(stored)
 
 
-def _with_copies(
-    tiers: StoreTiers, begun: Begun, ops: Mapping[bytes, PutOp], items: Items | None
-) -> list[tuple[Begun, list[Copy]]]:
+def _with_copies(tiers: StoreTiers, begun: Begun, ops: Mapping[bytes, PutOp], items: Items | None) -> list[Begun]:
     """Split the end of a write in a partition into as many scripts as its copies take."""
     copies, is_whole = [], items is not None
     for field in begun.fields:
@@ -121,28 +124,21 @@ def _with_copies(
     parts = list(batches(copies))
     if not is_whole or len(parts) > 1 or len(begun.fields) < len(ops):
         begun = begun._replace(left=b"")
-    return [(begun, part) for part in parts]
+    return [begun._replace(copies=part) for part in parts]
 
 
-def _ending(
-    tiers: StoreTiers, ends: Sequence[tuple[Begun, Sequence[Copy]]], writer: str
-) -> list[tuple[Partition, Callable[[], Operation[int]]]]:
-    return [(begun.partition, partial(_ended, tiers, begun, writer, some)) for begun, some in ends]
+def _end_all(tiers: StoreTiers, ends: Sequence[Begun]) -> Operation[list[int]]:
+    return ask_each(tiers, [(end.partition, partial(_ended, tiers, end)) for end in ends])
 
 
-def _ended(tiers: StoreTiers, begun: Begun, writer: str, copies: Sequence[Copy]) -> Operation[int]:
+def _ended(tiers: StoreTiers, begun: Begun) -> Operation[int]:
     """End a write in hot; return how many copies were stored."""
-    with_keys = with_notes(begun.partition, writing=True)
-    reply = yield from ask(tiers.hot, with_keys, scripts.END_WRITES, _end_arguments(begun, writer, copies))
+    reply = yield from ask(tiers.hot, begun.with_notes, scripts.END_WRITES, begun.end())
     if reply.code != StoreReply.EMPTIED:
         with reading_store(begun.partition.keys[0]):
             return int(reply.values[0])
     yield Call(scripts.WITHDRAW, tiers.hot.keyspace.directory, (begun.partition.member, reply.values[0]))
     return 0
-
-
-def _end_arguments(begun: Begun, writer: str, copies: Sequence[Copy]) -> list[Argument]:
-    return [writer, begun.change, begun.left, *(argument for copy in copies for argument in copy)]
 
 
 def _ttl(tiers: StoreTiers, op: PutOp) -> int:

@@ -477,7 +477,7 @@ def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -
         assert (saver.close() if kind == "tiered" else asyncio.run(saver.aclose())) == 0
 
     def running() -> bool:
-        return bool(saver._flusher._threads if kind == "tiered" else saver._flusher._tasks)
+        return bool(saver._flusher._threads)
 
     def child() -> None:
         assert not running()
@@ -527,7 +527,7 @@ async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind:
             await asyncio.sleep(0.01)
 
     await within(inner)
-    assert saver._flusher._stopped if kind == "atiered" else saver._flusher._stopped.is_set()
+    assert saver._flusher._stopped.is_set()
 
 
 async def test_a_cold_saver_that_is_bound_to_a_loop_answers_there_or_says_so(prefix: str, tmp_path: Path) -> None:

@@ -492,10 +492,7 @@ async def put(uniform: Uniform, thread: str) -> None:
 
 def at_work(uniform: Uniform) -> int:
     """How many workers of the flusher run."""
-    flusher = uniform.saver._flusher
-    if uniform.native_async:
-        return sum(not task.done() for task in flusher._tasks)
-    return sum(thread.is_alive() for thread in flusher._threads)
+    return sum(thread.is_alive() for thread in uniform.saver._flusher._threads)
 
 
 @pytest.mark.parametrize("plugged", ["a_filter", "a_handler", "a_record_factory"])
@@ -518,7 +515,7 @@ async def test_an_outage_that_cannot_be_logged_ends_no_worker(
 
 async def test_a_log_handler_may_write_by_the_saver_whose_flusher_logs(behind: Any) -> None:
     uniform, cold = behind
-    noted, queue = list[str](), uniform.saver._flush_queue
+    noted, queue = list[str](), uniform.saver._tiers.flush_queue
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -542,7 +539,7 @@ async def test_a_worker_survives_an_error_and_counts_it(
     behind: Any, method: str, monkeypatch: pytest.MonkeyPatch, told: list[BaseException]
 ) -> None:
     uniform, _ = behind
-    queue, failures = uniform.saver._flush_queue, 5
+    queue, failures = uniform.saver._tiers.flush_queue, 5
     right = getattr(queue, method)
 
     def failing(*arguments: Any, **options: Any) -> Any:
@@ -578,25 +575,26 @@ async def test_a_worker_that_ends_is_replaced(behind: Any, told: list[BaseExcept
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_cancelled_worker_is_replaced_with_the_next_call(behind: Any) -> None:
-    uniform, _ = behind
-    await put(uniform, "t")
-    await until(lambda: at_work(uniform) == 3)
-    flusher = uniform.saver._flusher
-    cancelled = flusher._tasks[:2]
+async def test_a_flush_that_is_cancelled_ends_no_worker(behind: Any) -> None:
+    """As by the end of the loop on which cold answers."""
+    uniform, cold = behind
+    aput, cancelled = cold.aput, list[str]()
 
-    def all_ended() -> bool:
-        """Cancel again what still works: before Python 3.12 `wait_for` may take a cancellation for its timeout."""
-        working = [task for task in cancelled if not task.done()]
-        for task in working:
-            flusher._loop.call_soon_threadsafe(task.cancel)
-        return not working
+    async def hang(where: Any, *arguments: Any, **options: Any) -> Any:
+        if where["configurable"]["thread_id"] != "another":
+            cancelled.append(where)
+            asyncio.current_task().cancel()  # type: ignore[union-attr]
+            await asyncio.sleep(60)
+        return await aput(where, *arguments, **options)
 
-    await until(all_ended)
-    assert at_work(uniform) == 1
-    await uniform.get_tuple(config("t"))
+    cold.aput = hang
+    for thread in ("t", "u"):
+        await put(uniform, thread)
+    await until(lambda: len(cancelled) >= 2)
+    await put(uniform, "another")
+    await until(lambda: uniform.saver.stats().flushed == 1)
     assert at_work(uniform) == 3
-    assert uniform.saver.stats().worker_errors == 2
+    assert uniform.saver.stats().worker_errors == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -53,6 +53,8 @@ def test_header(name: str) -> None:
     full = reachable(scripts.load(name).text)
     for kind in ("KEYS", "ARGV"):
         declared = {int(n) for n in re.findall(rf"^-- {kind}\[(\d+)\b", header, re.MULTILINE)}
+        for first, last in re.findall(rf"^-- {kind}\[(\d+)\.\.(\d+)\]", header, re.MULTILINE):
+            declared.update(range(int(first), int(last) + 1))
         many = {int(n) for n in re.findall(rf"^-- {kind}\[(\d+)\.\.\]", header, re.MULTILINE)}
         assert declared == set(range(1, len(declared) + 1)), f"{kind} of {name} are not declared one by one"
         used = {int(n) for n in re.findall(rf"{kind}\[(\d+)\]", body)}
@@ -153,7 +155,7 @@ CODES = {
     "tiered/repair": replies.RepairReply,
     "tiered/roll_back": replies.RollBackReply,
     "tiered/fill_lease": replies.FillLeaseReply,
-    "tiered/fill_nothing": replies.FillReply,
+    "tiered/fill": replies.FillReply,
     "tiered/claim": replies.ClaimReply,
     "tiered/ack": replies.AckReply,
 }

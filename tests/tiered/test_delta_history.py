@@ -17,7 +17,7 @@ from tests.support.wrappers import Around
 from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Call
 from redis_saver._tiered import writing as tiered_writing
-from redis_saver._tiered import delta as tiered_delta
+from redis_saver._tiered import reading as tiered_reading
 from redis_saver._tiered.requests import ColdCall
 
 pytestmark = pytest.mark.also_on(cluster="sync")
@@ -150,7 +150,7 @@ async def test_a_history_that_cold_answered_fills_hot(tiers: Tiers, mode: str) -
 async def test_what_is_too_much_does_not_fill_hot(
     tiers: Tiers, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tiered_delta, limit, value)
+    monkeypatch.setattr(tiered_reading, limit, value)
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     await talk.say(30)

@@ -137,6 +137,23 @@ async def test_a_saver_that_is_no_longer_used_is_collected(target_name: str) -> 
     await until(gone)
 
 
+@pytest.mark.parametrize("flavour", ["async"], indirect=True)
+async def test_flushers_ask_cold_on_its_loop_while_that_runs(tiers: Tiers) -> None:
+    flaky, asked_on = FlakySaver(await tiers.cold()), list[Any]()
+
+    async def note() -> None:
+        asked_on.append(asyncio.get_running_loop())
+
+    flaky.before["put"] = note
+    uniform = await tiers.uniform(cold=flaky.wrap(), mode="write-behind", flush_interval=0.05)
+    assert uniform.saver.cold.loop is asyncio.get_running_loop()
+    await written(uniform)
+    await until(lambda: asked_on)
+    assert await uniform.saver.aclose() == 0
+    assert asked_on == [asyncio.get_running_loop()]
+    assert uniform.saver.stats().worker_errors == 0
+
+
 async def test_a_fork_flushes_by_itself(target_name: str) -> None:
     """Also if a lock was held, and cold was being asked, when it was made."""
     asked = threading.Event()
@@ -153,8 +170,8 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
     thread = threading.Thread(target=lambda: saver.get_tuple(config("t")))
     thread.start()
     asked.wait(30)
-    assert saver._flush_queue is not None
-    saver._flush_queue._lock.acquire()
+    assert saver._tiers.flush_queue is not None
+    saver._tiers.flush_queue._lock.acquire()
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -162,7 +179,7 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
         while not saver.stats().flushed:
             time.sleep(0.02)
         os._exit(7)
-    saver._flush_queue._lock.release()
+    saver._tiers.flush_queue._lock.release()
     thread.join()
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 7

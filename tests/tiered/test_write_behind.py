@@ -345,7 +345,7 @@ async def test_both_modes_at_once(tiers: Tiers) -> None:
 async def test_one_that_writes_through_flushes_what_others_left(tiers: Tiers) -> None:
     uniform, through = await tiers.uniform(**BEHIND), await tiers.uniform()
     await written(uniform)
-    assert await ran(through, flushers.flush_some(through.saver._context, None, "thread", at_once=True)) == 6
+    assert await ran(through, flushers.flush_some(through.saver._context, "thread", at_once=True)) == 6
     await written(uniform, "another")
     assert await through.flush(timeout=30) == 0
     assert len(await (await tiers.cold_uniform()).list(None)) == 6
@@ -430,9 +430,9 @@ async def test_a_fenced_flusher_brings_what_is_older(tiers: Tiers) -> None:
 
 
 async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
-    queue = (await tiers.saver(**BEHIND))._flush_queue
+    queue = (await tiers.saver(**BEHIND))._tiers.flush_queue
     for number in range(2000):
-        queue.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"))
+        queue.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"), is_refused=False)
     assert queue.due() is None
 
 
