@@ -147,21 +147,20 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         """The saver behind it."""
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
         self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
-        self._tiers: Tiers = Tiers(hot, opaque_hot, cold, verify)
-        self._context = self._tiers
+        self._context: Tiers = Tiers(hot, opaque_hot, cold, verify)
         self._flushes = flusher and mode == "write-behind"
         if mode == "write-behind":
-            self._tiers.flush_queue = FlushQueue(
-                self._tiers.backlog, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
+            self._context.flush_queue = FlushQueue(
+                self._context.backlog, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
             )
-        self._flusher = Flusher(self, self._tiers, driver, flush_workers)
+        self._flusher = Flusher(self, self._context, driver, flush_workers)
         if self._flushes and self._hot_class is RedisSaver:  # else the first call shows which loop the client is for
             self._flusher.start()
 
     # -- operations, as `Interface` calls them
 
     def _get_tuple_gen(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
-        return reading.get_tuple(self._tiers, config)
+        return reading.get_tuple(self._context, config)
 
     def _put_gen(
         self,
@@ -170,12 +169,12 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> Tiered[RunnableConfig]:
-        return writing.put(self._tiers, config, checkpoint, metadata, new_versions)
+        return writing.put(self._context, config, checkpoint, metadata, new_versions)
 
     def _put_writes_gen(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
     ) -> Tiered[None]:
-        return writing.put_writes(self._tiers, config, writes, task_id, task_path)
+        return writing.put_writes(self._context, config, writes, task_id, task_path)
 
     def _list_checkpoints_gen(
         self,
@@ -184,36 +183,36 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         before: RunnableConfig | None,
         limit: int | None,
     ) -> TieredStream[CheckpointTuple]:
-        return listing.list_checkpoints(self._tiers, config, filter, before, limit)
+        return listing.list_checkpoints(self._context, config, filter, before, limit)
 
     def _get_delta_channel_history_gen(
         self, config: RunnableConfig, channels: Sequence[str]
     ) -> Tiered[Mapping[str, DeltaChannelHistory]]:
-        return reading.get_delta_channel_history(self._tiers, config, channels)
+        return reading.get_delta_channel_history(self._context, config, channels)
 
     def _delete_thread_gen(self, thread_id: str) -> Tiered[None]:
-        return threads.delete_thread(self._tiers, thread_id)
+        return threads.delete_thread(self._context, thread_id)
 
     def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Tiered[None]:
-        return threads.delete_for_runs(self._tiers, run_ids)
+        return threads.delete_for_runs(self._context, run_ids)
 
     def _copy_thread_gen(self, source: str, target: str) -> Tiered[None]:
-        return threads.copy_thread(self._tiers, source, target)
+        return threads.copy_thread(self._context, source, target)
 
     def _prune_gen(self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-        return threads.prune(self._tiers, thread_ids, retention, dry_run)
+        return threads.prune(self._context, thread_ids, retention, dry_run)
 
     def _stream_threads_gen(self, query: ThreadQuery) -> TieredStream[TieredThreadInfo]:
-        return thread_info.stream_threads(self._tiers, query)
+        return thread_info.stream_threads(self._context, query)
 
     def _get_thread_gen(self, thread_id: str) -> Tiered[TieredThreadInfo | None]:
-        return thread_info.get_thread(self._tiers, thread_id)
+        return thread_info.get_thread(self._context, thread_id)
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
-        return hot_threads.get_ttl(self._tiers.hot, thread_id)
+        return hot_threads.get_ttl(self._context.hot, thread_id)
 
     def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Tiered[None]:
-        return threads.expire(self._tiers, thread_id, verb, ttl)
+        return threads.expire(self._context, thread_id, verb, ttl)
 
     @property
     def _rules(self) -> Context:
@@ -225,7 +224,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     def _take(self, terms: Terms, nonce: str) -> Tiered[Record]:
         self._lifetime.check_open()
-        return threads.take(self._tiers, terms, nonce)
+        return threads.take(self._context, terms, nonce)
 
     def _counted(self, operation: Tiered[T], name: str) -> Generator[Any, Any, T]:
         return self._counting.call(with_own_errors(operation), name or name_of(operation))
@@ -236,7 +235,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             return self._driver.run(self._counted(operation, name))
 
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
-        queue = self._tiers.flush_queue
+        queue = self._context.flush_queue
         if queue and name in ("put", "put_writes"):  # a wait here holds up no worker thread, and no close()
             self._lifetime.check_open()
             self._begin()
@@ -262,7 +261,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             self._flusher.start()
 
     def _drain(self, timeout: float | None) -> Tiered[int]:
-        return drain(self._tiers, self._flusher.workers, timeout)
+        return drain(self._context, self._flusher.workers, timeout)
 
     def _flush_last(self, deadline: float) -> Tiered[int]:
         """Flush until no call is under way, which may write more, or the time is up. Log and return what is left."""
@@ -278,7 +277,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     def __repr__(self) -> str:
         """The class, hot, the class of cold, and the mode."""
-        mode = "write-through" if self._tiers.flush_queue is None else "write-behind"
+        mode = "write-through" if self._context.flush_queue is None else "write-behind"
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__}, mode={mode!r})"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
@@ -288,7 +287,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
         clone.cold = self.cold.with_allowlist(extra_allowlist)
         clone._driver = self._driver.over(clone.hot, clone.cold)  # noqa: SLF001 - it is of this class
-        clone._context = clone._tiers = self._tiers.over(clone.hot)  # noqa: SLF001 - the same
+        clone._context = self._context.over(clone.hot)  # noqa: SLF001 - the same
         clone.serde = clone.hot.serde
         return clone
 
@@ -317,11 +316,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     def stats(self) -> Stats:
         """Return a copy of the numbers so far, of this process."""
-        return self._tiers.counts.snapshot(self._counting)
+        return self._context.counts.snapshot(self._counting)
 
     def _measured(self) -> Measured:
         of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
-        return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
+        return of_hot._replace(counting=self._counting, sources=(self._context.counts, *of_hot.sources))
 
     def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
         """At the end of a `with`, warn of what `close` has left in hot, or raise its error.
@@ -348,11 +347,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
             ThreadNotFound: Redis does not have the thread.
             ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
         """
-        return self._run(thread_info.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
+        return self._run(thread_info.check(self._context, configs.name(thread_id, "thread_id"), values=values))
 
     async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """`check` for asyncio."""
-        return await self._arun(thread_info.check(self._tiers, configs.name(thread_id, "thread_id"), values=values))
+        return await self._arun(thread_info.check(self._context, configs.name(thread_id, "thread_id"), values=values))
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:

@@ -515,7 +515,7 @@ async def test_an_outage_that_cannot_be_logged_ends_no_worker(
 
 async def test_a_log_handler_may_write_by_the_saver_whose_flusher_logs(behind: Any) -> None:
     uniform, cold = behind
-    noted, queue = list[str](), uniform.saver._tiers.flush_queue
+    noted, queue = list[str](), uniform.saver._context.flush_queue
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -539,7 +539,7 @@ async def test_a_worker_survives_an_error_and_counts_it(
     behind: Any, method: str, monkeypatch: pytest.MonkeyPatch, told: list[BaseException]
 ) -> None:
     uniform, _ = behind
-    queue, failures = uniform.saver._tiers.flush_queue, 5
+    queue, failures = uniform.saver._context.flush_queue, 5
     right = getattr(queue, method)
 
     def failing(*arguments: Any, **options: Any) -> Any:

@@ -188,7 +188,7 @@ async def test_a_write_while_hot_is_filled(tiers: Tiers, after: bool) -> None:
     def write() -> Any:
         where = config("thread", "", late_id(4))
         written.append(where)
-        yield from tiered_writing.put_writes(writer.saver._tiers, where, [("log", ["late"])], "task-4b", "path")
+        yield from tiered_writing.put_writes(writer.saver._context, where, [("log", ["late"])], "task-4b", "path")
 
     Around(reader.saver, meanwhile)
     assert await talk.history(reader) == talk.expected(1, last=8)

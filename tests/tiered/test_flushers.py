@@ -170,8 +170,8 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
     thread = threading.Thread(target=lambda: saver.get_tuple(config("t")))
     thread.start()
     asked.wait(30)
-    assert saver._tiers.flush_queue is not None
-    saver._tiers.flush_queue._lock.acquire()
+    assert saver._context.flush_queue is not None
+    saver._context.flush_queue._lock.acquire()
     child = os.fork()
     if child == 0:
         signal.alarm(60)
@@ -179,7 +179,7 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
         while not saver.stats().flushed:
             time.sleep(0.02)
         os._exit(7)
-    saver._tiers.flush_queue._lock.release()
+    saver._context.flush_queue._lock.release()
     thread.join()
     _, status = await asyncio.to_thread(os.waitpid, child, 0)
     assert os.waitstatus_to_exitcode(status) == 7

@@ -430,7 +430,7 @@ async def test_a_fenced_flusher_brings_what_is_older(tiers: Tiers) -> None:
 
 
 async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
-    queue = (await tiers.saver(**BEHIND))._tiers.flush_queue
+    queue = (await tiers.saver(**BEHIND))._context.flush_queue
     for number in range(2000):
         queue.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"), is_refused=False)
     assert queue.due() is None
