@@ -356,7 +356,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
     """Return the context of a saver over two tiers, for the rest of the package. Not for users."""
-    return saver._tiers  # noqa: SLF001
+    return saver._context  # noqa: SLF001
 
 
 def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[TieredRequest]:
