@@ -49,15 +49,27 @@ def read(
 ) -> Operation[list[Entry | None]]:
     """Read items of a partition; None for each that is not there. One round trip.
 
-    If nothing in the partition had a TTL at the last read, one HMGET asks for the state and the records. It takes the
-    server half the time of the script. If the state says that an item has a TTL now, the script is asked, too: two
-    round trips, once.
-
     Args:
         context: The store.
         partition: The partition of the items.
-        fields: Their fields, each once, at most `FIELDS_PER_GET`.
+        fields: Their fields, each once.
         refresh: True to restart their TTLs.
+    """
+    if len(fields) <= FIELDS_PER_GET:
+        return (yield from _read(context, partition, fields, refresh))
+    parts = [fields[start : start + FIELDS_PER_GET] for start in range(0, len(fields), FIELDS_PER_GET)]
+    pages = yield from calling.together(context, [_read(context, partition, part, refresh) for part in parts])
+    return [entry for page in pages for entry in page]
+
+
+def _read(
+    context: StoreContext, partition: Partition, fields: Sequence[bytes], refresh: bool
+) -> Operation[list[Entry | None]]:
+    """Read up to `FIELDS_PER_GET` items.
+
+    If nothing in the partition had a TTL at the last read, one HMGET asks for the state and the records. It takes the
+    server half the time of the script. If the state says that an item has a TTL now, the script is asked, too: two
+    round trips, once.
     """
     hint = "without TTLs", partition.member
     records: Sequence[bytes | None]
