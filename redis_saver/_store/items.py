@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.store.base import Item, SearchItem
 
@@ -122,6 +122,22 @@ class Entry:
         if self.created == self.version:
             return updated, updated
         return _EPOCH + timedelta(microseconds=self.created), updated
+
+
+class Hit(NamedTuple):
+    """An item that a search found, with its score if there is a query."""
+
+    partition: Partition
+    entry: Entry
+    score: float | None = None
+
+    @property
+    def order(self) -> tuple[bool, float, int, tuple[str, ...], str]:
+        """Sort by score, items without one last and newest first, then by namespace and key."""
+        namespace, key = namespace_and_key(self.partition, self.entry.field)
+        if self.score is None:
+            return True, 0.0, -self.entry.version, namespace, key
+        return False, -self.score, 0, namespace, key
 
 
 def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:

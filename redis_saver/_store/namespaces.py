@@ -13,8 +13,9 @@ from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
 from redis_saver._engine.requests import Call, Command, Operation, Scan
 from redis_saver._store import scripts
-from redis_saver._store.calling import announce, ask, checked, together
+from redis_saver._store.calling import announce, ask, together
 from redis_saver._store.context import StoreContext, check_labels
+from redis_saver._store.scripts import checked
 from redis_saver._store.writing import clean, delete_below
 from redis_saver.errors import reading_store
 

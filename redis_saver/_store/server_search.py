@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,14 +24,12 @@ from redis_saver._engine.requests import Argument, Batch, Command, Operation, Sl
 from redis_saver._store import namespaces, reading, scripts
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, document_tag, namespace_and_key
-from redis_saver._store.filters import Matches
 from redis_saver._store.index_config import ServerIndex
-from redis_saver._store.items import Entry
+from redis_saver._store.items import Entry, Hit
 from redis_saver.errors import IndexNotBuilt, RedisSaverError, UnsupportedServer, decoding_item, reading_store
 
 if TYPE_CHECKING:
-    from redis_saver._store.embedding import Embedder
-    from redis_saver._store.vectors import Floats, Rows
+    from redis_saver._store.vectors import Embedder, Floats, Rows
 
 FIELDS_PER_CALL = 200
 MAX_CANDIDATES = 1_000_000
@@ -221,22 +219,9 @@ def _decoded(
 # -- searching
 
 
-class Scored(NamedTuple):
-    """An item with its score."""
-
-    partition: Partition
-    entry: Entry
-    score: float
-
-    @property
-    def order(self) -> tuple[float, tuple[str, ...], str]:
-        """Sort by score, then by namespace and key."""
-        return (-self.score, *namespace_and_key(self.partition, self.entry.field))
-
-
 def nearest(
-    context: StoreContext, labels: tuple[str, ...], query: Floats, most: int, matches: Matches | None
-) -> Operation[list[Scored]]:
+    context: StoreContext, labels: tuple[str, ...], query: Floats, most: int, matches: Callable[[Any], bool] | None
+) -> Operation[list[Hit]]:
     """Return the items with vectors of a namespace and its children that are nearest to a query, best first.
 
     Two round trips, and two more each time that it asks for more candidates. With two labels and more it checks that
@@ -252,7 +237,7 @@ def nearest(
     length = math.sqrt(float(query @ query))
     if length == 0 and index.distance == "cosine":
         raise ValueError("the query's vector has the length 0: the server cannot compare the angle to others")
-    result: list[Scored] = []
+    result: list[Hit] = []
     known: dict[Partition, set[bytes]] = {}
     unchecked = [context.places.of(labels).partition] if len(labels) >= PARTITION_LABELS else []
     longest, count = 0.0, min(most + _MORE_CANDIDATES, MAX_CANDIDATES)
@@ -269,14 +254,15 @@ def nearest(
             if namespace[: len(labels)] == labels and (
                 matches is None or matches(entry.known or entry.value(context.values, partition))
             ):
-                result.append(Scored(partition, entry, _score(context, partition, entry, rows, query)))
-        result.sort(key=lambda scored: scored.order)
+                result.append(Hit(partition, entry, _score(context, partition, entry, rows, query)))
+        result.sort(key=lambda hit: hit.order)
         unseen = [
             _highest_unseen(index, [distance for _, distance in some], length, longest)
             for some in ranked
             if _MIN_SHARE * len(some) >= count
         ]
-        if not unseen or count == MAX_CANDIDATES or (len(result) >= most and result[most - 1].score > max(unseen)):
+        worst = result[most - 1].score if len(result) >= most else None
+        if not unseen or count == MAX_CANDIDATES or (worst is not None and worst > max(unseen)):
             break
         count = min(count * _GROWTH, MAX_CANDIDATES)
     return result[:most]

@@ -16,11 +16,12 @@ from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._store import scripts
-from redis_saver._store.calling import ask, checked, item_at
+from redis_saver._store.calling import ask, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import encode_value
 from redis_saver._store.reading import list_versions
+from redis_saver._store.scripts import checked
 from redis_saver.errors import Conflict, reading_store
 
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
@@ -62,10 +63,6 @@ def _checked_version(version: Any) -> int:
         raise TypeError(
             f"if_version={shown(version)}: write the version of the item that get() returned, "
             "or 0 if there must be none"
-        )
-    if version < 0:
-        raise ValueError(
-            f"if_version={shown(version)}: a version is not negative; 0 means that there must be no such item"
         )
     configs.number("if_version", version, 0, whole=True)
     return version
