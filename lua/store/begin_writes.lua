@@ -18,16 +18,14 @@
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
 
---- @include lib/partition
---- @include lib/refresh
+local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
+
 --- @include lib/copies
 
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes, noted = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
 local MORE = 1
 local writer = ARGV[1]
 
-local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end
 local count = state and state.count or 0
 local fields, writers = { unpack(ARGV, 2) }, {}
@@ -35,7 +33,7 @@ local complete = redis.call('HGET', notes, '@complete')
 local is_complete = complete and tonumber(complete) == count
 if state then
   local problem
-  state, problem = remove_copies(items, order, expiring, namespaces, vectors, retired, notes, state, fields, now)
+  state, problem = remove_copies(state, fields, now)
   if problem then return problem end
 end
 redis.call('HDEL', notes, '@complete')
@@ -45,4 +43,4 @@ for i = 1, #fields do
   local _, others = read_note(about[i] or '', writer, now)
   writers[i] = others .. ' ' .. writer .. ' ' .. text_of(now + INTENT)
 end
-return { text_of(note_changes(notes, noted, fields, writers, micros, now)), left }
+return { text_of(note_changes(fields, writers, micros, now)), left }

@@ -14,19 +14,17 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
---- @include lib/refresh
+local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
+
 --- @include lib/copies
 
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
 local MORE = 1
 
-local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end
 local count = state and state.count or 0
 local complete = redis.call('HGET', notes, '@complete')
 if complete and tonumber(complete) == count then
   return { state and text_of(state.token) or '', complete, text_of(state and state.checksum or 0) }
 end
-return { name_miss(notes, micros, now) }
+return { name_miss(micros, now) }

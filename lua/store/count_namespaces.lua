@@ -15,13 +15,14 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
+
 --- @include lib/partition
 
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE = 1
 local cursor = ARGV[1]
 
-local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
+local state, reply = open_swept(MORE, {})
 if not state then return reply end
 local answer = { '0', state.count - state.deep }
 if state.spaces > 0 then

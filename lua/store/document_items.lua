@@ -17,15 +17,16 @@
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
+local documents = { unpack(KEYS, 7) }
+
 --- @include lib/partition
 --- @include lib/documents
 
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
-local documents = { unpack(KEYS, 7) }
 local MORE = 1
 local mark, wanted = ARGV[1], ARGV[2]
 
-local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, { '0', '0' })
+local state, reply = open_swept(MORE, { '0', '0' })
 if not state then return reply end
 if state.indexed == 0 then return { '0', '0' } end
 if mark ~= '' then redis.call('HSET', items, '@documents', mark) end

@@ -21,19 +21,17 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
---- @include lib/refresh
+local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
+
 --- @include lib/copies
 
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
 local MORE, NOT_ANNOUNCED = 1, 2
 local token, announced, miss = ARGV[1], ARGV[2], ARGV[3]
 local FIRST, EACH = 4, 5
 
-local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end
-local last = change_of_miss(notes, miss, now)
+local last = change_of_miss(miss, now)
 if not last then return { '0' } end
 local fields, copies = {}, {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
@@ -47,7 +45,7 @@ for i = 1, #fields do
 end
 if not copies[1] then return { '0' } end
 local _, above, wanted, failed = store_copies(
-  items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
+  state, copies, token, announced, micros, now)
 if failed then return failed end
 if above then return { NOT_ANNOUNCED, above, wanted } end
 return { text_of(#copies) }

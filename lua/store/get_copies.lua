@@ -15,12 +15,10 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
---- @include lib/refresh
+local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
+
 --- @include lib/copies
 
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
 local MORE = 1
 local found = redis.call('HMGET', items, '@state', unpack(ARGV))
 local text = table.remove(found, 1)
@@ -28,9 +26,9 @@ local first = tonumber(string.match(text or '1 0 ', '^1 (%d+) ') or '')
 if first ~= 0 then
   local _, moment = clock()
   if not first or moment >= first then -- something has expired, or the state cannot be read
-    local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
+    local state, problem = open_partition(text)
     if problem then return problem end
-    local more = sweep(items, order, expiring, namespaces, vectors, retired, state, moment)
+    local more = sweep(state, moment)
     if more then return MORE end
     found = redis.call('HMGET', items, '@state', unpack(ARGV))
     table.remove(found, 1)
@@ -41,7 +39,7 @@ local miss, is_whole = '', found[1] ~= nil
 for i = 1, #found do is_whole = is_whole and found[i] end
 if not is_whole then
   local micros, now = clock()
-  miss = name_miss(notes, micros, now)
+  miss = name_miss(micros, now)
 end
 table.insert(found, 1, miss)
 return found

@@ -16,17 +16,18 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
+
 --- @include lib/partition
 
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local MORE = 1
 local above, is_whole, is_indexed = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors'
 local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- maximum number of items, and of bytes, of a reply
 
-local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
+local state, reply = open_swept(MORE, {})
 if not state then return reply end
 
-local page = { string.format('%.0f', state.token), state.count, string.format('%.0f', state.checksum), 1 }
+local page = { text_of(state.token), state.count, text_of(state.checksum), 1 }
 local some = redis.call('ZRANGEBYSCORE', order, '(' .. above, '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE)
 if #some == 2 * PAGE then page[4] = 0 end
 if not is_whole then

@@ -184,7 +184,7 @@ def _problem_of(index: ServerIndex, partition: Partition, mark: bytes) -> str | 
 
 
 class _Vectors(NamedTuple):
-    """Reply of `get_vectors.lua`."""
+    """Reply of `read_items.lua`."""
 
     mark: bytes
     """State of the partition's documents."""
@@ -196,7 +196,7 @@ class _Vectors(NamedTuple):
 
 def _read(context: StoreContext, partition: Partition, fields: Sequence[bytes]) -> Operation[_Vectors]:
     """Read items with their vectors. One round trip."""
-    values = (yield from ask(context, partition, scripts.GET_VECTORS, fields)).values
+    values = (yield from ask(context, partition, scripts.READ_ITEMS, ("vectors", *fields))).values
     return _Vectors(values[0], values[1], values[2:]) if values else _Vectors(b"", 0, [])
 
 

@@ -56,6 +56,8 @@ def test_header(name: str) -> None:
         many = {int(n) for n in re.findall(rf"^-- {kind}\[(\d+)\.\.\]", header, re.MULTILINE)}
         assert declared == set(range(1, len(declared) + 1)), f"{kind} of {name} are not declared one by one"
         used = {int(n) for n in re.findall(rf"{kind}\[(\d+)\]", body)}
+        for names in re.findall(rf"^local ([\w, ]+) = unpack\({kind}\)$", body, re.MULTILINE):
+            used |= set(range(1, len(names.split(",")) + 1))
         assert used <= declared, f"{name} uses {kind} that its header does not name"
         assert kind == "ARGV" or used >= declared - many
         assert kind == "ARGV" or not many or re.search(r"\bKEYS\n|\bKEYS,", body), f"{name} does not use all KEYS"
