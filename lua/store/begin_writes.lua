@@ -19,11 +19,10 @@
 -- Rules: confirmed.
 
 local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
-
---- @include lib/copies
-
 local MORE = 1
 local writer = ARGV[1]
+
+--- @include lib/copies
 
 local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end

@@ -16,11 +16,10 @@
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
-
---- @include lib/partition
-
 local MORE = 1
 local cursor = ARGV[1]
+
+--- @include lib/partition
 
 local state, reply = open_swept(MORE, {})
 if not state then return reply end

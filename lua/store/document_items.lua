@@ -19,12 +19,11 @@
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
+local MORE = 1
+local mark, wanted = ARGV[1], ARGV[2]
 
 --- @include lib/partition
 --- @include lib/documents
-
-local MORE = 1
-local mark, wanted = ARGV[1], ARGV[2]
 
 local state, reply = open_swept(MORE, { '0', '0' })
 if not state then return reply end

@@ -23,12 +23,11 @@
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
 
 local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
-
---- @include lib/copies
-
 local MORE, NOT_ANNOUNCED, EMPTIED = 1, 2, 4
 local token, announced, writer, change = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local FIRST, EACH = 6, 5
+
+--- @include lib/copies
 
 local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end

@@ -22,12 +22,11 @@
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
-
---- @include lib/copies
-
 local MORE, NOT_ANNOUNCED = 1, 2
 local token, announced, miss = ARGV[1], ARGV[2], ARGV[3]
 local FIRST, EACH = 4, 5
+
+--- @include lib/copies
 
 local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end

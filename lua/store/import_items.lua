@@ -29,13 +29,12 @@
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
-
---- @include lib/store_items
---- @include lib/documents
-
 local MORE, NOT_ANNOUNCED, CONFLICT, DOCUMENTED = 1, 2, 3, 7
 local token, announced = ARGV[1], ARGV[2]
 local FIRST, EACH = 3, 8
+
+--- @include lib/store_items
+--- @include lib/documents
 
 -- Counts the items with one of `many` versions from this one on. No two items have the same version.
 local function count_versions(version, many)

@@ -17,12 +17,11 @@
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
-
---- @include lib/partition
-
 local MORE = 1
 local above, is_whole, is_indexed = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors'
 local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- maximum number of items, and of bytes, of a reply
+
+--- @include lib/partition
 
 local state, reply = open_swept(MORE, {})
 if not state then return reply end

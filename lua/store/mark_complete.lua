@@ -8,7 +8,7 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
--- ARGV[1] miss        as get_copies or check_complete answered it, before the cold store listed all items
+-- ARGV[1] miss        as get_copies answered it, before the cold store listed all items
 -- ARGV[2..]           the fields of all items that cold has, each once
 --
 -- Returns {'1'} if the partition is complete, else {'0'}; or a code
@@ -17,12 +17,11 @@
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
-
---- @include lib/copies
-
 local MORE = 1
 local miss, wanted = ARGV[1], #ARGV - 1
 local LOOKED_AT = 1000 -- maximum number of notes that are read
+
+--- @include lib/copies
 
 local state, reply, _, now = open_swept(MORE)
 if reply then return reply end

@@ -18,12 +18,11 @@
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
+local MORE = 1
+local has_vectors, BYTES = ARGV[1] == 'vectors', 1000000
 
 --- @include lib/partition
 --- @include lib/documents
-
-local MORE = 1
-local has_vectors, BYTES = ARGV[1] == 'vectors', 1000000
 
 local state, reply = open_swept(MORE, {})
 if not state then return reply end

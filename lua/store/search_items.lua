@@ -30,14 +30,13 @@
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
-
---- @include lib/refresh
---- @include lib/documents
-
 local MORE, NOT_ANNOUNCED, SAME, DOCUMENTED = 1, 2, 5, 7
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local WALKED, BYTES = 5000, 1000000 -- maximum number of items that a call looks at, and of bytes of a reply
 local STEP = math.min(1000, limit + 50) -- number of items of one ZREVRANGEBYSCORE
+
+--- @include lib/refresh
+--- @include lib/documents
 
 local nothing = { '0', '', 0 }
 local state, reply, _, now = open_swept(MORE, nothing)

@@ -18,12 +18,11 @@
 -- Rules: reads, confirmed.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
+local DOCUMENTED = 7
+local token, gone, more = tonumber(ARGV[1]), 0, false
 
 --- @include lib/partition
 --- @include lib/documents
-
-local DOCUMENTED = 7
-local token, gone, more = tonumber(ARGV[1]), 0, false
 
 local state, problem = open_partition(redis.call('HGET', items, '@state'))
 if ARGV[2] == 'all' and state and documents_of(state) then return { DOCUMENTED, 0, state.count, '0' } end

@@ -10,9 +10,10 @@
 -- Errors: DIRECTORY.
 -- Rules: reads.
 
+local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+
 --- @include lib/directory
 
-local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
 local last, lasting = open_directory(partitions, deadlines, tokens)
 if not last then return lasting end
 local token = redis.call('HGET', tokens, ARGV[1])

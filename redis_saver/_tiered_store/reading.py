@@ -259,7 +259,7 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[Mirror | byte
 
     Two round trips, one if it is not complete. What this process knows is not sent again.
     """
-    reply = yield from ask(tiers.hot, with_notes(partition, writing=False), scripts.CHECK_COMPLETE, ())
+    reply = yield from ask(tiers.hot, with_notes(partition, writing=False), scripts.GET_COPIES, ())
     token, *state = reply.values
     if not state:
         return token  # type: ignore[no-any-return]
