@@ -440,7 +440,7 @@ class _Wrapping:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if isinstance(error, NotEncrypted):
-            raise PlainValueRefused(f"{self._said.format(*self._named)}: {error}") from None
+            raise PlainValueRefused(f"{sentence(self._said, *self._named)}: {error}") from None
         if isinstance(error, Exception) and not isinstance(error, RedisSaverError):
             what = sentence(self._said, *self._named)
             raise self._error(f"{what}: {error_text(error)}. {self._remedy}") from error

@@ -117,32 +117,20 @@ def _list(context: StoreContext, partition: Partition, above: int, what: str) ->
     return _Listing(token, total, checksum, is_last, items)
 
 
-class Versions(NamedTuple):
-    """Versions of up to 4,000 items, oldest first."""
-
-    by_field: dict[bytes, int]
-    above: int
-    """Version above which to continue; 0 at the end."""
-
-
-def list_versions(context: StoreContext, partition: Partition, above: int = 0) -> Operation[Versions]:
-    """List the versions of items above one. One round trip."""
-    listing = yield from _list(context, partition, above, "versions")
-    if listing is None:
-        return Versions({}, 0)
-    with reading_store(partition.keys[1]):
-        by_field = dict(zip(listing.items[::2], map(int, listing.items[1::2]), strict=True))
-        newest = max(by_field.values(), default=0)
-        return Versions(by_field, 0 if listing.is_last else _checked_progress(above, newest))
-
-
 def all_versions(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int]]:
-    """Return the versions of all items by field. One round trip per 4,000 items."""
-    page = yield from list_versions(context, partition)
-    versions = dict(page.by_field)
-    while page.above:
-        page = yield from list_versions(context, partition, page.above)
-        versions.update(page.by_field)
+    """Return the versions of all items by field, oldest first. One round trip per 4,000 items."""
+    versions: dict[bytes, int] = {}
+    above, is_last = 0, 0
+    while not is_last:
+        listing = yield from _list(context, partition, above, "versions")
+        if listing is None:
+            break
+        is_last = listing.is_last
+        with reading_store(partition.keys[1]):
+            page = dict(zip(listing.items[::2], map(int, listing.items[1::2]), strict=True))
+            if not is_last:
+                above = _checked_progress(above, max(page.values(), default=0))
+        versions.update(page)
     return versions
 
 

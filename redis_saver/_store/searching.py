@@ -157,12 +157,10 @@ def _matching(context: StoreContext, place: Place, wanted: _Search, entries: Ite
     """Keep the items that are in the namespace or below it, and match the filter."""
     if prefix := place.prefix:
         entries = (entry for entry in entries if entry.field.startswith(prefix))
-    return entries if wanted.matches is None else filter(_test(context, place.partition, wanted.matches), entries)
-
-
-def _test(context: StoreContext, partition: Partition, matches: Matches) -> Callable[[Entry], bool]:
-    values = context.values
-    return lambda entry: matches(entry.known or entry.value(values, partition))
+    if (matches := wanted.matches) is None:
+        return entries
+    values, partition = context.values, place.partition
+    return (entry for entry in entries if matches(entry.known or entry.value(values, partition)))
 
 
 def _nearest(context: StoreContext, place: Place, mirror: Mirror, wanted: _Search) -> list[Hit]:

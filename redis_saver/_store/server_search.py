@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -233,7 +232,7 @@ def nearest(
         ValueError: The query's vector has the length 0, and scores are cosines.
         TimeoutError: The server broke the search off.
     """
-    index = _index_of(context).settings
+    _, index, embedder = _index_of(context)
     length = math.sqrt(float(query @ query))
     if length == 0 and index.distance == "cosine":
         raise ValueError("the query's vector has the length 0: the server cannot compare the angle to others")
@@ -254,7 +253,7 @@ def nearest(
             if namespace[: len(labels)] == labels and (
                 matches is None or matches(entry.known or entry.value(context.values, partition))
             ):
-                result.append(Hit(partition, entry, _score(context, partition, entry, rows, query)))
+                result.append(Hit(partition, entry, embedder.score(rows, query)))
         result.sort(key=lambda hit: hit.order)
         unseen = [
             _highest_unseen(index, [distance for _, distance in some], length, longest)
@@ -369,11 +368,3 @@ def _read_all(
             raise IndexNotBuilt(problem)
         result += [(partition, entry, rows) for entry, rows in _decoded(context, partition, some, vectors)]
     return result
-
-
-def _score(context: StoreContext, partition: Partition, entry: Entry, rows: Rows, query: Floats) -> float:
-    """Compute the score as the exact search does."""
-    embedder = _index_of(context).embedder
-    alone = embedder.nothing.changed((), {entry.field: rows})
-    (scored,) = alone.search(query, 1, embedder.distance, partial(namespace_and_key, partition))
-    return scored.score

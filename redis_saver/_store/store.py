@@ -494,22 +494,21 @@ def _ttl_config(ttl: TTL | TTLConfig) -> TTLConfig | None:
     """
     if ttl is None:
         return None
-    config: Any = {"refresh_on_read": True}
+    config: dict[str, Any] = {}
     expiry: Any = ttl
     if isinstance(ttl, Mapping):
-        config = {name: value for name, value in ttl.items() if name in _OF_STORES}
-        config["refresh_on_read"] = ttl.get("refresh_on_read", True)
+        expiry = {"refresh_on_read": True, **ttl}
+        config = {name: expiry.pop(name) for name in _OF_STORES if name in expiry}
         if not isinstance(config.get("omit_expired", True), bool):
             raise TypeError(f"ttl={shown(ttl)}: omit_expired is True or False")
         interval = config.get("sweep_interval_minutes")
         is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
         if interval is not None and not (is_number and interval > 0):
             raise ValueError(f"ttl={shown(ttl)}: sweep_interval_minutes is a positive number of minutes, or None")
-        expiry = {name: value for name, value in ttl.items() if name not in _OF_STORES}
-        expiry["refresh_on_read"] = config["refresh_on_read"]
     milliseconds = ttls.parse(expiry).milliseconds
+    config["refresh_on_read"] = not isinstance(ttl, Mapping) or ttl.get("refresh_on_read", True)
     config["default_ttl"] = None if milliseconds is None else milliseconds / 60_000
-    return config  # type: ignore[no-any-return]
+    return config  # type: ignore[return-value]
 
 
 def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) -> None:

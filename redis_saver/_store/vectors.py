@@ -206,9 +206,7 @@ class VectorIndex:
             order: Sort key of a field, for items with the same score.
             among: Fields of the items that may be found, each once; None for all. Items without vectors are skipped.
         """
-        length = float(np.sqrt((query * query).sum()))
-        if distance == "cosine" and length > 0:
-            query, length = query / length, 1.0
+        query, length = _scaled(query, distance)
         items = self._items(among)
         if most <= 0 or not len(items):
             return []
@@ -271,6 +269,12 @@ class VectorIndex:
             some = rows[start : start + step]
             scores[start : start + step] = _scores(self._gathered(some), self._lengths[some], query, distance)
         return np.maximum.reduceat(scores, np.cumsum(counts) - counts).tolist()  # type: ignore[no-any-return]
+
+
+def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
+    """Return a query as scores need it, and its length, which is 1 for cosines if it is not 0."""
+    length = float(np.sqrt((query * query).sum()))
+    return (query / length, 1.0) if distance == "cosine" and length > 0 else (query, length)
 
 
 def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
@@ -405,6 +409,11 @@ class Embedder:
         except (TypeError, ValueError) as error:
             asked = f"the embedding function was given {counted(count, 'text')}"
             raise ValueError(f"{asked}, and answered {error}. Nothing was written") from error
+
+    def score(self, rows: Rows, query: Floats) -> float:
+        """Compute the score of an item's vectors, as the exact search does."""
+        query, _ = _scaled(query, self.distance)
+        return float(_scores(rows, lengths(rows), query, self.distance).max())
 
     # -- vectors as they are stored
 

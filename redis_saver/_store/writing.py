@@ -20,7 +20,7 @@ from redis_saver._store.calling import ask, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import encode_value
-from redis_saver._store.reading import list_versions
+from redis_saver._store.reading import all_versions
 from redis_saver._store.scripts import checked
 from redis_saver.errors import Conflict, reading_store
 
@@ -148,14 +148,10 @@ def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[
 
 
 def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
-    """Delete the items of a partition whose fields begin with a prefix, page by page; return how many."""
-    removed, above, is_last = 0, 0, False
-    while not is_last:
-        page = yield from list_versions(context, partition, above)
-        fields = [field for field in page.by_field if field.startswith(prefix)]
-        yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
-        removed, above, is_last = removed + len(fields), page.above, not page.above
-    return removed
+    """Delete the items of a partition whose fields begin with a prefix; return how many."""
+    fields = [field for field in (yield from all_versions(context, partition)) if field.startswith(prefix)]
+    yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
+    return len(fields)
 
 
 class _Swept(NamedTuple):

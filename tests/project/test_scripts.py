@@ -10,7 +10,7 @@ import pytest
 from tests.support.cases import each
 
 from redis_saver import errors
-from redis_saver._cache import scripts as cache_scripts
+from redis_saver._cache import cache as cache_scripts
 from redis_saver._checkpoint import scripts as checkpoint_scripts
 from redis_saver._engine import replies, scripts
 from redis_saver._store import scripts as store_scripts
