@@ -7,7 +7,6 @@
 -- ARGV[2] format     the byte that each entry begins with
 -- ARGV[3..]          triples, for each entry: its member of the index, its TTL in milliseconds or '', what is stored
 --                    behind its stamp
---
 -- Entries without a TTL are in the index, so that `clear` can remove them. Generations live at least as long as the
 -- longest entry.
 -- Returns members of the index, taken at random, to be looked at by sweep_entries; none but after each 64 that came.

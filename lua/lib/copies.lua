@@ -105,9 +105,9 @@ local function store_copies(state, copies, token, announced, micros, now)
   if is_kept and (token == '' or tonumber(token) < tonumber(kept_token)) then
     token, announced = kept_token, kept_until
   end
-  local above, wanted, problem
-  state, above, wanted, problem = prepare(state, token, announced, longest, now)
-  if not state then return nil, above, wanted, problem end
+  local reply
+  state, reply = prepare(state, token, announced, longest, now)
+  if reply then return nil, reply end
   state.last = math.max(state.last, tonumber(kept_last or '0'))
   local batch = new_batch()
   for _, copy in ipairs(copies) do

@@ -1,24 +1,25 @@
--- Shared by the store's scripts (included): storing items in a partition.
+-- Shared by the store's scripts (included): storing items in a partition. The script binds NOT_ANNOUNCED before.
 
 --- @include lib/partition
 
--- Prepares a partition (state nil: a new one) for items of which one lives for `longest` milliseconds. Returns
--- (state, above, wanted, problem). If there is an `above`, the directory has to list the partition first: with a token
--- above that, for `wanted` milliseconds.
-local function prepare(state, token, announced, longest, now)
+-- Prepares a partition (state nil: a new one) for items of which one lives for `longest` milliseconds. Returns (state,
+-- reply). If there is a reply, the script is to return it: an error, or NOT_ANNOUNCED with a token and a TTL. With
+-- `needs_token` the announcement has to be a new one.
+local function prepare(state, token, announced, longest, now, needs_token)
   local wanted = longest == math.huge and '0' or text_of(longest)
   if not state then
     local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
-    if not last_token then
-      return nil, nil, nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read')
-    end
-    if token == '' or tonumber(token) <= tonumber(last_token) then return nil, last_token, wanted end
+    if not last_token then return nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
+    if token == '' or tonumber(token) <= tonumber(last_token) then return nil, { NOT_ANNOUNCED, last_token, wanted } end
     state = { last = tonumber(last_version), announced = tonumber(announced) }
     for _, name in ipairs(NUMBERS) do state[name] = state[name] or 0 end
   end
+  local is_refused = needs_token and (token == '' or tonumber(token) <= state.token)
   take_announcement(state, token, announced)
-  if state.announced > 0 and now + longest + SKEW > state.announced then return nil, text_of(state.token), wanted end
-  return state, nil, wanted
+  if is_refused or state.announced > 0 and now + longest + SKEW > state.announced then
+    return nil, { NOT_ANNOUNCED, text_of(state.token), wanted }
+  end
+  return state
 end
 
 -- Returns an empty batch of records.

@@ -6,7 +6,6 @@
 -- ARGV[1] partition   its labels
 -- ARGV[2] ttl         lifetime of its items in milliseconds; '0' if they do not expire
 -- ARGV[3] above       a number that the token has to exceed
---
 -- Removes some entries whose deadline has passed, because their partitions have expired.
 -- Returns {token, deadline}: the deadline in milliseconds, '0' for none.
 -- Errors: DIRECTORY.

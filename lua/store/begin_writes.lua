@@ -11,7 +11,6 @@
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
 -- ARGV[1] writer      16 hex digits that name this write
 -- ARGV[2..]           the fields of the items, each once
---
 -- Returns {change, left} for end_writes. `change` is the number of this change. `left` is the number of copies that are
 -- left if the partition had copies of all items, else ''. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
@@ -31,9 +30,8 @@ local fields, writers = { unpack(ARGV, 2) }, {}
 local complete = redis.call('HGET', notes, '@complete')
 local is_complete = complete and tonumber(complete) == count
 if state then
-  local problem
-  state, problem = remove_copies(state, fields, now)
-  if problem then return problem end
+  state, reply = remove_copies(state, fields, now)
+  if reply then return reply end
 end
 redis.call('HDEL', notes, '@complete')
 local left = is_complete and text_of(state and state.count or 0) or ''

@@ -11,7 +11,6 @@
 --                     between; at the end the number of dimensions, a blank, the maximum number of vectors per item
 -- ARGV[2] dims        number of dimensions that the vectors have to have
 -- ARGV[3..]           the field of the item of each document, in their order; then the tags of each
---
 -- Returns {made, most, field, ...}: the number of documents that were made, and the maximum number of vectors of one,
 -- both as text; then the field of each item that has other vectors. Or returns a code
 --   MORE  1  more has expired than one call removes: call again

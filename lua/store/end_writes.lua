@@ -15,7 +15,6 @@
 -- ARGV[4] change      as begin_writes answered it
 -- ARGV[5] left        as begin_writes answered it, if these copies make the partition complete again; else ''
 -- ARGV[6..]           five for each item, as in fill_copies; the value is '' if there is nothing to store
---
 -- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) the write has not ended: announce the partition for this TTL, with a greater token
@@ -45,17 +44,13 @@ for i = 1, #fields do
   end
 end
 if state then -- if this write took longer than an intent lasts, readers may have filled copies
-  local problem
-  state, problem = remove_copies(state, fields, now)
-  if problem then return problem end
+  state, reply = remove_copies(state, fields, now)
+  if reply then return reply end
 end
-local count = state and state.count or 0
-local is_complete = text_of(count) == ARGV[5]
+local is_complete = text_of(state and state.count or 0) == ARGV[5]
 if copies[1] then
-  local above, wanted, failed
-  state, above, wanted, failed = store_copies(state, copies, token, announced, micros, now)
-  if failed then return failed end
-  if above then return { NOT_ANNOUNCED, above, wanted } end
+  state, reply = store_copies(state, copies, token, announced, micros, now)
+  if reply then return reply end
 end
 local is_alone = redis.call('HGET', notes, '@last') == ARGV[4]
 note_changes(fields, writers, micros, now)

@@ -14,7 +14,6 @@
 -- ARGV[4..]           five for each item, each item once: its field; created_at in microseconds; the TTL of the copy in
 --                     milliseconds ('0' for none); updated_at in microseconds, as 14 hex digits; the value (a frame of
 --                     the type, then the bytes)
---
 -- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
@@ -43,8 +42,5 @@ for i = 1, #fields do
   end
 end
 if not copies[1] then return { '0' } end
-local _, above, wanted, failed = store_copies(
-  state, copies, token, announced, micros, now)
-if failed then return failed end
-if above then return { NOT_ANNOUNCED, above, wanted } end
-return { text_of(#copies) }
+local _, refusal = store_copies(state, copies, token, announced, micros, now)
+return refusal or { text_of(#copies) }

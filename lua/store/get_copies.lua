@@ -9,7 +9,6 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1..]           fields; none to check if the partition has copies of all items
---
 -- Returns {miss, record, ...}: the name of the miss, '' if there is none; the record of each field, nil if there is no
 -- copy. Without fields it returns {token, count, checksum} if all copies are there: the token in the directory, '' for
 -- a partition without items; the number of items, and the sum of their versions modulo 2^50, as text. Else {miss}. Or

@@ -13,7 +13,6 @@
 --                     exist); created_at and updated_at in microseconds; its TTL in milliseconds ('0' for none); its
 --                     deadline in milliseconds ('0' for none); 16 hex digits that name this put; its value (a frame of
 --                     the type, then the bytes)
---
 -- The version of an item is its updated_at, or the server's time if that is earlier, so that later puts have greater
 -- versions. If another item has that version, it is the next free one. An item with another version than expected
 -- stays, and so does one that this put has stored already, because a request may be sent twice. The old vectors of an
@@ -79,11 +78,8 @@ for i = 1, #fields do
   end
 end
 if not chosen[1] then return conflicts[2] and conflicts or 0 end
-local is_old = state and (token == '' or tonumber(token) <= state.token)
-local prepared, above, wanted, problem = prepare(state, token, announced, longest, now)
-if problem then return problem end
-if is_old or above then return { NOT_ANNOUNCED, above or text_of(state.token), wanted } end
-state = prepared
+state, reply = prepare(state, token, announced, longest, now, true)
+if reply then return reply end
 
 -- Build and commit.
 local batch, next_free = new_batch(), {}

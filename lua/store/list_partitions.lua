@@ -6,7 +6,6 @@
 -- ARGV[1] from        the lower bound, as ZRANGEBYLEX takes it
 -- ARGV[2] to          the upper bound
 -- ARGV[3] limit       maximum number of partitions
---
 -- Returns a list: a partition, its token, a partition, its token, ...
 -- Errors: DIRECTORY.
 -- Rules: reads.

@@ -16,7 +16,6 @@
 -- ARGV[7] value       a frame of the serializer's type, then its bytes; '' to delete the item
 -- ARGV[8] vectors     the number of dimensions, a frame of the serializer's type, its bytes; '' for none
 -- ARGV[9..]           the same six for each other item, each item once; then the tags of each document, if any
---
 -- The version of a stored item is the server's time in microseconds, or one more than the last version. An item that
 -- this put has stored already stays, so a request may be sent twice. If a request expects versions, `@compared`
 -- remembers it by its first put. Sent again after others put the item, it changes nothing. It is forgotten after 16
@@ -95,10 +94,8 @@ for i = 1, MANY do
   end
 end
 if is_put then
-  local above, wanted, problem
-  state, above, wanted, problem = prepare(state, token, announced, longest, now)
-  if problem then return problem end
-  if above then return { NOT_ANNOUNCED, above, wanted } end
+  state, reply = prepare(state, token, announced, longest, now)
+  if reply then return reply end
 elseif state then
   take_announcement(state, token, announced)
 else

@@ -8,7 +8,6 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] what        vectors, or deadlines
 -- ARGV[2..]           fields, each once; or none
---
 -- Returns {documents, indexed, record, vectors or deadline, ...}: the field `@documents`, '' if there is none; the
 -- number of items with vectors; the record of each item in the order of the fields, '' for each that is missing; its
 -- vectors, '' if it has none, or its deadline in milliseconds, '0' for none. With deadlines it ends after about a

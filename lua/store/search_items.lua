@@ -18,7 +18,6 @@
 -- ARGV[10] newest     greatest version of these
 -- ARGV[11] oldest     smallest version of these
 -- ARGV[12] sum        sum of their versions modulo 2^50
---
 -- Returns {token, below, passed, field, version, record, ...}: the partition's token; the version below which to
 -- continue, '' if the page is complete; the number of skipped items; the field, the version and the record of each
 -- item. A record is '' if the caller knows its version. Or returns a code, alone or first in a list

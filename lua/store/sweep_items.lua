@@ -9,7 +9,6 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       the directory's token of the partition; '0' for none
 -- ARGV[2] what        expired; or all, which also removes a damaged partition
---
 -- Returns {more, gone, left, token}: 1 if more has expired than one call removes; the number of removed items, and of
 -- those that are left; if nothing is left, the greatest token that is refused and may leave the directory. If `more` is
 -- a code, nothing was done

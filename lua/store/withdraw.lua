@@ -5,7 +5,6 @@
 -- KEYS[3] tokens      hash        <prefix>:store:{%}:tokens
 -- ARGV[1] partition   its labels
 -- ARGV[2] token       the greatest token that the partition refuses
---
 -- Returns 1 if it was removed, else 0.
 -- Errors: DIRECTORY.
 -- Rules: reads.
