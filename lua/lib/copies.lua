@@ -38,13 +38,13 @@ local function note_changes(fields, writers, micros, now)
   end
   local born, last = unpack(redis.call('HMGET', notes, '@born', '@last'))
   local change = math.max(micros, (tonumber(last or '') or 0) + 1)
-  local changed, deadlines = { '@born', born or text_of(change), '@last', text_of(change) }, {}
+  local about, ends = { '@born', born or text_of(change), '@last', text_of(change) }, {}
   for i, field in ipairs(fields) do
-    changed[#changed + 1], changed[#changed + 2] = field, text_of(change) .. writers[i]
-    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = text_of(now + INTENT), field
+    about[#about + 1], about[#about + 2] = field, text_of(change) .. writers[i]
+    ends[#ends + 1], ends[#ends + 2] = text_of(now + INTENT), field
   end
-  redis.call('HSET', notes, unpack(changed))
-  redis.call('ZADD', noted, unpack(deadlines))
+  redis.call('HSET', notes, unpack(about))
+  redis.call('ZADD', noted, unpack(ends))
   redis.call('PEXPIRE', notes, NOTES_KEPT)
   redis.call('PEXPIRE', noted, NOTES_KEPT)
   return change
@@ -109,16 +109,12 @@ local function store_copies(state, copies, token, announced, micros, now)
   state, reply = prepare(state, token, announced, longest, now)
   if reply then return nil, reply end
   state.last = math.max(state.last, tonumber(kept_last or '0'))
-  local batch = new_batch()
   for _, copy in ipairs(copies) do
-    local version = math.max(micros, state.last + 1)
-    add(batch, state, {
-      field = copy[1], version = version, created = copy[2], ttl = copy[3], deadline = now + copy[3], put = copy[4],
-      value = copy[5],
-    })
+    local field, created, ttl, updated, value = unpack(copy)
+    add(state, field, math.max(micros, state.last + 1), created, ttl, now + ttl, updated, value, '')
   end
-  store(state, batch)
-  commit(state, batch.changed)
+  store(state)
+  commit(state, changed)
   redis.call('HDEL', notes, '@kept')
   return state
 end

@@ -2,10 +2,8 @@
 -- docs/storage-format.md has the data. The script binds the partition's keys before: items, order, expiring,
 -- namespaces, vectors, retired.
 
--- Format of a partition, the first number of its @state, and the names of the others.
+-- Format of a partition, the first number of its @state.
 local STORE_FORMAT = 1
-local NUMBERS = {
-  'first', 'last', 'count', 'checksum', 'token', 'announced', 'ttls', 'deadline', 'spaces', 'deep', 'indexed' }
 -- Sums of versions are modulo this, so that doubles hold them exactly.
 local CHECKSUM = 2 ^ 50
 -- Maximum number of expired items that a script removes.
@@ -29,18 +27,22 @@ local function open_partition(text)
     if redis.call('EXISTS', items, order, expiring, namespaces, vectors) == 0 then return nil end
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
   end
-  local format = string.match(text, '^(%d+) ')
+  local format, first, last, count, checksum, token, announced, ttls, deadline, spaces, deep, indexed =
+    string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
+  format = format or string.match(text, '^(%d+) ')
   if format and #format < 5 and tonumber(format) > STORE_FORMAT then
     local known = ', and this redis_saver knows those up to ' .. STORE_FORMAT
     return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
   end
-  local numbers = { string.match(text, '^1' .. string.rep(' (%d+)', #NUMBERS) .. '$') }
   -- Doubles hold 16 digits, if the first is a small one.
-  if not numbers[1] or string.find(text, string.rep('%d', 17)) then
+  if not indexed or format ~= '1' or string.find(text, string.rep('%d', 17)) then
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
   end
-  local state = {}
-  for i, name in ipairs(NUMBERS) do state[name] = tonumber(numbers[i]) end
+  local state = {
+    first = tonumber(first), last = tonumber(last), count = tonumber(count), checksum = tonumber(checksum),
+    token = tonumber(token), announced = tonumber(announced), ttls = tonumber(ttls), deadline = tonumber(deadline),
+    spaces = tonumber(spaces), deep = tonumber(deep), indexed = tonumber(indexed),
+  }
   local wrong = redis.call('ZCARD', order) ~= state.count and order
     or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and expiring
     or state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces and namespaces

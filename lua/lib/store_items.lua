@@ -11,8 +11,10 @@ local function prepare(state, token, announced, longest, now, needs_token)
     local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
     if not last_token then return nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
     if token == '' or tonumber(token) <= tonumber(last_token) then return nil, { NOT_ANNOUNCED, last_token, wanted } end
-    state = { last = tonumber(last_version), announced = tonumber(announced) }
-    for _, name in ipairs(NUMBERS) do state[name] = state[name] or 0 end
+    state = {
+      first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced),
+      ttls = 0, deadline = 0, spaces = 0, deep = 0, indexed = 0,
+    }
   end
   local is_refused = needs_token and (token == '' or tonumber(token) <= state.token)
   take_announcement(state, token, announced)
@@ -22,53 +24,51 @@ local function prepare(state, token, announced, longest, now, needs_token)
   return state
 end
 
--- Returns an empty batch of records.
-local function new_batch()
-  return { changed = {}, versions = {}, deadlines = {}, lasting = {}, plain = {}, embedded = {} }
-end
+-- What is to be stored: lists of fields and their records, versions, deadlines, vectors; lists of fields without a
+-- deadline or vectors that had one.
+local changed, versions, deadlines, embedded, lasting, plain = {}, {}, {}, {}, {}, {}
 
--- Adds an item to a batch, in place of its record `old`. The item has a field, a version (a number), created, ttl,
--- deadline, put and value, and maybe vectors.
-local function add(batch, state, item, old)
-  local field, version, ttl, changed = item.field, text_of(item.version), item.ttl, batch.changed
+-- Adds an item. The numbers are its version and deadline; old_version and old_ttl are nil if the item is new.
+local function add(state, field, version, created, ttl, deadline, put, value, its_vectors, old_version, old_ttl)
+  local new = string.format('%.0f', version)
   changed[#changed + 1] = field
-  changed[#changed + 1] = table.concat({ item.created or version, version, ttl, item.put, item.value }, ' ')
-  batch.versions[#batch.versions + 1], batch.versions[#batch.versions + 2] = version, field
-  if (item.vectors or '') ~= '' then
-    batch.embedded[#batch.embedded + 1], batch.embedded[#batch.embedded + 2] = field, item.vectors
-  elseif old then
-    batch.plain[#batch.plain + 1] = field
+  changed[#changed + 1] = (created or new) .. ' ' .. new .. ' ' .. ttl .. ' ' .. put .. ' ' .. value
+  versions[#versions + 1] = new
+  versions[#versions + 1] = field
+  if its_vectors ~= '' then
+    embedded[#embedded + 1] = field
+    embedded[#embedded + 1] = its_vectors
+  elseif old_version then
+    plain[#plain + 1] = field
   end
-  local _, old_version, old_ttl = head_of(old or '')
-  state.last = math.max(state.last, item.version)
-  state.checksum = (state.checksum - (old_version or 0) + item.version) % CHECKSUM
-  if not old then
+  if version > state.last then state.last = version end
+  state.checksum = (state.checksum - (old_version or 0) + version) % CHECKSUM
+  if not old_version then
     state.count = state.count + 1
     count_namespace(state, field, 1)
   end
   if ttl ~= '0' then
-    batch.deadlines[#batch.deadlines + 1], batch.deadlines[#batch.deadlines + 2] = text_of(item.deadline), field
-    if state.first == 0 or item.deadline < state.first then state.first = item.deadline end
-    if not old or old_ttl == '0' then
+    deadlines[#deadlines + 1] = string.format('%.0f', deadline)
+    deadlines[#deadlines + 1] = field
+    if state.first == 0 or deadline < state.first then state.first = deadline end
+    if not old_version or old_ttl == '0' then
       state.ttls = state.ttls + 1
       if state.ttls == 1 then state.deadline = -1 end -- the key is new
     end
-  elseif old and old_ttl ~= '0' then
-    batch.lasting[#batch.lasting + 1] = field
+  elseif old_version and old_ttl ~= '0' then
+    lasting[#lasting + 1] = field
     state.ttls = state.ttls - 1
   end
 end
 
--- Stores a batch, except its records, which `commit` stores with the state.
-local function store(state, batch)
-  if batch.versions[1] then redis.call('ZADD', order, unpack(batch.versions)) end
-  if batch.deadlines[1] then redis.call('ZADD', expiring, unpack(batch.deadlines)) end
-  if batch.lasting[1] then redis.call('ZREM', expiring, unpack(batch.lasting)) end
-  if batch.plain[1] and state.indexed > 0 then
-    state.indexed = state.indexed - redis.call('HDEL', vectors, unpack(batch.plain))
-  end
-  if batch.embedded[1] then
+-- Stores what was added, except the records, which `commit` stores with the state.
+local function store(state)
+  if versions[1] then redis.call('ZADD', order, unpack(versions)) end
+  if deadlines[1] then redis.call('ZADD', expiring, unpack(deadlines)) end
+  if lasting[1] then redis.call('ZREM', expiring, unpack(lasting)) end
+  if plain[1] and state.indexed > 0 then state.indexed = state.indexed - redis.call('HDEL', vectors, unpack(plain)) end
+  if embedded[1] then
     if state.indexed == 0 then state.deadline = -1 end -- the key is new
-    state.indexed = state.indexed + redis.call('HSET', vectors, unpack(batch.embedded))
+    state.indexed = state.indexed + redis.call('HSET', vectors, unpack(embedded))
   end
 end

@@ -20,24 +20,25 @@
 local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
 local MORE = 1
 
+-- The common case: there are copies of all fields, and nothing has expired. Any other case continues below.
+local found, time = redis.call('HMGET', items, '@state', unpack(ARGV)), redis.call('TIME')
+local first = tonumber(string.match(found[1] or '', '^1 (%d+) ') or '')
+local is_whole = #ARGV > 0 and first and (first == 0 or (time[1] + 1) * 1000 < first)
+for i = 2, #found do is_whole = is_whole and found[i] end
+found[1] = ''
+if is_whole then return found end
+
 --- @include lib/copies
 
-local found = redis.call('HMGET', items, '@state', unpack(ARGV))
-local text = table.remove(found, 1)
-local first = tonumber(string.match(text or '1 0 ', '^1 (%d+) ') or '')
-local micros, now = clock()
-if #ARGV == 0 or not first or first > 0 and now >= first then -- something has expired, or the state cannot be read
-  local state, reply = open_swept(MORE)
-  if reply then return reply end
-  local complete = #ARGV == 0 and redis.call('HGET', notes, '@complete')
-  if complete and tonumber(complete) == (state and state.count or 0) then
-    return { state and text_of(state.token) or '', complete, text_of(state and state.checksum or 0) }
-  end
-  found = #ARGV > 0 and redis.call('HMGET', items, unpack(ARGV)) or {}
+local state, reply, micros, now = open_swept(MORE)
+if reply then return reply end
+if #ARGV == 0 then
+  local complete, count = redis.call('HGET', notes, '@complete'), state and state.count or 0
+  if not complete or tonumber(complete) ~= count then return { name_miss(micros, now) } end
+  return { state and text_of(state.token) or '', complete, text_of(state and state.checksum or 0) }
 end
-
-local miss, is_whole = '', #ARGV > 0
-for i = 1, #found do is_whole = is_whole and found[i] end
-if not is_whole then miss = name_miss(micros, now) end
-table.insert(found, 1, miss)
+found = { '', unpack(redis.call('HMGET', items, unpack(ARGV))) }
+for i = 2, #ARGV + 1 do
+  if not found[i] and found[1] == '' then found[1] = name_miss(micros, now) end
+end
 return found

@@ -82,17 +82,17 @@ state, reply = prepare(state, token, announced, longest, now, true)
 if reply then return reply end
 
 -- Build and commit.
-local batch, next_free = new_batch(), {}
+local next_free = {}
 for _, i in ipairs(chosen) do
   local field, _, created, updated, ttl, deadline, put, value =
     unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
   local version = free_version(next_free, math.min(updated, micros))
   redis.call('ZADD', order, text_of(version), field) -- now, because `free_version` looks there
-  local item = { field = field, version = version, created = text_of(math.min(created, version)), ttl = ttl,
-    deadline = math.max(deadline, now + 1), put = put, value = value }
-  add(batch, state, item, found[i])
+  local _, old_version, old_ttl = head_of(found[i] or '')
+  created, deadline = text_of(math.min(created, version)), math.max(deadline, now + 1)
+  add(state, field, version, created, ttl, deadline, put, value, '', old_version, old_ttl)
   if documents[i] then redis.call('UNLINK', documents[i]) end
 end
-store(state, batch)
-commit(state, batch.changed)
+store(state)
+commit(state, changed)
 return conflicts[2] and conflicts or 0

@@ -78,7 +78,8 @@ local fields = {}
 for i = 1, MANY do fields[i] = ARGV[FIRST + (i - 1) * EACH] end
 local found, longest, is_put, is_compared = redis.call('HMGET', items, unpack(fields)), 0, false, false
 for i = 1, MANY do
-  local _, expected, ttl, put, value = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
+  local at = FIRST + (i - 1) * EACH
+  local expected, ttl, put, value = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local _, version, _, made_by = head_of(found[i] or '')
   if found[i] and not version then
     return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
@@ -90,7 +91,7 @@ for i = 1, MANY do
   is_compared = is_compared or expected ~= ''
   if value ~= '' then
     is_put = true
-    longest = math.max(longest, ttl == '0' and math.huge or tonumber(ttl))
+    if ttl == '0' then longest = math.huge else longest = math.max(longest, tonumber(ttl)) end
   end
 end
 if is_put then
@@ -103,38 +104,35 @@ else
 end
 
 -- Build and commit.
-local batch, removed, is_stored = new_batch(), {}, {}
+local removed, is_stored = {}, {}
 local has_documents = documents[1] and (mark or state.indexed == 0) -- else document_items has not begun yet
 for i, field in ipairs(fields) do
-  local _, _, ttl, put, value, vectors_of_item = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
-  local created, _, _, made_by = head_of(found[i] or '')
+  local at = FIRST + (i - 1) * EACH
+  local ttl, put, value, its_vectors = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
+  local created, old_version, old_ttl, made_by = head_of(found[i] or '')
   if value == '' then
     if found[i] then removed[#removed + 1] = field end
   elseif made_by ~= put then
     local version = math.max(micros, state.last + 1)
-    local item = { field = field, version = version, created = created, ttl = ttl, deadline = now + ttl, put = put,
-      value = value, vectors = vectors_of_item }
-    add(batch, state, item, found[i])
+    add(state, field, version, created, ttl, now + ttl, put, value, its_vectors, old_version, old_ttl)
     is_stored[i] = true
   end
 end
-store(state, batch)
+store(state)
 if removed[1] then remove_items(state, removed) end
 if has_documents then
   for i, document in ipairs(documents) do
-    local _, _, ttl, _, value, vectors_of_item = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
-    if is_stored[i] and vectors_of_item ~= '' then
+    local _, _, ttl, _, value, its_vectors = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
+    if is_stored[i] and its_vectors ~= '' then
       local tags = ARGV[FIRST + MANY * EACH + i - 1]
-      mark = marked(mark, write_document(document, tags, vectors_of_item, ttl, now + ttl))
+      mark = marked(mark, write_document(document, tags, its_vectors, ttl, now + ttl))
     elseif is_stored[i] or value == '' then
       redis.call('UNLINK', document)
     end
   end
-  if batch.embedded[1] then
-    batch.changed[#batch.changed + 1], batch.changed[#batch.changed + 2] = '@documents', mark
-  end
+  if embedded[1] then changed[#changed + 1], changed[#changed + 2] = '@documents', mark end
 end
-if not batch.changed[1] and not removed[1] then return 0 end
-commit(state, batch.changed)
+if not changed[1] and not removed[1] then return 0 end
+commit(state, changed)
 if is_compared and state.count > 0 then remember() end
 return state.count == 0 and { EMPTIED, text_of(state.token) } or 0
