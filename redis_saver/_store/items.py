@@ -90,17 +90,13 @@ class Entry:
 
     def loaded(self, context: Context) -> Any:
         """Have the serializer decode the bytes. Its errors pass through."""
-        return context.serde.loads_typed(self._stored(context))
-
-    def _stored(self, context: Context) -> tuple[str, bytes]:
-        """Return the type and the bytes that the serializer gave."""
         data = self.data
         if data.startswith(_PLAIN) and not context.require_encryption:  # most are
-            return "msgpack", data[len(_PLAIN) :]
+            return context.serde.loads_typed(("msgpack", data[len(_PLAIN) :]))
         kind, start = first(data)
         encryption.check_read(context, kind)
         kind, data = compression.original(kind, data[start:], Allowance(context.limits, "a store"))
-        return names.decode(kind), data
+        return context.serde.loads_typed((names.decode(kind), data))
 
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
         """Return the item as `get` answers it."""

@@ -55,11 +55,13 @@ def read(
         fields: Their fields, each once.
         refresh: True to restart their TTLs.
     """
-    if len(fields) <= FIELDS_PER_GET:
-        return (yield from _read(context, partition, fields, refresh))
     parts = [fields[start : start + FIELDS_PER_GET] for start in range(0, len(fields), FIELDS_PER_GET)]
-    pages = yield from calling.together(context, [_read(context, partition, part, refresh) for part in parts])
-    return [entry for page in pages for entry in page]
+    reads = [_read(context, partition, part, refresh) for part in parts]
+    return reads[0] if len(reads) == 1 else _joined(context, reads)
+
+
+def _joined(context: StoreContext, reads: Sequence[Operation[list[Entry | None]]]) -> Operation[list[Entry | None]]:
+    return [entry for entries in (yield from calling.together(context, reads)) for entry in entries]
 
 
 def _read(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply
-from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._store import scripts
 from redis_saver._store.calling import ask, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
@@ -96,7 +96,12 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
     Raises:
         Conflict: An item has another version than expected.
     """
-    for fields in _batches(context, writes) if writes else ():
+    of_vector = 4 * context.embedder.dims if context.embedder else 0
+
+    def size_of(field: bytes) -> int:
+        return len(field) + len(writes[field].value) + of_vector * len(writes[field].texts)
+
+    for fields in split(writes, size_of):
         arguments: list[Argument] = []
         digits = os.urandom(8 * len(fields)).hex()  # by its digits the script recognizes a put that is sent twice
         for position, field in enumerate(fields):
@@ -119,18 +124,19 @@ def _vectors(
     return context.embedder.encode(context.values, *namespace_and_key(partition, field), texts.rows(own_texts))
 
 
-def _batches(context: StoreContext, writes: Mapping[bytes, Write]) -> Sequence[list[bytes]]:
-    """Split the fields into as many as one script takes."""
-    batches: list[list[bytes]] = [[]]
-    size, of_vector = 0, 4 * context.embedder.dims if context.embedder else 0
-    for field, write in writes.items():
-        own = len(field) + len(write.value) + of_vector * len(write.texts)
+def split(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield as many items at a time as one script takes, by their sizes in bytes."""
+    some: list[T] = []
+    size = 0
+    for item in items:
+        own = size_of(item)
         size += own
-        if batches[-1] and (len(batches[-1]) >= MAX_PUTS or size > MAX_BYTES):
-            batches.append([])
-            size = own
-        batches[-1].append(field)
-    return batches
+        if some and (len(some) >= MAX_PUTS or size > MAX_BYTES):
+            yield some
+            some, size = [], own
+        some.append(item)
+    if some:
+        yield some
 
 
 def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[bytes, Write]) -> Conflict:
