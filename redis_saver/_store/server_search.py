@@ -135,11 +135,8 @@ def build_index(context: StoreContext, *, all_partitions: bool = False) -> Opera
         DecodeError: The vectors of an item are of another model, or are not vectors.
     """
     _index_of(context)
-    made = 0
-    for some in namespaces.windows((yield from namespaces.partitions(context, ()))):
-        builds = [_build(context, partition, all_partitions) for partition, _ in some]
-        made += sum((yield from together(context, builds)))
-    return made
+    builds = namespaces.sum_each(context, (), lambda partition, _: _build(context, partition, all_partitions))
+    return (yield from builds)
 
 
 def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operation[int]:

@@ -274,7 +274,7 @@ class Store(BaseStore, Generic[ClientT]):
         for writes in puts.values():
             for write in writes.values():
                 texts.note(write.texts)
-        reads += [self._gets(ops, *asked, positions, results) for asked, positions in gets.items()]
+        reads += [self._gets(asked, ops, positions, results) for asked, positions in gets.items()]
         changes: list[Operation[None]] = [put(context, partition, writes, texts) for partition, writes in puts.items()]
         if reads and (reads_several or not read_partitions.isdisjoint(puts)):
             return self._run_batch([reads, changes], results)
@@ -286,18 +286,14 @@ class Store(BaseStore, Generic[ClientT]):
         return results
 
     def _gets(
-        self,
-        ops: list[Op],
-        partition: Partition,
-        refresh: bool,
-        positions: Mapping[bytes, list[int]],
-        results: list[Result],
+        self, asked: tuple[Partition, bool], ops: list[Op], positions: Mapping[bytes, list[int]], results: list[Result]
     ) -> Operation[None]:
+        partition, refresh = asked
         entries = yield from read(self._context, partition, list(positions), refresh=refresh)
-        for entry, asked in zip(entries, positions.values(), strict=True):
+        for entry, of_item in zip(entries, positions.values(), strict=True):
             if entry is not None:
                 with reading_store(partition.keys[0]):
-                    for position in asked:
+                    for position in of_item:
                         op: Any = ops[position]
                         results[position] = entry.item(self._context.values, tuple(op.namespace), op.key)
 
