@@ -445,7 +445,7 @@ class _Wrapping:
     def of(self, error: Exception) -> RedisSaverError:
         """Return our error for one that was raised."""
         if isinstance(error, NotEncrypted):
-            return PlainValueRefused(f"{self._said.format(*self._named)}: {error}")
+            return PlainValueRefused(f"{sentence(self._said, *self._named)}: {error}")
         return self._error(f"{sentence(self._said, *self._named)}: {error_text(error)}. {self._remedy}")
 
 

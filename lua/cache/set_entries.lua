@@ -7,7 +7,6 @@
 -- ARGV[2] format     the byte that each entry begins with
 -- ARGV[3..]          triples, for each entry: its member of the index, its TTL in milliseconds or '', what is stored
 --                    behind its stamp
---
 -- Entries without a TTL are in the index, so that `clear` can remove them. Generations live at least as long as the
 -- longest entry.
 -- Returns members of the index, taken at random, to be looked at by sweep_entries; none but after each 64 that came.
@@ -15,7 +14,6 @@
 
 local shard, index, keys = KEYS[1], KEYS[2], KEYS
 local fresh, format, count = ARGV[1], ARGV[2], (#ARGV - 2) / 3
-
 local GROWN, SAMPLE = 64, 128
 local size = redis.call('ZCARD', index)
 local current, longest = {}, {}
@@ -30,7 +28,12 @@ local function outlive(key, ttl)
   end
 end
 
-local function set_entry(number)
+for number = 1, count do
+  local ttl = ARGV[3 * number + 1]
+  outlive(shard, ttl)
+  outlive(keys[1 + 2 * number], ttl)
+end
+for number = 1, count do
   local member, ttl, value = ARGV[3 * number], ARGV[3 * number + 1], ARGV[3 * number + 2]
   local generation, entry = keys[1 + 2 * number], keys[2 + 2 * number]
   value = format .. current[generation] .. current[shard] .. value
@@ -42,13 +45,6 @@ local function set_entry(number)
     if size > 0 then redis.call('ZREM', index, member) end
   end
 end
-
-for number = 1, count do
-  local ttl = ARGV[3 * number + 1]
-  outlive(shard, ttl)
-  outlive(keys[1 + 2 * number], ttl)
-end
-for number = 1, count do set_entry(number) end
 
 -- A deadline is moved to twice the TTL, and not with each call.
 for key, ttl in pairs(longest) do

@@ -4,7 +4,6 @@
 -- KEYS[2] index      sorted set  <prefix>:cache:{<shard>}:index
 -- KEYS[3..]          pairs of strings, for each entry: its namespace's generation, the entry
 -- ARGV[1..]          the entries' members of the index
---
 -- Returns how many members were removed.
 -- Errors: none of ours.
 

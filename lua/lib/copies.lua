@@ -1,5 +1,7 @@
 -- Shared by the store's scripts (included): copies of a cold store's items, and the write intents that
--- keep them true. docs/storage-format.md has the data.
+-- keep them true. docs/storage-format.md has the data. The script binds `notes` before, and `noted` if it writes.
+
+--- @include lib/store_items
 
 -- Milliseconds after which a writer counts as dead. A fill is refused after half of it.
 local INTENT = 300000
@@ -9,11 +11,6 @@ local NOTES_KEPT = 86400000
 local UPDATED = 14
 -- Maximum number of notes older than an intent that one call removes.
 local FORGOTTEN = 100
-
--- Returns a number without its fraction, as text.
-local function text_of(number)
-  return string.format('%.0f', number)
-end
 
 -- Reads the note about an item. Returns (change, others, own): the number of the last begin or end of a write, 0 for
 -- none; the other active writers, each as a blank, a name, a blank, a deadline; true if this writer is active.
@@ -32,7 +29,7 @@ end
 
 -- Notes a change of these items, with the active writers of each (as `read_note` returns them). Removes some old notes.
 -- Returns the number of the change.
-local function note_changes(notes, noted, fields, writers, micros, now)
+local function note_changes(fields, writers, micros, now)
   redis.call('HDEL', notes, '') -- removes nothing; after it a full server accepts the other writes
   local old = redis.call('ZRANGEBYSCORE', noted, '-inf', text_of(now), 'LIMIT', 0, FORGOTTEN)
   if old[1] then
@@ -41,20 +38,20 @@ local function note_changes(notes, noted, fields, writers, micros, now)
   end
   local born, last = unpack(redis.call('HMGET', notes, '@born', '@last'))
   local change = math.max(micros, (tonumber(last or '') or 0) + 1)
-  local changed, deadlines = { '@born', born or text_of(change), '@last', text_of(change) }, {}
+  local about, ends = { '@born', born or text_of(change), '@last', text_of(change) }, {}
   for i, field in ipairs(fields) do
-    changed[#changed + 1], changed[#changed + 2] = field, text_of(change) .. writers[i]
-    deadlines[#deadlines + 1], deadlines[#deadlines + 2] = text_of(now + INTENT), field
+    about[#about + 1], about[#about + 2] = field, text_of(change) .. writers[i]
+    ends[#ends + 1], ends[#ends + 2] = text_of(now + INTENT), field
   end
-  redis.call('HSET', notes, unpack(changed))
-  redis.call('ZADD', noted, unpack(deadlines))
+  redis.call('HSET', notes, unpack(about))
+  redis.call('ZADD', noted, unpack(ends))
   redis.call('PEXPIRE', notes, NOTES_KEPT)
   redis.call('PEXPIRE', noted, NOTES_KEPT)
   return change
 end
 
 -- Returns the name of a miss, by which a fill can be refused: the start of the notes, the last change, the time.
-local function name_miss(notes, micros, now)
+local function name_miss(micros, now)
   local born, last = unpack(redis.call('HMGET', notes, '@born', '@last'))
   if not born or not last then
     born, last = text_of(micros), text_of(micros)
@@ -66,7 +63,7 @@ local function name_miss(notes, micros, now)
 end
 
 -- Returns the last change before a miss; nil if the notes were lost since then, or the miss is too old.
-local function change_of_miss(notes, miss, now)
+local function change_of_miss(miss, now)
   local born, last, at = string.match(miss, '^(%d+) (%d+) (%d+)$')
   if not born or redis.call('HGET', notes, '@born') ~= born or math.abs(now - at) > INTENT / 2 then return nil end
   return tonumber(last)
@@ -75,7 +72,7 @@ end
 -- Removes the copies of items. Returns (state, problem): the state is nil if nothing is left. Then the partition's
 -- token is kept for a while, because copies are likely to come back. An item that is not a copy, because somebody put
 -- it into this store itself, is a problem, and stays.
-local function remove_copies(items, order, expiring, namespaces, vectors, retired, notes, state, fields, now)
+local function remove_copies(state, fields, now)
   local there, found = {}, redis.call('HMGET', items, unpack(fields))
   for i = 1, #fields do
     local _, _, _, updated = head_of(found[i] or '')
@@ -86,65 +83,38 @@ local function remove_copies(items, order, expiring, namespaces, vectors, retire
     if found[i] then there[#there + 1] = fields[i] end
   end
   if not there[1] then return state end
-  remove_items(items, order, expiring, namespaces, vectors, state, there)
+  remove_items(state, there)
   if state.count > 0 then
-    commit(items, order, expiring, namespaces, vectors, retired, state, {})
+    commit(state, {})
     return state
   end
   redis.call('UNLINK', items, order, expiring, namespaces, vectors)
-  redis.call('HSET', notes, '@kept',
-    string.format('%.0f %.0f %.0f %.0f', state.token, state.announced, state.last, now))
-  return nil
+  local kept = string.format('%.0f %.0f %.0f %.0f', state.token, state.announced, state.last, now)
+  redis.call('HSET', notes, '@kept', kept)
 end
 
--- Stores copies (a list of {field, created, TTL, updated, value}) of items that have none. Returns (state, above,
--- wanted, problem). If there is an `above`, nothing was done, because the directory has to list the partition first.
-local function store_copies(
-  items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
+-- Stores copies (a list of {field, created, TTL, updated, value}) of items that have none. Returns what `prepare` does.
+local function store_copies(state, copies, token, announced, micros, now)
   local longest = 0
   for _, copy in ipairs(copies) do
     longest = math.max(longest, copy[3] == '0' and math.huge or tonumber(copy[3]))
   end
-  local wanted = longest == math.huge and '0' or text_of(longest)
-  if not state then
-    local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
-    if not last_token then
-      return nil, nil, nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read')
-    end
-    local kept = redis.call('HGET', notes, '@kept') or ''
-    local kept_token, kept_until, kept_last, kept_at = string.match(kept, '^(%d+) (%d+) (%d+) (%d+)$')
-    if token == '' or tonumber(token) <= tonumber(last_token) then
-      if not kept_token or tonumber(kept_token) <= tonumber(last_token) or math.abs(now - kept_at) > RETIRED / 2 then
-        return nil, last_token, wanted
-      end
-      token, announced = kept_token, kept_until
-    end
-    state = new_state(math.max(tonumber(last_version), tonumber(kept_last or '0')), announced)
+  local kept = not state and redis.call('HGET', notes, '@kept') or ''
+  local kept_token, kept_until, kept_last, kept_at = string.match(kept, '^(%d+) (%d+) (%d+) (%d+)$')
+  local is_kept = kept_token and math.abs(now - kept_at) <= RETIRED / 2
+  if is_kept and (token == '' or tonumber(token) < tonumber(kept_token)) then
+    token, announced = kept_token, kept_until
   end
-  take_announcement(state, token, announced)
-  if state.announced > 0 and now + longest + SKEW > state.announced then return nil, text_of(state.token), wanted end
-
-  local changed, versions, deadlines = {}, {}, {}
+  local reply
+  state, reply = prepare(state, token, announced, longest, now)
+  if reply then return nil, reply end
+  state.last = math.max(state.last, tonumber(kept_last or '0'))
   for _, copy in ipairs(copies) do
     local field, created, ttl, updated, value = unpack(copy)
-    state.last = math.max(micros, state.last + 1)
-    local version = text_of(state.last)
-    changed[#changed + 1], changed[#changed + 2] = field, table.concat({ created, version, ttl, updated, value }, ' ')
-    versions[#versions + 1], versions[#versions + 2] = version, field
-    state.checksum = (state.checksum + state.last) % CHECKSUM
-    state.count = state.count + 1
-    if ttl ~= '0' then
-      local deadline = now + ttl
-      deadlines[#deadlines + 1], deadlines[#deadlines + 2] = text_of(deadline), field
-      if state.first == 0 or deadline < state.first then state.first = deadline end
-      state.ttls = state.ttls + 1
-      if state.ttls == 1 then state.deadline = -1 end -- the key is new
-    end
+    add(state, field, math.max(micros, state.last + 1), created, ttl, now + ttl, updated, value, '')
   end
-  redis.call('ZADD', order, unpack(versions))
-  if deadlines[1] then redis.call('ZADD', expiring, unpack(deadlines)) end
-  for _, copy in ipairs(copies) do count_namespace(namespaces, state, copy[1], 1) end
-  commit(items, order, expiring, namespaces, vectors, retired, state, changed)
+  store(state)
+  commit(state, changed)
   redis.call('HDEL', notes, '@kept')
   return state
 end

@@ -7,7 +7,7 @@
 local MAX_VECTORS = 1000
 
 -- Returns the field `@documents`; false if the items have no documents.
-local function documents_of(items, state)
+local function documents_of(state)
   return state.indexed > 0 and redis.call('HGET', items, '@documents')
 end
 

@@ -1,5 +1,6 @@
 -- Shared by the store's scripts (included): a partition's state, its deadlines, its expired items.
--- docs/storage-format.md has the data.
+-- docs/storage-format.md has the data. The script binds the partition's keys before: items, order, expiring,
+-- namespaces, vectors, retired.
 
 -- Format of a partition, the first number of its @state.
 local STORE_FORMAT = 1
@@ -14,14 +15,17 @@ local SKEW = 300000
 -- Milliseconds for which a token that was given back is refused.
 local RETIRED = 60000
 
+-- Returns a number without its fraction, as text.
+local function text_of(number)
+  return string.format('%.0f', number)
+end
+
 -- Reads the state of a partition from its text. Returns (state, problem): the state is nil if there is no such
 -- partition; problem is an error reply.
-local function open_partition(items, order, expiring, namespaces, vectors, text)
+local function open_partition(text)
   if not text then
-    if redis.call('EXISTS', items, order, expiring, namespaces, vectors) > 0 then
-      return nil, redis.error_reply('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
-    end
-    return nil
+    if redis.call('EXISTS', items, order, expiring, namespaces, vectors) == 0 then return nil end
+    return nil, redis.error_reply('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
   end
   local format, first, last, count, checksum, token, announced, ttls, deadline, spaces, deep, indexed =
     string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
@@ -43,18 +47,8 @@ local function open_partition(items, order, expiring, namespaces, vectors, text)
     or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and expiring
     or state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces and namespaces
     or state.indexed > 0 and redis.call('HLEN', vectors) ~= state.indexed and vectors
-  if wrong then
-    return nil, redis.error_reply('PARTITION the key ' .. wrong .. ' is gone, or is not what ' .. items .. ' says')
-  end
-  return state
-end
-
--- Returns the state of a partition without items.
-local function new_state(last, announced)
-  return {
-    first = 0, last = tonumber(last), count = 0, checksum = 0, token = 0, announced = tonumber(announced), ttls = 0,
-    deadline = 0, spaces = 0, deep = 0, indexed = 0,
-  }
+  if not wrong then return state end
+  return nil, redis.error_reply('PARTITION the key ' .. wrong .. ' is gone, or is not what ' .. items .. ' says')
 end
 
 -- Returns the time in microseconds, and in milliseconds.
@@ -70,15 +64,26 @@ local function head_of(record)
   if put and #created <= 16 and #version <= 16 and #ttl <= 15 then return created, version, ttl, put end
 end
 
+-- Takes over an announcement: the directory's token, and the deadline of its entry ('0': none).
+local function take_announcement(state, token, announced)
+  if token == '' or tonumber(token) <= state.token then return end
+  state.token = tonumber(token)
+  if tonumber(announced) == 0 then
+    state.announced = 0
+  elseif state.announced > 0 then
+    state.announced = math.max(state.announced, tonumber(announced))
+  end
+end
+
 -- Adds 1 or -1 to the count of a field's namespace. Items of the partition's own namespace are not counted.
-local function count_namespace(namespaces, state, field, by)
+local function count_namespace(state, field, by)
   local labels = string.match(field, '^(.*%z)[^%z]*%z$')
   if not labels then return end
   local before = redis.call('HGET', namespaces, labels)
   local count = (tonumber(before or 0) or 0) + by -- damaged counts are 0: open_partition finds them
   state.deep = state.deep + by
   if count >= 1 then
-    redis.call('HSET', namespaces, labels, string.format('%.0f', count))
+    redis.call('HSET', namespaces, labels, text_of(count))
     if before then return end
     state.spaces = state.spaces + 1
     if state.spaces == 1 then state.deadline = -1 end -- the key is new, and has none yet
@@ -89,7 +94,7 @@ local function count_namespace(namespaces, state, field, by)
 end
 
 -- Removes up to some thousands of items, which have to be there. The first write is one that a full server accepts.
-local function remove_items(items, order, expiring, namespaces, vectors, state, fields)
+local function remove_items(state, fields)
   for i = 1, #fields do
     state.checksum = (state.checksum - (redis.call('ZSCORE', order, fields[i]) or 0)) % CHECKSUM
   end
@@ -98,13 +103,13 @@ local function remove_items(items, order, expiring, namespaces, vectors, state, 
   state.ttls = state.ttls - redis.call('ZREM', expiring, unpack(fields))
   if state.indexed > 0 then state.indexed = state.indexed - redis.call('HDEL', vectors, unpack(fields)) end
   if state.spaces > 0 then
-    for i = 1, #fields do count_namespace(namespaces, state, fields[i], -1) end
+    for i = 1, #fields do count_namespace(state, fields[i], -1) end
   end
 end
 
 -- Stores the state after other fields (a list of field, value, ...), and moves the deadline of the keys. Deletes an
 -- empty partition, and refuses its token for a while.
-local function commit(items, order, expiring, namespaces, vectors, retired, state, changed)
+local function commit(state, changed)
   if state.count == 0 then
     redis.call('UNLINK', items, order, expiring, namespaces, vectors)
     redis.call('SET', retired, string.format('%.0f %.0f', state.token, state.last), 'PX', RETIRED)
@@ -118,47 +123,39 @@ local function commit(items, order, expiring, namespaces, vectors, retired, stat
     deadline = state.deadline
     if latest > deadline or deadline > latest + 2 * GRACE then deadline = latest + GRACE end
   end
-  local is_moved = deadline ~= state.deadline
-  changed[#changed + 1] = '@state'
-  changed[#changed + 1] = string.format('%d %.0f %.0f %d %.0f %.0f %.0f %d %.0f %d %d %d',
-    STORE_FORMAT, state.first, state.last, state.count, state.checksum, state.token, state.announced, state.ttls,
-    deadline, state.spaces, state.deep, state.indexed)
+  changed[#changed + 1], changed[#changed + 2] = '@state', string.format(
+    '%d %.0f %.0f %d %.0f %.0f %.0f %d %.0f %d %d %d', STORE_FORMAT, state.first, state.last, state.count,
+    state.checksum, state.token, state.announced, state.ttls, deadline, state.spaces, state.deep, state.indexed)
   redis.call('HSET', items, unpack(changed))
-  if not is_moved then return end
+  if deadline == state.deadline then return end
   for _, key in ipairs({ items, order, expiring, namespaces, vectors }) do
-    if deadline > 0 then
-      redis.call('PEXPIREAT', key, string.format('%.0f', deadline))
-    else
-      redis.call('PERSIST', key)
-    end
+    if deadline > 0 then redis.call('PEXPIREAT', key, text_of(deadline)) else redis.call('PERSIST', key) end
   end
 end
 
 -- Removes expired items. Returns (more, gone): true if more may have expired; the number of removed items.
 -- state.count is 0 if all are gone.
-local function sweep(items, order, expiring, namespaces, vectors, retired, state, now)
+local function sweep(state, now)
   if state.first == 0 or now < state.first then return false, 0 end
-  local fields = redis.call('ZRANGEBYSCORE', expiring, '-inf', string.format('%.0f', now), 'LIMIT', 0, SWEPT)
+  local fields = redis.call('ZRANGEBYSCORE', expiring, '-inf', text_of(now), 'LIMIT', 0, SWEPT)
   if #fields > 0 then
-    remove_items(items, order, expiring, namespaces, vectors, state, fields)
+    remove_items(state, fields)
   else
     redis.call('HDEL', items, '') -- removes nothing; after it a full server accepts the other writes of a read
   end
-  local first = redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')
-  state.first = first[2] and tonumber(first[2]) or 0
-  commit(items, order, expiring, namespaces, vectors, retired, state, {})
+  state.first = tonumber(redis.call('ZRANGE', expiring, 0, 0, 'WITHSCORES')[2] or 0)
+  commit(state, {})
   return state.first > 0 and state.first <= now, #fields
 end
 
 -- Opens a partition after removing expired items. Returns (state, reply, micros, now). The state is nil if the script
 -- is to return the reply: `nothing` if the partition has no items, `again` if more has expired than one call removes,
 -- or an error reply. Then comes the time, in microseconds and in milliseconds.
-local function open_swept(items, order, expiring, namespaces, vectors, retired, again, nothing)
-  local text = redis.call('HGET', items, '@state')
-  local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
+local function open_swept(again, nothing)
+  local state, problem = open_partition(redis.call('HGET', items, '@state'))
   local micros, now = clock()
   if not state then return nil, problem or nothing, micros, now end
-  if sweep(items, order, expiring, namespaces, vectors, retired, state, now) then return nil, again end
+  if sweep(state, now) then return nil, again end
   if state.count == 0 then return nil, nothing, micros, now end
   return state, nil, micros, now
 end

@@ -6,18 +6,17 @@
 -- ARGV[1] partition   its labels
 -- ARGV[2] ttl         lifetime of its items in milliseconds; '0' if they do not expire
 -- ARGV[3] above       a number that the token has to exceed
---
 -- Removes some entries whose deadline has passed, because their partitions have expired.
 -- Returns {token, deadline}: the deadline in milliseconds, '0' for none.
 -- Errors: DIRECTORY.
 -- Rules: confirmed.
 
---- @include lib/directory
-
 local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
 local partition, ttl, above = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local SLACK = 600000 -- an entry lives twice its TTL, and these milliseconds more
 local SWEPT = 20 -- maximum number of other entries that one call removes
+
+--- @include lib/directory
 
 local last, lasting = open_directory(partitions, deadlines, tokens)
 if not last then return lasting end

@@ -11,32 +11,27 @@
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
 -- ARGV[1] writer      16 hex digits that name this write
 -- ARGV[2..]           the fields of the items, each once
---
 -- Returns {change, left} for end_writes. `change` is the number of this change. `left` is the number of copies that are
 -- left if the partition had copies of all items, else ''. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
 
---- @include lib/partition
---- @include lib/refresh
---- @include lib/copies
-
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes, noted = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
 local MORE = 1
 local writer = ARGV[1]
 
-local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+--- @include lib/copies
+
+local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end
 local count = state and state.count or 0
 local fields, writers = { unpack(ARGV, 2) }, {}
 local complete = redis.call('HGET', notes, '@complete')
 local is_complete = complete and tonumber(complete) == count
 if state then
-  local problem
-  state, problem = remove_copies(items, order, expiring, namespaces, vectors, retired, notes, state, fields, now)
-  if problem then return problem end
+  state, reply = remove_copies(state, fields, now)
+  if reply then return reply end
 end
 redis.call('HDEL', notes, '@complete')
 local left = is_complete and text_of(state and state.count or 0) or ''
@@ -45,4 +40,4 @@ for i = 1, #fields do
   local _, others = read_note(about[i] or '', writer, now)
   writers[i] = others .. ' ' .. writer .. ' ' .. text_of(now + INTENT)
 end
-return { text_of(note_changes(notes, noted, fields, writers, micros, now)), left }
+return { text_of(note_changes(fields, writers, micros, now)), left }

@@ -7,7 +7,6 @@
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] cursor      cursor of the reply before; '0' to begin
---
 -- Returns {cursor, count, ...}: the next cursor, '0' at the end; the count of the partition's own namespace; then the
 -- labels below it and the count of each other namespace, some of them twice. Returns an empty list if there is no such
 -- partition; or a code
@@ -15,13 +14,13 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
-
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local MORE = 1
 local cursor = ARGV[1]
 
-local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
+--- @include lib/partition
+
+local state, reply = open_swept(MORE, {})
 if not state then return reply end
 local answer = { '0', state.count - state.deep }
 if state.spaces > 0 then

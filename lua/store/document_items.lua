@@ -11,21 +11,20 @@
 --                     between; at the end the number of dimensions, a blank, the maximum number of vectors per item
 -- ARGV[2] dims        number of dimensions that the vectors have to have
 -- ARGV[3..]           the field of the item of each document, in their order; then the tags of each
---
 -- Returns {made, most, field, ...}: the number of documents that were made, and the maximum number of vectors of one,
 -- both as text; then the field of each item that has other vectors. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 
---- @include lib/partition
---- @include lib/documents
-
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
 local MORE = 1
 local mark, wanted = ARGV[1], ARGV[2]
 
-local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, { '0', '0' })
+--- @include lib/partition
+--- @include lib/documents
+
+local state, reply = open_swept(MORE, { '0', '0' })
 if not state then return reply end
 if state.indexed == 0 then return { '0', '0' } end
 if mark ~= '' then redis.call('HSET', items, '@documents', mark) end

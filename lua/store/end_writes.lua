@@ -15,24 +15,20 @@
 -- ARGV[4] change      as begin_writes answered it
 -- ARGV[5] left        as begin_writes answered it, if these copies make the partition complete again; else ''
 -- ARGV[6..]           five for each item, as in fill_copies; the value is '' if there is nothing to store
---
 -- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) the write has not ended: announce the partition for this TTL, with a greater token
 --   EMPTIED        4  (token) done, and the partition has no items: give this token back to the directory
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
 
---- @include lib/partition
---- @include lib/refresh
---- @include lib/copies
-
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes, noted = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
 local MORE, NOT_ANNOUNCED, EMPTIED = 1, 2, 4
 local token, announced, writer, change = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local FIRST, EACH = 6, 5
 
-local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+--- @include lib/copies
+
+local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end
 local fields, writers, copies = {}, {}, {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
@@ -48,21 +44,16 @@ for i = 1, #fields do
   end
 end
 if state then -- if this write took longer than an intent lasts, readers may have filled copies
-  local problem
-  state, problem = remove_copies(items, order, expiring, namespaces, vectors, retired, notes, state, fields, now)
-  if problem then return problem end
+  state, reply = remove_copies(state, fields, now)
+  if reply then return reply end
 end
-local count = state and state.count or 0
-local is_complete = text_of(count) == ARGV[5]
+local is_complete = text_of(state and state.count or 0) == ARGV[5]
 if copies[1] then
-  local above, wanted, failed
-  state, above, wanted, failed = store_copies(
-    items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
-  if failed then return failed end
-  if above then return { NOT_ANNOUNCED, above, wanted } end
+  state, reply = store_copies(state, copies, token, announced, micros, now)
+  if reply then return reply end
 end
 local is_alone = redis.call('HGET', notes, '@last') == ARGV[4]
-note_changes(notes, noted, fields, writers, micros, now)
+note_changes(fields, writers, micros, now)
 redis.call('HDEL', notes, '@complete') -- it exists only if the note of this write was lost, or has expired
 if is_complete and all_sound and is_alone then redis.call('HSET', notes, '@complete', state and state.count or 0) end
 local kept, _, last = string.match(redis.call('HGET', notes, '@kept') or '', '^(%d+) (%d+) (%d+) ')

@@ -14,26 +14,22 @@
 -- ARGV[4..]           five for each item, each item once: its field; created_at in microseconds; the TTL of the copy in
 --                     milliseconds ('0' for none); updated_at in microseconds, as 14 hex digits; the value (a frame of
 --                     the type, then the bytes)
---
 -- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
---- @include lib/refresh
---- @include lib/copies
-
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
+local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
 local MORE, NOT_ANNOUNCED = 1, 2
 local token, announced, miss = ARGV[1], ARGV[2], ARGV[3]
 local FIRST, EACH = 4, 5
 
-local state, reply, micros, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+--- @include lib/copies
+
+local state, reply, micros, now = open_swept(MORE)
 if reply then return reply end
-local last = change_of_miss(notes, miss, now)
+local last = change_of_miss(miss, now)
 if not last then return { '0' } end
 local fields, copies = {}, {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
@@ -46,8 +42,5 @@ for i = 1, #fields do
   end
 end
 if not copies[1] then return { '0' } end
-local _, above, wanted, failed = store_copies(
-  items, order, expiring, namespaces, vectors, retired, notes, state, copies, token, announced, micros, now)
-if failed then return failed end
-if above then return { NOT_ANNOUNCED, above, wanted } end
-return { text_of(#copies) }
+local _, refusal = store_copies(state, copies, token, announced, micros, now)
+return refusal or { text_of(#copies) }

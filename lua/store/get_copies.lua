@@ -1,4 +1,5 @@
--- Reads copies of a cold store's items. Names a miss, so that a fill can be refused if a writer writes meanwhile.
+-- Reads copies of a cold store's items, or checks if a partition has copies of all. Names a miss, so that a fill can be
+-- refused if a writer writes meanwhile.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -7,41 +8,37 @@
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
--- ARGV[1..]           fields; none to name a miss
---
+-- ARGV[1..]           fields; none to check if the partition has copies of all items
 -- Returns {miss, record, ...}: the name of the miss, '' if there is none; the record of each field, nil if there is no
--- copy. Or returns a code
+-- copy. Without fields it returns {token, count, checksum} if all copies are there: the token in the directory, '' for
+-- a partition without items; the number of items, and the sum of their versions modulo 2^50, as text. Else {miss}. Or
+-- returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
---- @include lib/refresh
+local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
+local MORE = 1
+
+-- The common case: there are copies of all fields, and nothing has expired. Any other case continues below.
+local found, time = redis.call('HMGET', items, '@state', unpack(ARGV)), redis.call('TIME')
+local first = tonumber(string.match(found[1] or '', '^1 (%d+) ') or '')
+local is_whole = #ARGV > 0 and first and (first == 0 or (time[1] + 1) * 1000 < first)
+for i = 2, #found do is_whole = is_whole and found[i] end
+found[1] = ''
+if is_whole then return found end
+
 --- @include lib/copies
 
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes = KEYS[5], KEYS[6], KEYS[7]
-local MORE = 1
-local found = redis.call('HMGET', items, '@state', unpack(ARGV))
-local text = table.remove(found, 1)
-local first = tonumber(string.match(text or '1 0 ', '^1 (%d+) ') or '')
-if first ~= 0 then
-  local _, moment = clock()
-  if not first or moment >= first then -- something has expired, or the state cannot be read
-    local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
-    if problem then return problem end
-    local more = sweep(items, order, expiring, namespaces, vectors, retired, state, moment)
-    if more then return MORE end
-    found = redis.call('HMGET', items, '@state', unpack(ARGV))
-    table.remove(found, 1)
-  end
+local state, reply, micros, now = open_swept(MORE)
+if reply then return reply end
+if #ARGV == 0 then
+  local complete, count = redis.call('HGET', notes, '@complete'), state and state.count or 0
+  if not complete or tonumber(complete) ~= count then return { name_miss(micros, now) } end
+  return { state and text_of(state.token) or '', complete, text_of(state and state.checksum or 0) }
 end
-
-local miss, is_whole = '', found[1] ~= nil
-for i = 1, #found do is_whole = is_whole and found[i] end
-if not is_whole then
-  local micros, now = clock()
-  miss = name_miss(notes, micros, now)
+found = { '', unpack(redis.call('HMGET', items, unpack(ARGV))) }
+for i = 2, #ARGV + 1 do
+  if not found[i] and found[1] == '' then found[1] = name_miss(micros, now) end
 end
-table.insert(found, 1, miss)
 return found

@@ -11,9 +11,7 @@
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] refresh     '1' to restart the TTLs of these items; '2' to do only that, and answer no records; else '0'
 -- ARGV[4..]           fields, each once
---
--- Returns the record of each field, nil if there is no such item, followed by '1' if nothing in the partition has a
--- TTL.
+-- Returns the record of each field, nil if there is no such item; then '1' if nothing in the partition has a TTL.
 -- Returns an empty list if there is no such partition, or if refresh is 2; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
@@ -21,7 +19,7 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
 local MORE, NOT_ANNOUNCED, DOCUMENTED = 1, 2, 7
 local token, announced, refreshes = ARGV[1], ARGV[2], ARGV[3]
@@ -35,27 +33,24 @@ if string.find(text or '', WITHOUT_TTLS) then -- the common case
   return found
 end
 
---- @include lib/partition
 --- @include lib/refresh
 --- @include lib/documents
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, text)
+local state, problem = open_partition(text)
 if problem then return problem end
 if not state then return {} end
 local _, now = clock()
-local more, gone = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
+local more, gone = sweep(state, now)
 if more then return MORE end
 if state.count == 0 then return {} end
 if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 4)) end
 if refreshes ~= '0' then
-  if not documents[1] and documents_of(items, state) then return DOCUMENTED end
-  local fields = { unpack(ARGV, 4) }
-  local wanted = refresh(
-    items, order, expiring, namespaces, vectors, retired, state, now, token, announced, fields, found)
-  if wanted then return { NOT_ANNOUNCED, string.format('%.0f', state.token), wanted } end
+  if not documents[1] and documents_of(state) then return DOCUMENTED end
+  local wanted = refresh(state, now, token, announced, { unpack(ARGV, 4) }, found)
+  if wanted then return { NOT_ANNOUNCED, text_of(state.token), wanted } end
   for i, document in ipairs(documents) do
     local _, _, ttl = head_of(found[i] or '')
-    if ttl and ttl ~= '0' then redis.call('PEXPIREAT', document, string.format('%.0f', now + ttl)) end
+    if ttl and ttl ~= '0' then redis.call('PEXPIREAT', document, text_of(now + ttl)) end
   end
 end
 return refreshes == '2' and {} or found

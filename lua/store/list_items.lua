@@ -8,7 +8,6 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] above       a version; '0' for all
 -- ARGV[2] what        records, vectors (records and vectors), or versions (no records)
---
 -- Returns {token, count, checksum, is_last, field, record, ...}: the partition's token, the number of its items, the
 -- sum of all versions modulo 2^50, 1 if no more items follow; then the field and the record (or version) of each item,
 -- and its vectors if asked for ('' for none). Returns an empty list if there is no such partition; or a code
@@ -16,26 +15,23 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
-
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local MORE = 1
 local above, is_whole, is_indexed = ARGV[1], ARGV[2] ~= 'versions', ARGV[2] == 'vectors'
 local PAGE, BYTES = is_whole and 1000 or 4000, 1000000 -- maximum number of items, and of bytes, of a reply
 
-local state, reply = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, {})
+--- @include lib/partition
+
+local state, reply = open_swept(MORE, {})
 if not state then return reply end
 
-local page = { string.format('%.0f', state.token), state.count, string.format('%.0f', state.checksum), 1 }
+local page = { text_of(state.token), state.count, text_of(state.checksum), 1 }
 local some = redis.call('ZRANGEBYSCORE', order, '(' .. above, '+inf', 'WITHSCORES', 'LIMIT', 0, PAGE)
 if #some == 2 * PAGE then page[4] = 0 end
-if not is_whole then
-  for i = 1, #some do page[i + 4] = some[i] end
-  return page
-end
 local bytes = 0
 for i = 1, #some, 2 do
-  local record = redis.call('HGET', items, some[i])
+  local record = some[i + 1]
+  if is_whole then record = redis.call('HGET', items, some[i]) end
   if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
   page[#page + 1], page[#page + 2] = some[i], record
   bytes = bytes + #some[i] + #record

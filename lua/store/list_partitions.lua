@@ -6,14 +6,14 @@
 -- ARGV[1] from        the lower bound, as ZRANGEBYLEX takes it
 -- ARGV[2] to          the upper bound
 -- ARGV[3] limit       maximum number of partitions
---
 -- Returns a list: a partition, its token, a partition, its token, ...
 -- Errors: DIRECTORY.
 -- Rules: reads.
 
+local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+
 --- @include lib/directory
 
-local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
 local last, problem = open_directory(partitions, deadlines, tokens)
 if not last then return problem end
 local found = redis.call('ZRANGEBYLEX', partitions, ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])

@@ -8,27 +8,23 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
--- ARGV[1] miss        as get_copies or check_complete answered it, before the cold store listed all items
+-- ARGV[1] miss        as get_copies answered it, before the cold store listed all items
 -- ARGV[2..]           the fields of all items that cold has, each once
---
 -- Returns {'1'} if the partition is complete, else {'0'}; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
---- @include lib/refresh
---- @include lib/copies
-
-local items, order, expiring, namespaces = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local vectors, retired, notes, noted = KEYS[5], KEYS[6], KEYS[7], KEYS[8]
+local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
 local MORE = 1
 local miss, wanted = ARGV[1], #ARGV - 1
 local LOOKED_AT = 1000 -- maximum number of notes that are read
 
-local state, reply, _, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE)
+--- @include lib/copies
+
+local state, reply, _, now = open_swept(MORE)
 if reply then return reply end
-local last = change_of_miss(notes, miss, now)
+local last = change_of_miss(miss, now)
 local count = state and state.count or 0
 if not last or redis.call('HGET', notes, '@last') ~= text_of(last) or count ~= wanted then return { '0' } end
 local own = 0

@@ -18,7 +18,6 @@
 -- ARGV[10] newest     greatest version of these
 -- ARGV[11] oldest     smallest version of these
 -- ARGV[12] sum        sum of their versions modulo 2^50
---
 -- Returns {token, below, passed, field, version, record, ...}: the partition's token; the version below which to
 -- continue, '' if the page is complete; the number of skipped items; the field, the version and the record of each
 -- item. A record is '' if the caller knows its version. Or returns a code, alone or first in a list
@@ -29,25 +28,24 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
---- @include lib/partition
---- @include lib/refresh
---- @include lib/documents
-
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local MORE, NOT_ANNOUNCED, SAME, DOCUMENTED = 1, 2, 5, 7
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local WALKED, BYTES = 5000, 1000000 -- maximum number of items that a call looks at, and of bytes of a reply
 local STEP = math.min(1000, limit + 50) -- number of items of one ZREVRANGEBYSCORE
 
+--- @include lib/refresh
+--- @include lib/documents
+
 local nothing = { '0', '', 0 }
-local state, reply, _, now = open_swept(items, order, expiring, namespaces, vectors, retired, MORE, nothing)
+local state, reply, _, now = open_swept(MORE, nothing)
 if not state then return reply end
-local token = string.format('%.0f', state.token)
+local token = text_of(state.token)
 
 -- The page: fields, versions, and the version below which to continue.
 local fields, versions, passed, next_below = {}, {}, 0, ''
 if prefix == '' and below == '' then
-  local last = string.format('%.0f', offset + limit - 1)
+  local last = text_of(offset + limit - 1)
   local page = limit > 0 and redis.call('ZREVRANGE', order, ARGV[6], last, 'WITHSCORES') or {}
   for i = 1, #page, 2 do fields[#fields + 1], versions[#versions + 1] = page[i], page[i + 1] end
   passed = math.min(offset, state.count)
@@ -76,10 +74,9 @@ end
 
 local records = {}
 if state.ttls > 0 and ARGV[3] == '1' and fields[1] then
-  if documents_of(items, state) then return DOCUMENTED end
+  if documents_of(state) then return DOCUMENTED end
   records = redis.call('HMGET', items, unpack(fields))
-  local wanted = refresh(
-    items, order, expiring, namespaces, vectors, retired, state, now, ARGV[1], ARGV[2], fields, records)
+  local wanted = refresh(state, now, ARGV[1], ARGV[2], fields, records)
   if wanted then return { NOT_ANNOUNCED, token, wanted } end
 end
 

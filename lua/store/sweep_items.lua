@@ -9,7 +9,6 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       the directory's token of the partition; '0' for none
 -- ARGV[2] what        expired; or all, which also removes a damaged partition
---
 -- Returns {more, gone, left, token}: 1 if more has expired than one call removes; the number of removed items, and of
 -- those that are left; if nothing is left, the greatest token that is refused and may leave the directory. If `more` is
 -- a code, nothing was done
@@ -17,30 +16,30 @@
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads, confirmed.
 
---- @include lib/partition
---- @include lib/documents
-
-local items, order, expiring, namespaces, vectors, retired = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local DOCUMENTED = 7
 local token, gone, more = tonumber(ARGV[1]), 0, false
 
-local state, problem = open_partition(items, order, expiring, namespaces, vectors, redis.call('HGET', items, '@state'))
-if ARGV[2] == 'all' and state and documents_of(items, state) then return { DOCUMENTED, 0, state.count, '0' } end
+--- @include lib/partition
+--- @include lib/documents
+
+local state, problem = open_partition(redis.call('HGET', items, '@state'))
+if ARGV[2] == 'all' and state and documents_of(state) then return { DOCUMENTED, 0, state.count, '0' } end
 if ARGV[2] == 'all' and (state or problem and not string.find(problem.err, '^%-?UNSUPPORTED ')) then
   local _, now = clock()
-  gone = redis.call('ZCARD', order) - redis.call('ZCOUNT', expiring, '-inf', string.format('%.0f', now))
+  gone = redis.call('ZCARD', order) - redis.call('ZCOUNT', expiring, '-inf', text_of(now))
   state = state or { last = 0, token = token }
   state.count = 0
-  commit(items, order, expiring, namespaces, vectors, retired, state, {})
+  commit(state, {})
 elseif problem then
   return problem
 elseif state then
   local _, now = clock()
-  more, gone = sweep(items, order, expiring, namespaces, vectors, retired, state, now)
+  more, gone = sweep(state, now)
 end
 if state and state.count > 0 then return { more and 1 or 0, gone, state.count, '0' } end
 local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
 if not last_token then return redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
-local refused = string.format('%.0f', math.max(token, tonumber(last_token)))
+local refused = text_of(math.max(token, tonumber(last_token)))
 if refused ~= '0' then redis.call('SET', retired, refused .. ' ' .. last_version, 'PX', RETIRED) end
 return { 0, gone, 0, refused }

@@ -5,14 +5,14 @@
 -- KEYS[3] tokens      hash        <prefix>:store:{%}:tokens
 -- ARGV[1] partition   its labels
 -- ARGV[2] token       the greatest token that the partition refuses
---
 -- Returns 1 if it was removed, else 0.
 -- Errors: DIRECTORY.
 -- Rules: reads.
 
+local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+
 --- @include lib/directory
 
-local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
 local last, lasting = open_directory(partitions, deadlines, tokens)
 if not last then return lasting end
 local token = redis.call('HGET', tokens, ARGV[1])

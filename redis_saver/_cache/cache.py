@@ -13,7 +13,7 @@ from langgraph.cache.base import BaseCache, FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self, TypedDict, TypeVar, Unpack
 
-from redis_saver._cache import entries, scripts
+from redis_saver._cache import entries
 from redis_saver._cache.entries import Address, CacheKeyspace, Context, Found, Range
 from redis_saver._cache.flights import Flights
 from redis_saver._cache.health import CacheStats, Health, OnError
@@ -28,11 +28,14 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Request
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.scripts import load
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import encryption
 from redis_saver.errors import decoding
 
+SET_ENTRIES = load("cache/set_entries")
+SWEEP_ENTRIES = load("cache/sweep_entries")
 ClientT = TypeVar("ClientT", bound=SyncClient | AsyncClient)
 ValueT = TypeVar("ValueT", default=Any)
 """As LangGraph's, with a default: a cache needs no type argument."""
@@ -293,7 +296,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             for address in some:
                 keys += (address.generation, address.entry)
                 arguments += (address.member, *encoded[address.name])
-            calls.append(Call(scripts.SET_ENTRIES, keys, arguments))
+            calls.append(Call(SET_ENTRIES, keys, arguments))
             shards.append(shard)
         replies = (yield Batch(calls)) if len(calls) > 1 else [(yield calls[0])]
         sampled = [(shard, _members(keyspace, shard, reply)) for shard, reply in zip(shards, replies, strict=True)]
@@ -445,4 +448,4 @@ def _sweep(keyspace: CacheKeyspace, shard: int, members: Sequence[bytes]) -> Cal
     keys = [keyspace.generations[shard], keyspace.indexes[shard]]
     for member in members:
         keys += keyspace.listed(shard, member)
-    return Call(scripts.SWEEP_ENTRIES, keys, members)
+    return Call(SWEEP_ENTRIES, keys, members)

@@ -8,7 +8,6 @@ from zlib import crc32
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver import errors
 from redis_saver._common import limits as limiting
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
@@ -16,7 +15,7 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace, component
 from redis_saver._common.names import encode as encode_text
 from redis_saver._storage import encryption, framing
-from redis_saver.errors import DecodeError, UnsupportedFormat
+from redis_saver.errors import DecodeError, UnsupportedFormat, decoding, encoding
 
 Namespace = tuple[str, ...]
 FullKey = tuple[Namespace, str]
@@ -110,6 +109,7 @@ FORMAT = b"\1"
 GENERATION = 8
 """Bytes of a generation, which are random."""
 
+_ENTRY = "the cache's entry {!r} of namespace {!r}"
 _MSGPACK = framing.pack([b"msgpack"])
 _MAX_SECONDS = 100 * 365 * 24 * 3600
 
@@ -154,18 +154,6 @@ class Found:
         return [each for each in addresses if each.name not in self.values and each.name not in self.unreadable]
 
 
-class _Named:
-    """An entry's name in a message, made only if there is a message."""
-
-    __slots__ = ("_name",)
-
-    def __init__(self, name: FullKey) -> None:
-        self._name = name
-
-    def __str__(self) -> str:
-        return f"the cache's entry {shown(self._name[1])} of namespace {shown(self._name[0])}"
-
-
 def encode(context: Context, name: FullKey, value: Any) -> bytes:
     """A value as it is stored after its stamp.
 
@@ -174,11 +162,12 @@ def encode(context: Context, name: FullKey, value: Any) -> bytes:
         LimitExceeded: It is too large.
         ValueError: Encryption is required, and the serializer did not encrypt it.
     """
-    with errors.encoding("{}", _Named(name)):
+    namespace, key = name
+    with encoding(_ENTRY, key, namespace):
         kind, data = context.serde.dumps_typed(value)
         packed = framing.pack([kind.encode()])
     encryption.check_written(context, kind)
-    limiting.check(context.limits, "value_bytes", len(data), "{} has {} bytes", _Named(name))
+    limiting.check(context.limits, "value_bytes", len(data), _ENTRY + " has {} bytes", key, namespace)
     return packed + data
 
 
@@ -203,7 +192,8 @@ def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
         DecodeError: The serializer cannot decode it.
         PlainValueRefused: It is not encrypted, and the cache reads only encrypted values.
     """
-    with errors.decoding("{}", _Named(name), remedy="It counts as a miss, and a set() replaces it."):
+    namespace, key = name
+    with decoding(_ENTRY, key, namespace, remedy="It counts as a miss, and a set() replaces it."):
         kind, start = b"msgpack", 1 + len(stamp) + len(_MSGPACK)
         if not raw.startswith(_MSGPACK, 1 + len(stamp)):  # the type of the default serializer
             (kind,), start = framing.take(raw, 1 + len(stamp), 1)

@@ -57,11 +57,11 @@ def kind_of(given: object) -> str:
 
 def sentence(template: str, *named: object) -> str:
     """Fill a template as `str.format` does. `{!r}` shows a value as `shown` does, `{}` a text as it is."""
-    return template.format(*(_Shown(one) if isinstance(one, (str, bytes)) else one for one in named))
+    return template.format(*(_Shown(one) if isinstance(one, (str, bytes, tuple)) else one for one in named))
 
 
 class _Shown:
-    def __init__(self, value: str | bytes) -> None:
+    def __init__(self, value: object) -> None:
         self._value = value
 
     def __repr__(self) -> str:

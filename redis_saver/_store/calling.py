@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition, document_keys
@@ -13,6 +13,7 @@ from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
 from redis_saver._engine.scripts import Script
 from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, document_tags
+from redis_saver._store.scripts import Reply, checked
 from redis_saver.errors import StoreBusy, reading_store
 
 NO_ANNOUNCEMENT: tuple[bytes, bytes] = (b"", b"0")
@@ -24,80 +25,6 @@ MAX_TOGETHER = 256
 """Maximum number of operations whose requests travel together."""
 _TAKES_TAGS = frozenset((scripts.PUT_ITEMS, scripts.DOCUMENT_ITEMS))
 """Scripts that write documents: their last arguments are the tags of each."""
-_TYPES: Mapping[str, frozenset[type]] = {
-    "b": frozenset((bytes,)),
-    "i": frozenset((int,)),
-    "r": frozenset((bytes, type(None))),
-}
-_PLAIN: Mapping[int, str] = {StoreReply.MORE: ""}
-_WITH_TOKEN: Mapping[int, str] = {**_PLAIN, StoreReply.NOT_ANNOUNCED: "bb"}
-_WITH_DOCUMENTS: Mapping[int, str] = {**_WITH_TOKEN, StoreReply.DOCUMENTED: ""}
-_REPLIES: Mapping[Script, tuple[str, Mapping[int, str]]] = {
-    scripts.ANNOUNCE: ("bb", {}),
-    scripts.LIST_PARTITIONS: ("*bb", {}),
-    scripts.GET_ITEMS: ("*r", _WITH_DOCUMENTS),
-    scripts.SEARCH_ITEMS: ("bbi*bbb", {**_WITH_DOCUMENTS, StoreReply.SAME: ""}),
-    scripts.LIST_ITEMS: ("?bibi*b", _PLAIN),
-    scripts.COUNT_NAMESPACES: ("?bi*bb", _PLAIN),
-    scripts.EXPORT_ITEMS: ("*bb", _PLAIN),
-    scripts.GET_VECTORS: ("?bi*bb", _PLAIN),
-    scripts.DOCUMENT_ITEMS: ("bb*b", _PLAIN),
-    scripts.SWEEP_ITEMS: ("iiib", {}),
-    scripts.PUT_ITEMS: ("?", {**_WITH_DOCUMENTS, 0: "", StoreReply.CONFLICT: "ib", StoreReply.EMPTIED: "b"}),
-    scripts.IMPORT_ITEMS: ("?", {**_WITH_DOCUMENTS, 0: "", StoreReply.CONFLICT: "*i"}),
-    scripts.GET_COPIES: ("b*r", _PLAIN),
-    scripts.CHECK_COMPLETE: ("b*bb", _PLAIN),
-    scripts.FILL_COPIES: ("b", _WITH_TOKEN),
-    scripts.MARK_COMPLETE: ("b", _PLAIN),
-    scripts.BEGIN_WRITES: ("bb", _PLAIN),
-    scripts.END_WRITES: ("b", {**_WITH_TOKEN, StoreReply.EMPTIED: "b"}),
-}
-"""Types of the values that each script answers, and of those that follow each code.
-
-`b` is bytes, `i` an int, `r` bytes or None. Values after `*` repeat. A reply of `?` may be empty.
-"""
-_ANNOUNCED = frozenset(script for script, (_, codes) in _REPLIES.items() if StoreReply.NOT_ANNOUNCED in codes)
-"""Scripts that take an announcement as their first two arguments."""
-
-
-class Reply(NamedTuple):
-    """Reply of a script. Its values have the types that `_REPLIES` names."""
-
-    code: int
-    """A `StoreReply`; 0 for a plain reply."""
-    values: list[Any]
-
-
-def checked(script: Script, key: bytes, reply: Any) -> Reply:
-    """Check the types of a script's reply, so that no operation takes a number for bytes or misses a part of a list.
-
-    Raises:
-        StoreDamaged: The script never answers that.
-    """
-    pattern, codes = _REPLIES[script]
-    values = [reply] if isinstance(reply, int) else reply
-    if isinstance(values, list):
-        if codes and values and type(values[0]) is int:
-            if (of_code := codes.get(values[0])) is not None and _fits(values[1:], of_code):
-                return Reply(values[0], values[1:])
-        elif _fits(values, pattern):
-            return Reply(0, values)
-    with reading_store(key):
-        raise ValueError(f"the script about it answered {shown(reply)}")
-
-
-def _fits(values: list[Any], pattern: str) -> bool:
-    if pattern.startswith("?"):
-        if not values:
-            return True
-        pattern = pattern[1:]
-    head, _, repeated = pattern.partition("*")
-    more = len(values) - len(head)
-    if more < 0 or (more % len(repeated) if repeated else more):
-        return False
-    if not all(type(value) in _TYPES[letter] for value, letter in zip(values, head, strict=False)):
-        return False
-    return not repeated or _TYPES[repeated[0]].issuperset(map(type, values[len(head) :]))
 
 
 def item_at(position: int, count: int) -> int:
@@ -133,7 +60,7 @@ def ask(
     Raises:
         StoreBusy: The partition could not be announced.
     """
-    announcement: Sequence[Argument] = NO_ANNOUNCEMENT if script in _ANNOUNCED else ()
+    announcement: Sequence[Argument] = NO_ANNOUNCEMENT if scripts.is_announced(script) else ()
     ttl: Argument = 0
     above: Argument = 0
     asked_at, times = 0.0, 0

@@ -19,7 +19,7 @@ from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKe
 from redis_saver._storage.context import Context
 
 if TYPE_CHECKING:
-    from redis_saver._store.embedding import Embedder
+    from redis_saver._store.vectors import Embedder
 
 _LOG = Log("redis_saver.store")
 _MAX_CACHED_PLACES = 4096

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langgraph.store.base import IndexConfig
@@ -13,8 +12,7 @@ from redis_saver._common import names
 from redis_saver._common.display import shown
 
 if TYPE_CHECKING:
-    from redis_saver._store.embedding import Embedder
-    from redis_saver._store.vectors import Floats, Rows
+    from redis_saver._store.vectors import Embedder, Floats, Rows
 
 Distance: TypeAlias = Literal["cosine", "inner_product", "l2"]
 """Measure of the distance of two vectors, by LangGraph's names."""
@@ -23,6 +21,8 @@ SearchedBy: TypeAlias = Literal["process", "server"]
 Algorithm: TypeAlias = Literal["flat", "hnsw"]
 """Algorithm of the server's index."""
 _OF_SERVER = ("algorithm", "vectors_per_item")
+_WORDS = {"distance_type": get_args(Distance), "search": get_args(SearchedBy), "algorithm": get_args(Algorithm)}
+"""Settings that are one of some words. The first is the default."""
 _KEYS = ("dims", "embed", "fields", "distance_type", "search", *_OF_SERVER)
 MAX_VECTORS_PER_ITEM = 64
 
@@ -73,11 +73,9 @@ def load(given: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
         )
     _check(given)
     try:
-        import_module("numpy")
+        from redis_saver._store.vectors import Embedder  # noqa: PLC0415 - it imports numpy
     except ImportError as error:
         raise ImportError("index= needs the extra: pip install 'redis-saver[vectors]'") from error
-    from redis_saver._store.embedding import Embedder  # noqa: PLC0415 - it imports numpy
-
     return Embedder(given)
 
 
@@ -90,24 +88,16 @@ def _check(given: Mapping[str, Any]) -> None:
             raise ValueError(f"index={shown(list(given))}: {name} is missing")
     configs.number("index['dims']", given["dims"], 1, whole=True)
     check_paths("index['fields']", given.get("fields"))
-    if (distance := given.get("distance_type", "cosine")) not in get_args(Distance):
-        raise ValueError(f"index['distance_type']={shown(distance)}: write one of {' '.join(get_args(Distance))}")
-    _check_search(given)
-
-
-def _check_search(given: Mapping[str, Any]) -> None:
-    if (search := given.get("search", "process")) not in get_args(SearchedBy):
-        raise ValueError(f"index['search']={shown(search)}: write one of {' '.join(get_args(SearchedBy))}")
+    for name, words in _WORDS.items():
+        if (word := given.get(name, words[0])) not in words:
+            raise ValueError(f"index[{name!r}]={shown(word)}: write one of {' '.join(words)}")
     for name in _OF_SERVER:
-        if name in given and search != "server":
+        if name in given and given.get("search") != "server":
             raise ValueError(
                 f"index[{name!r}] is a setting of the server's index: add 'search': 'server', or leave it out"
             )
-    if (algorithm := given.get("algorithm", "flat")) not in get_args(Algorithm):
-        raise ValueError(f"index['algorithm']={shown(algorithm)}: write one of {' '.join(get_args(Algorithm))}")
-    configs.number("index['vectors_per_item']", many := given.get("vectors_per_item", 1), 1, whole=True)
-    if many > MAX_VECTORS_PER_ITEM:  # each search asks for each of them
-        raise ValueError(f"index['vectors_per_item']={many}: write {MAX_VECTORS_PER_ITEM} at the most")
+    most = MAX_VECTORS_PER_ITEM  # each search asks for each of them
+    configs.number("index['vectors_per_item']", given.get("vectors_per_item", 1), 1, whole=True, most=most)
 
 
 def server_index(given: Mapping[str, Any]) -> ServerIndex | None:

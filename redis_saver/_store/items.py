@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, NamedTuple
 
 from langgraph.store.base import Item, SearchItem
 
@@ -90,17 +90,13 @@ class Entry:
 
     def loaded(self, context: Context) -> Any:
         """Have the serializer decode the bytes. Its errors pass through."""
-        return context.serde.loads_typed(self._stored(context))
-
-    def _stored(self, context: Context) -> tuple[str, bytes]:
-        """Return the type and the bytes that the serializer gave."""
         data = self.data
         if data.startswith(_PLAIN) and not context.require_encryption:  # most are
-            return "msgpack", data[len(_PLAIN) :]
+            return context.serde.loads_typed(("msgpack", data[len(_PLAIN) :]))
         kind, start = first(data)
         encryption.check_read(context, kind)
         kind, data = compression.original(kind, data[start:], Allowance(context.limits, "a store"))
-        return names.decode(kind), data
+        return context.serde.loads_typed((names.decode(kind), data))
 
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
         """Return the item as `get` answers it."""
@@ -122,6 +118,22 @@ class Entry:
         if self.created == self.version:
             return updated, updated
         return _EPOCH + timedelta(microseconds=self.created), updated
+
+
+class Hit(NamedTuple):
+    """An item that a search found, with its score if there is a query."""
+
+    partition: Partition
+    entry: Entry
+    score: float | None = None
+
+    @property
+    def order(self) -> tuple[bool, float, int, tuple[str, ...], str]:
+        """Sort by score, items without one last and newest first, then by namespace and key."""
+        namespace, key = namespace_and_key(self.partition, self.entry.field)
+        if self.score is None:
+            return True, 0.0, -self.entry.version, namespace, key
+        return False, -self.score, 0, namespace, key
 
 
 def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:

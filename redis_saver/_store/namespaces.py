@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition
@@ -13,8 +13,9 @@ from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
 from redis_saver._engine.requests import Call, Command, Operation, Scan
 from redis_saver._store import scripts
-from redis_saver._store.calling import announce, ask, checked, together
+from redis_saver._store.calling import announce, ask, together
 from redis_saver._store.context import StoreContext, check_labels
+from redis_saver._store.scripts import checked
 from redis_saver._store.writing import clean, delete_below
 from redis_saver.errors import reading_store
 
@@ -62,6 +63,16 @@ def windows(listed: Sequence[tuple[Partition, bytes]], size: int = 256) -> Itera
     """Yield some partitions at a time."""
     for start in range(0, len(listed), size):
         yield listed[start : start + size]
+
+
+def sum_each(
+    context: StoreContext, labels: Sequence[str], make: Callable[[Partition, bytes], Operation[int]]
+) -> Operation[int]:
+    """Run an operation on each of these partitions and its token, side by side; return the sum of the results."""
+    total = 0
+    for some in windows((yield from partitions(context, labels))):
+        total += sum((yield from together(context, [make(*listed) for listed in some])))
+    return total
 
 
 def rebuild_directory(context: StoreContext) -> Operation[int]:
@@ -119,13 +130,9 @@ def _list_namespaces(
 
 def _literal_prefix(conditions: Sequence[MatchCondition]) -> tuple[str, ...]:
     """Return the longest prefix without wildcards that the conditions require."""
-    longest: tuple[str, ...] = ()
-    for condition in conditions:
-        path = tuple(condition.path)
-        if condition.match_type == "prefix":
-            literal = path[: path.index("*")] if "*" in path else path
-            longest = max(longest, literal, key=len)
-    return longest
+    prefixes = [tuple(condition.path) for condition in conditions if condition.match_type == "prefix"]
+    literals = [path[: path.index("*")] if "*" in path else path for path in prefixes]
+    return max(literals, key=len, default=())
 
 
 def _fits(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
@@ -186,16 +193,9 @@ def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
     if len(labels) > PARTITION_LABELS:
         place = context.places.of(labels)
         return (yield from delete_below(context, place.partition, place.prefix))
-    return (yield from _clean_each(context, labels, "all"))
+    return (yield from sum_each(context, labels, lambda partition, token: clean(context, partition, token, "all")))
 
 
 def sweep_ttl(context: StoreContext) -> Operation[int]:
     """Remove what has expired in all partitions; return how many items that were."""
-    return (yield from _clean_each(context, (), "expired"))
-
-
-def _clean_each(context: StoreContext, labels: tuple[str, ...], what: str) -> Operation[int]:
-    removed = 0
-    for some in windows((yield from partitions(context, labels))):
-        removed += sum((yield from together(context, [clean(context, *listed, what) for listed in some])))
-    return removed
+    return (yield from sum_each(context, (), lambda partition, token: clean(context, partition, token)))

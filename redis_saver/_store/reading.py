@@ -49,15 +49,29 @@ def read(
 ) -> Operation[list[Entry | None]]:
     """Read items of a partition; None for each that is not there. One round trip.
 
-    If nothing in the partition had a TTL at the last read, one HMGET asks for the state and the records. It takes the
-    server half the time of the script. If the state says that an item has a TTL now, the script is asked, too: two
-    round trips, once.
-
     Args:
         context: The store.
         partition: The partition of the items.
-        fields: Their fields, each once, at most `FIELDS_PER_GET`.
+        fields: Their fields, each once.
         refresh: True to restart their TTLs.
+    """
+    parts = [fields[start : start + FIELDS_PER_GET] for start in range(0, len(fields), FIELDS_PER_GET)]
+    reads = [_read(context, partition, part, refresh) for part in parts]
+    return reads[0] if len(reads) == 1 else _joined(context, reads)
+
+
+def _joined(context: StoreContext, reads: Sequence[Operation[list[Entry | None]]]) -> Operation[list[Entry | None]]:
+    return [entry for entries in (yield from calling.together(context, reads)) for entry in entries]
+
+
+def _read(
+    context: StoreContext, partition: Partition, fields: Sequence[bytes], refresh: bool
+) -> Operation[list[Entry | None]]:
+    """Read up to `FIELDS_PER_GET` items.
+
+    If nothing in the partition had a TTL at the last read, one HMGET asks for the state and the records. It takes the
+    server half the time of the script. If the state says that an item has a TTL now, the script is asked, too: two
+    round trips, once.
     """
     hint = "without TTLs", partition.member
     records: Sequence[bytes | None]
@@ -105,32 +119,20 @@ def _list(context: StoreContext, partition: Partition, above: int, what: str) ->
     return _Listing(token, total, checksum, is_last, items)
 
 
-class Versions(NamedTuple):
-    """Versions of up to 4,000 items, oldest first."""
-
-    by_field: dict[bytes, int]
-    above: int
-    """Version above which to continue; 0 at the end."""
-
-
-def list_versions(context: StoreContext, partition: Partition, above: int = 0) -> Operation[Versions]:
-    """List the versions of items above one. One round trip."""
-    listing = yield from _list(context, partition, above, "versions")
-    if listing is None:
-        return Versions({}, 0)
-    with reading_store(partition.keys[1]):
-        by_field = dict(zip(listing.items[::2], map(int, listing.items[1::2]), strict=True))
-        newest = max(by_field.values(), default=0)
-        return Versions(by_field, 0 if listing.is_last else _checked_progress(above, newest))
-
-
 def all_versions(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int]]:
-    """Return the versions of all items by field. One round trip per 4,000 items."""
-    page = yield from list_versions(context, partition)
-    versions = dict(page.by_field)
-    while page.above:
-        page = yield from list_versions(context, partition, page.above)
-        versions.update(page.by_field)
+    """Return the versions of all items by field, oldest first. One round trip per 4,000 items."""
+    versions: dict[bytes, int] = {}
+    above, is_last = 0, 0
+    while not is_last:
+        listing = yield from _list(context, partition, above, "versions")
+        if listing is None:
+            break
+        is_last = listing.is_last
+        with reading_store(partition.keys[1]):
+            page = dict(zip(listing.items[::2], map(int, listing.items[1::2]), strict=True))
+            if not is_last:
+                above = _checked_progress(above, max(page.values(), default=0))
+        versions.update(page)
     return versions
 
 

@@ -1,12 +1,18 @@
-"""`search`: by order, by a filter, by meaning; in one partition or in many."""
+"""`search`: by order, by a filter, by meaning; in one partition or in many.
+
+Filters compare typed values. The operators are those of LangGraph's `SearchOp`. Where it leaves their meaning open,
+filters do as `InMemoryStore` does: a missing key equals None, a dict without operators matches a dict that has at least
+these keys, and a list matches one of the same length, element by element.
+"""
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+import operator
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.store.base import SearchOp
 
@@ -17,31 +23,15 @@ from redis_saver._engine.requests import Operation
 from redis_saver._store import namespaces, reading, server_search
 from redis_saver._store.calling import refresh, together
 from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
-from redis_saver._store.filters import Matches, compile_filter
 from redis_saver._store.index_config import Texts
-from redis_saver._store.items import Entry, VersionedSearchItem
+from redis_saver._store.items import Entry, Hit, VersionedSearchItem
 from redis_saver._store.reading import Mirror
 from redis_saver._store.writing import clean
 from redis_saver.errors import reading_store
 
+Matches: TypeAlias = Callable[[Any], bool]
 _MANY = 10**15
 """More items than any store has. Redis takes numbers up to about a thousand times that."""
-
-
-class Hit(NamedTuple):
-    """An item that matches, with its score if there is a query."""
-
-    partition: Partition
-    entry: Entry
-    score: float | None = None
-
-    @property
-    def order(self) -> tuple[bool, float, int, tuple[str, ...], str]:
-        """Sort by score, items without one last and newest first, then by namespace and key."""
-        namespace, key = namespace_and_key(self.partition, self.entry.field)
-        if self.score is None:
-            return True, 0.0, -self.entry.version, namespace, key
-        return False, -self.score, 0, namespace, key
 
 
 class _Search(NamedTuple):
@@ -133,8 +123,7 @@ def _by_server(context: StoreContext, labels: tuple[str, ...], wanted: _Search) 
     """Return items ranked by the server's index, followed by items without vectors, newest first."""
     assert wanted.query is not None  # noqa: S101
     vector = wanted.texts.vector(wanted.query)
-    scored = yield from server_search.nearest(context, labels, vector, wanted.most, wanted.matches)
-    hits = [Hit(*each) for each in scored]
+    hits = yield from server_search.nearest(context, labels, vector, wanted.most, wanted.matches)
     if len(hits) < wanted.most:
         known = {(hit.partition, hit.entry.field) for hit in hits}
         others = yield from _best(context, labels, wanted._replace(query=None))
@@ -168,12 +157,10 @@ def _matching(context: StoreContext, place: Place, wanted: _Search, entries: Ite
     """Keep the items that are in the namespace or below it, and match the filter."""
     if prefix := place.prefix:
         entries = (entry for entry in entries if entry.field.startswith(prefix))
-    return entries if wanted.matches is None else filter(_test(context, place.partition, wanted.matches), entries)
-
-
-def _test(context: StoreContext, partition: Partition, matches: Matches) -> Callable[[Entry], bool]:
-    values = context.values
-    return lambda entry: matches(entry.known or entry.value(values, partition))
+    if (matches := wanted.matches) is None:
+        return entries
+    values, partition = context.values, place.partition
+    return (entry for entry in entries if matches(entry.known or entry.value(values, partition)))
 
 
 def _nearest(context: StoreContext, place: Place, mirror: Mirror, wanted: _Search) -> list[Hit]:
@@ -192,3 +179,102 @@ def _nearest(context: StoreContext, place: Place, mirror: Mirror, wanted: _Searc
         unscored = islice(_matching(context, place, wanted, others), wanted.most - len(hits))
         hits += [Hit(partition, entry) for entry in unscored]
     return hits
+
+
+# -- filters
+
+
+def compile_filter(filter: Any) -> Matches | None:
+    """Make a predicate on values from a filter; None if the filter is empty.
+
+    Raises:
+        TypeError: The filter is no mapping.
+        ValueError: An operator is unknown, or the filter is nested too deep.
+    """
+    if filter is not None and not isinstance(filter, Mapping):
+        raise TypeError(f"filter={shown(filter)}: a filter is a dict of keys of the value")
+    if not filter:
+        return None
+    configs.check_nesting("filter", filter)
+    tests = [(key, _part_test(wanted, key)) for key, wanted in filter.items()]
+    if len(tests) == 1:
+        ((only, test),) = tests
+        if type(wanted := filter[only]) is str:  # the most frequent filter: one call less
+            return lambda value: type(actual := value.get(only)) is str and actual == wanted
+        return lambda value: test(value.get(only))
+    return lambda value: all(test(value.get(key)) for key, test in tests)
+
+
+def _part_test(wanted: Any, path: Any) -> Matches:
+    """Make a predicate on a part of a value from a part of a filter."""
+    if isinstance(wanted, Mapping):
+        return _of_mapping(wanted, path)
+    if isinstance(wanted, (list, tuple)):
+        tests = [_part_test(item, path) for item in wanted]
+        return lambda value: (
+            isinstance(value, (list, tuple))
+            and len(value) == len(tests)
+            and all(test(item) for test, item in zip(tests, value, strict=True))
+        )
+    return _equals(wanted)
+
+
+def _of_mapping(wanted: Mapping[Any, Any], path: Any) -> Matches:
+    if any(isinstance(name, str) and name.startswith("$") for name in wanted):
+        for name in wanted:
+            if name not in _OPERATORS:
+                raise ValueError(
+                    f"filter[{shown(path)}]: unknown operator {shown(name)}; known are {' '.join(_OPERATORS)}"
+                )
+        operations = [_OPERATORS[name](operand) for name, operand in wanted.items()]
+        return operations[0] if len(operations) == 1 else lambda value: all(test(value) for test in operations)
+    tests = [(key, _part_test(part, key)) for key, part in wanted.items()]
+    return lambda value: isinstance(value, Mapping) and all(test(value.get(key)) for key, test in tests)
+
+
+def _equals(wanted: Any) -> Matches:
+    return lambda value: equal(value, wanted)
+
+
+def equal(value: Any, other: Any) -> bool:
+    """True if two values are the same in JSON: a bool is not a number, a tuple is a list.
+
+    Values whose comparison is not a bool, such as arrays, are never equal.
+    """
+    if (kind := type(value)) is type(other) and (kind is str or kind is int or kind is float):  # most are
+        return bool(value == other)
+    if isinstance(value, bool) or isinstance(other, bool):
+        return value is other
+    if isinstance(value, Mapping) and isinstance(other, Mapping):
+        return value.keys() == other.keys() and all(equal(part, other[key]) for key, part in value.items())
+    if isinstance(value, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(value) == len(other) and all(equal(left, right) for left, right in zip(value, other, strict=True))
+    return (value == other) is True
+
+
+def _compares(compare: Callable[[Any, Any], bool]) -> Callable[[Any], Matches]:
+    """Make an operator that compares numbers with numbers, and texts with texts. Other values match nothing."""
+
+    def of(operand: Any) -> Matches:
+        kind = _ordered_kind(operand)
+        if kind is None:
+            return lambda _: False
+        return lambda value: _ordered_kind(value) is kind and compare(value, operand)
+
+    return of
+
+
+def _ordered_kind(value: Any) -> type | None:
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float
+    return str if isinstance(value, str) else None
+
+
+_OPERATORS: dict[str, Callable[[Any], Matches]] = {
+    "$eq": _equals,
+    "$ne": lambda operand: lambda value: not equal(value, operand),
+    "$gt": _compares(operator.gt),
+    "$gte": _compares(operator.ge),
+    "$lt": _compares(operator.lt),
+    "$lte": _compares(operator.le),
+}

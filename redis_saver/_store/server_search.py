@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,14 +23,12 @@ from redis_saver._engine.requests import Argument, Batch, Command, Operation, Sl
 from redis_saver._store import namespaces, reading, scripts
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, document_tag, namespace_and_key
-from redis_saver._store.filters import Matches
 from redis_saver._store.index_config import ServerIndex
-from redis_saver._store.items import Entry
+from redis_saver._store.items import Entry, Hit
 from redis_saver.errors import IndexNotBuilt, RedisSaverError, UnsupportedServer, decoding_item, reading_store
 
 if TYPE_CHECKING:
-    from redis_saver._store.embedding import Embedder
-    from redis_saver._store.vectors import Floats, Rows
+    from redis_saver._store.vectors import Embedder, Floats, Rows
 
 FIELDS_PER_CALL = 200
 MAX_CANDIDATES = 1_000_000
@@ -138,11 +135,8 @@ def build_index(context: StoreContext, *, all_partitions: bool = False) -> Opera
         DecodeError: The vectors of an item are of another model, or are not vectors.
     """
     _index_of(context)
-    made = 0
-    for some in namespaces.windows((yield from namespaces.partitions(context, ()))):
-        builds = [_build(context, partition, all_partitions) for partition, _ in some]
-        made += sum((yield from together(context, builds)))
-    return made
+    builds = namespaces.sum_each(context, (), lambda partition, _: _build(context, partition, all_partitions))
+    return (yield from builds)
 
 
 def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operation[int]:
@@ -186,7 +180,7 @@ def _problem_of(index: ServerIndex, partition: Partition, mark: bytes) -> str | 
 
 
 class _Vectors(NamedTuple):
-    """Reply of `get_vectors.lua`."""
+    """Reply of `read_items.lua`."""
 
     mark: bytes
     """State of the partition's documents."""
@@ -198,7 +192,7 @@ class _Vectors(NamedTuple):
 
 def _read(context: StoreContext, partition: Partition, fields: Sequence[bytes]) -> Operation[_Vectors]:
     """Read items with their vectors. One round trip."""
-    values = (yield from ask(context, partition, scripts.GET_VECTORS, fields)).values
+    values = (yield from ask(context, partition, scripts.READ_ITEMS, ("vectors", *fields))).values
     return _Vectors(values[0], values[1], values[2:]) if values else _Vectors(b"", 0, [])
 
 
@@ -221,22 +215,9 @@ def _decoded(
 # -- searching
 
 
-class Scored(NamedTuple):
-    """An item with its score."""
-
-    partition: Partition
-    entry: Entry
-    score: float
-
-    @property
-    def order(self) -> tuple[float, tuple[str, ...], str]:
-        """Sort by score, then by namespace and key."""
-        return (-self.score, *namespace_and_key(self.partition, self.entry.field))
-
-
 def nearest(
-    context: StoreContext, labels: tuple[str, ...], query: Floats, most: int, matches: Matches | None
-) -> Operation[list[Scored]]:
+    context: StoreContext, labels: tuple[str, ...], query: Floats, most: int, matches: Callable[[Any], bool] | None
+) -> Operation[list[Hit]]:
     """Return the items with vectors of a namespace and its children that are nearest to a query, best first.
 
     Two round trips, and two more each time that it asks for more candidates. With two labels and more it checks that
@@ -248,11 +229,11 @@ def nearest(
         ValueError: The query's vector has the length 0, and scores are cosines.
         TimeoutError: The server broke the search off.
     """
-    index = _index_of(context).settings
+    _, index, embedder = _index_of(context)
     length = math.sqrt(float(query @ query))
     if length == 0 and index.distance == "cosine":
         raise ValueError("the query's vector has the length 0: the server cannot compare the angle to others")
-    result: list[Scored] = []
+    result: list[Hit] = []
     known: dict[Partition, set[bytes]] = {}
     unchecked = [context.places.of(labels).partition] if len(labels) >= PARTITION_LABELS else []
     longest, count = 0.0, min(most + _MORE_CANDIDATES, MAX_CANDIDATES)
@@ -269,14 +250,15 @@ def nearest(
             if namespace[: len(labels)] == labels and (
                 matches is None or matches(entry.known or entry.value(context.values, partition))
             ):
-                result.append(Scored(partition, entry, _score(context, partition, entry, rows, query)))
-        result.sort(key=lambda scored: scored.order)
+                result.append(Hit(partition, entry, embedder.score(rows, query)))
+        result.sort(key=lambda hit: hit.order)
         unseen = [
             _highest_unseen(index, [distance for _, distance in some], length, longest)
             for some in ranked
             if _MIN_SHARE * len(some) >= count
         ]
-        if not unseen or count == MAX_CANDIDATES or (len(result) >= most and result[most - 1].score > max(unseen)):
+        worst = result[most - 1].score if len(result) >= most else None
+        if not unseen or count == MAX_CANDIDATES or (worst is not None and worst > max(unseen)):
             break
         count = min(count * _GROWTH, MAX_CANDIDATES)
     return result[:most]
@@ -383,11 +365,3 @@ def _read_all(
             raise IndexNotBuilt(problem)
         result += [(partition, entry, rows) for entry, rows in _decoded(context, partition, some, vectors)]
     return result
-
-
-def _score(context: StoreContext, partition: Partition, entry: Entry, rows: Rows, query: Floats) -> float:
-    """Compute the score as the exact search does."""
-    embedder = _index_of(context).embedder
-    alone = embedder.nothing.changed((), {entry.field: rows})
-    (scored,) = alone.search(query, 1, embedder.distance, partial(namespace_and_key, partition))
-    return scored.score

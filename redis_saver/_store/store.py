@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
-from itertools import islice
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
@@ -58,7 +57,7 @@ from redis_saver._store.calling import together
 from redis_saver._store.context import Places, Remembered, StoreContext
 from redis_saver._store.index_config import RedisIndexConfig, Texts
 from redis_saver._store.items import VersionedItem
-from redis_saver._store.reading import FIELDS_PER_GET, read
+from redis_saver._store.reading import read
 from redis_saver._store.writing import Write, as_write, put
 from redis_saver.errors import reading_store
 
@@ -195,22 +194,19 @@ class Store(BaseStore, Generic[ClientT]):
         ttl = "none" if minutes is None else times.shown(timedelta(minutes=minutes))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
-    def _run(self, operation: Operation[T], name: str = "") -> T:
-        return self._driver.run(self._counting.call(operation, name))
-
-    async def _arun(self, operation: Operation[T], name: str = "") -> T:
-        return await self._driver.arun(self._counting.call(operation, name))
-
-    def _embed(self, texts: Texts) -> None:
+    def _run(self, operation: Operation[T], name: str = "", texts: Texts | None = None) -> T:
+        """Run an operation, after its texts were embedded."""
         if texts and (embedder := self._context.embedder) is not None:
             self._driver.check_open()
             embedder.embed(texts)
+        return self._driver.run(self._counting.call(operation, name))
 
-    async def _aembed(self, texts: Texts) -> None:
+    async def _arun(self, operation: Operation[T], name: str = "", texts: Texts | None = None) -> T:
         """Embed on the caller's event loop, because an asynchronous client of a model works there."""
         if texts and (embedder := self._context.embedder) is not None:
             self._driver.check_open()
             await embedder.aembed(texts)
+        return await self._driver.arun(self._counting.call(operation, name))
 
     # -- LangGraph's interface. `search`, `delete` and `list_namespaces` of BaseStore are batches of one operation.
 
@@ -233,16 +229,12 @@ class Store(BaseStore, Generic[ClientT]):
             InvalidNamespaceError: A namespace is not valid. Nothing was sent.
         """
         texts, ops = Texts(), list(ops)
-        operation = self._batch(ops, texts)
-        self._embed(texts)
-        return self._run(operation, method_of(ops))
+        return self._run(self._batch(ops, texts), method_of(ops), texts)
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
         texts, ops = Texts(), list(ops)
-        operation = self._batch(ops, texts)
-        await self._aembed(texts)
-        return await self._arun(operation, method_of(ops))
+        return await self._arun(self._batch(ops, texts), method_of(ops), texts)
 
     def _batch(self, ops: list[Op], texts: Texts) -> Operation[list[Result]]:
         """Check the arguments, encode the values, and note the texts to embed; return the operation.
@@ -253,7 +245,8 @@ class Store(BaseStore, Generic[ClientT]):
         context = self._context
         gets: dict[tuple[Partition, bool], dict[bytes, list[int]]] = {}
         puts: dict[Partition, dict[bytes, Write]] = {}
-        searches: dict[int, Operation[Any]] = {}
+        results: list[Result] = [None] * len(ops)
+        reads: list[Operation[None]] = []
         read_partitions: set[Partition] = set()
         reads_several = False
         for position, op in enumerate(ops):
@@ -268,23 +261,20 @@ class Store(BaseStore, Generic[ClientT]):
                 writes.pop(field, None)  # the last put of an item gives it its place in the order
                 writes[field] = write
             elif isinstance(op, SearchOp):
-                searches[position] = searching.search(context, op, texts)
+                reads.append(_into(results, position, searching.search(context, op, texts)))
                 if len(op.namespace_prefix) < PARTITION_LABELS:
                     reads_several = True
                 else:
                     read_partitions.add(context.places.of(op.namespace_prefix).partition)
             elif isinstance(op, ListNamespacesOp):
-                searches[position] = namespaces.list_namespaces(context, op)
+                reads.append(_into(results, position, namespaces.list_namespaces(context, op)))
                 reads_several = True
             else:
                 raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
         for writes in puts.values():
             for write in writes.values():
                 texts.note(write.texts)
-        results: list[Result] = [None] * len(ops)
-        reads: list[Operation[None]] = [_into(results, position, search) for position, search in searches.items()]
-        for (partition, refresh), fields in gets.items():
-            reads += self._gets(ops, partition, refresh, fields, results)
+        reads += [self._gets(asked, ops, positions, results) for asked, positions in gets.items()]
         changes: list[Operation[None]] = [put(context, partition, writes, texts) for partition, writes in puts.items()]
         if reads and (reads_several or not read_partitions.isdisjoint(puts)):
             return self._run_batch([reads, changes], results)
@@ -296,30 +286,14 @@ class Store(BaseStore, Generic[ClientT]):
         return results
 
     def _gets(
-        self,
-        ops: list[Op],
-        partition: Partition,
-        refresh: bool,
-        positions: Mapping[bytes, list[int]],
-        results: list[Result],
-    ) -> Iterable[Operation[None]]:
-        names = iter(positions)
-        while some := list(islice(names, FIELDS_PER_GET)):
-            yield self._get_some(ops, partition, refresh, {field: positions[field] for field in some}, results)
-
-    def _get_some(
-        self,
-        ops: list[Op],
-        partition: Partition,
-        refresh: bool,
-        positions: Mapping[bytes, list[int]],
-        results: list[Result],
+        self, asked: tuple[Partition, bool], ops: list[Op], positions: Mapping[bytes, list[int]], results: list[Result]
     ) -> Operation[None]:
+        partition, refresh = asked
         entries = yield from read(self._context, partition, list(positions), refresh=refresh)
-        for entry, asked in zip(entries, positions.values(), strict=True):
+        for entry, of_item in zip(entries, positions.values(), strict=True):
             if entry is not None:
                 with reading_store(partition.keys[0]):
-                    for position in asked:
+                    for position in of_item:
                         op: Any = ops[position]
                         results[position] = entry.item(self._context.values, tuple(op.namespace), op.key)
 
@@ -380,9 +354,8 @@ class Store(BaseStore, Generic[ClientT]):
             EncodeError: The serializer does not know a value. Nothing was written.
         """
         texts = Texts()
-        operation = self._put(namespace, key, value, index, ttl, if_version, texts)
-        self._embed(texts)
-        self._run(operation)
+        op = PutOp(namespace, str(key), value, index, self._minutes(ttl))
+        self._run(self._put(op, if_version, texts), texts=texts)
 
     async def aput(
         self,
@@ -396,28 +369,18 @@ class Store(BaseStore, Generic[ClientT]):
     ) -> None:
         """`put` for asyncio."""
         texts = Texts()
-        operation = self._put(namespace, key, value, index, ttl, if_version, texts)
-        await self._aembed(texts)
-        await self._arun(operation)
+        op = PutOp(namespace, str(key), value, index, self._minutes(ttl))
+        await self._arun(self._put(op, if_version, texts), texts=texts)
 
-    def _put(
-        self,
-        namespace: Any,
-        key: Any,
-        value: Any,
-        index: Any,
-        ttl: float | NotProvided | None,
-        if_version: int | None,
-        texts: Texts,
-    ) -> Operation[None]:
-        if value is None and if_version is not None:
+    def _minutes(self, ttl: float | NotProvided | None) -> float | None:
+        return (self.ttl_config or {}).get("default_ttl") if isinstance(ttl, NotProvided) else ttl
+
+    def _put(self, op: PutOp, if_version: int | None, texts: Texts) -> Operation[None]:
+        if op.value is None and if_version is not None:
             raise TypeError(
                 f"if_version={shown(if_version)}: value=None deletes the item whatever its version is; "
                 "leave if_version out"
             )
-        if isinstance(ttl, NotProvided):
-            ttl = (self.ttl_config or {}).get("default_ttl")
-        op = PutOp(namespace, str(key), value, index, ttl)
         partition, field, write = as_write(self._context, op, if_version)
         texts.note(write.texts)
         return put(self._context, partition, {field: write}, texts)
@@ -527,22 +490,21 @@ def _ttl_config(ttl: TTL | TTLConfig) -> TTLConfig | None:
     """
     if ttl is None:
         return None
-    config: Any = {"refresh_on_read": True}
+    config: dict[str, Any] = {}
     expiry: Any = ttl
     if isinstance(ttl, Mapping):
-        config = {name: value for name, value in ttl.items() if name in _OF_STORES}
-        config["refresh_on_read"] = ttl.get("refresh_on_read", True)
+        expiry = {"refresh_on_read": True, **ttl}
+        config = {name: expiry.pop(name) for name in _OF_STORES if name in expiry}
         if not isinstance(config.get("omit_expired", True), bool):
             raise TypeError(f"ttl={shown(ttl)}: omit_expired is True or False")
         interval = config.get("sweep_interval_minutes")
         is_number = isinstance(interval, (int, float)) and not isinstance(interval, bool)
         if interval is not None and not (is_number and interval > 0):
             raise ValueError(f"ttl={shown(ttl)}: sweep_interval_minutes is a positive number of minutes, or None")
-        expiry = {name: value for name, value in ttl.items() if name not in _OF_STORES}
-        expiry["refresh_on_read"] = config["refresh_on_read"]
     milliseconds = ttls.parse(expiry).milliseconds
+    config["refresh_on_read"] = not isinstance(ttl, Mapping) or ttl.get("refresh_on_read", True)
     config["default_ttl"] = None if milliseconds is None else milliseconds / 60_000
-    return config  # type: ignore[no-any-return]
+    return config  # type: ignore[return-value]
 
 
 def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) -> None:

@@ -50,10 +50,11 @@ def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
     """Read the first items, as many as one reply holds; None for one that is gone, an error for one that is damaged."""
-    values = (yield from ask(context, partition, scripts.EXPORT_ITEMS, fields[:FIELDS_PER_CALL])).values
+    asked: list[Argument] = ["deadlines", *fields[:FIELDS_PER_CALL]]
+    values = (yield from ask(context, partition, scripts.READ_ITEMS, asked)).values
     if not values:
         return [None] * len(fields)
-    answered = zip(fields, values[::2], values[1::2], strict=False)
+    answered = zip(fields, values[2::2], values[3::2], strict=False)
     return [_stored(context, partition, field, record, deadline) for field, record, deadline in answered]
 
 

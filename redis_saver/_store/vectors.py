@@ -1,4 +1,4 @@
-"""Vectors of a partition's items in memory, and the exact search. Needs numpy (extra `vectors`).
+"""Vectors: embedding, their stored form, a partition's in memory, and the exact search. Needs numpy (extra `vectors`).
 
 A search has two passes. The first multiplies all rows with the query in float32, as fast as memory is read. Its error
 has a known bound. The second computes the scores of all items that may be among the best within that bound, in float64.
@@ -7,13 +7,20 @@ So the result is the same as if all scores were computed in float64.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+from langgraph.store.base import ensure_embeddings, get_text_at_path, tokenize_path
 from numpy.typing import NDArray
 
-from redis_saver._store.index_config import Distance
+from redis_saver._common import limits, names
+from redis_saver._common.display import counted, kind_of, printable, shown
+from redis_saver._storage import encryption, framing
+from redis_saver._storage.context import Context
+from redis_saver._store.index_config import Distance, Texts, check_paths, server_index
+from redis_saver.errors import encoding
 
 Rows: TypeAlias = NDArray[np.float32]
 """Vectors as rows: `(vectors, dims)`."""
@@ -32,6 +39,9 @@ WASTE = 3
 """If more than one row in 3 belongs to no item any more, the other rows are copied into new blocks."""
 _ROUNDING = 2.0**-24
 """Relative rounding error of float32."""
+_WHOLE = "$"
+"""The path of a whole value."""
+_STORED = np.dtype("<f4")
 
 
 class Scored(NamedTuple):
@@ -196,9 +206,7 @@ class VectorIndex:
             order: Sort key of a field, for items with the same score.
             among: Fields of the items that may be found, each once; None for all. Items without vectors are skipped.
         """
-        length = float(np.sqrt((query * query).sum()))
-        if distance == "cosine" and length > 0:
-            query, length = query / length, 1.0
+        query, length = _scaled(query, distance)
         items = self._items(among)
         if most <= 0 or not len(items):
             return []
@@ -263,6 +271,12 @@ class VectorIndex:
         return np.maximum.reduceat(scores, np.cumsum(counts) - counts).tolist()  # type: ignore[no-any-return]
 
 
+def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
+    """Return a query as scores need it, and its length, which is 1 for cosines if it is not 0."""
+    length = float(np.sqrt((query * query).sum()))
+    return (query / length, 1.0) if distance == "cosine" and length > 0 else (query, length)
+
+
 def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
     """Compute the scores of rows in float64.
 
@@ -294,3 +308,182 @@ def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple
     if len(begins) == len(scores):
         return low, high
     return np.maximum.reduceat(low, begins), np.maximum.reduceat(high, begins)
+
+
+# -- embedding
+
+
+class Embedder:
+    """Index of a store: its paths to texts, its model, and the form in which vectors are stored and compared."""
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """Take a configuration that was checked.
+
+        Raises:
+            ImportError, ValueError: The embedding model cannot be loaded by its name.
+        """
+        self.dims: int = config["dims"]
+        self.distance: Distance = config.get("distance_type", "cosine")
+        self.embeddings = ensure_embeddings(config["embed"])
+        self.fields = _tokenized(config.get("fields") or [_WHOLE])
+        self.server = server_index(config)
+        """The server's own index; None if the process compares vectors."""
+        self.nothing = VectorIndex(self.dims)
+        """The index of a partition without vectors."""
+
+    # -- texts
+
+    def texts_of(self, context: Context, namespace: tuple[str, ...], key: str, value: Any, paths: Any) -> list[str]:
+        """Return the texts of an item that are to be embedded.
+
+        Args:
+            context: The store's settings.
+            namespace: Namespace of the item.
+            key: Its key.
+            value: Its value.
+            paths: Paths of the put: None for those of the configuration, False for none, or a list.
+
+        Raises:
+            TypeError: `paths` is none of these.
+            EncodeError: JSON does not know a part of a dict or list that is to be embedded as JSON.
+            LimitExceeded: There would be too many vectors.
+            ValueError: The server's index has no room for as many vectors.
+        """
+        if paths is False:
+            return []
+        if paths is True:
+            raise TypeError("index=True: write None for the store's fields, False for none, or a list of paths")
+        check_paths("index", paths)
+        with encoding("the texts of item {!r} of namespace {!r}", key, namespace):
+            texts = [
+                text
+                for path in (self.fields if paths is None else _tokenized(paths))
+                for text in get_text_at_path(value, path)
+            ]
+        size = 4 * self.dims * len(texts)
+        limits.check(context.limits, "value_bytes", size, "the vectors of item {!r} have {} bytes", key)
+        if self.server is not None and len(texts) > self.server.vectors_per_item:
+            raise ValueError(
+                f"item {shown(key)} of namespace {shown(namespace)} has {len(texts)} texts to embed, and the server's "
+                f"index has room for {self.server.vectors_per_item} vectors of an item. Nothing was written. "
+                "Set index['vectors_per_item'] higher and call setup(), or embed fewer"
+            )
+        return texts
+
+    # -- embedding
+
+    def embed(self, texts: Texts) -> None:
+        """Have texts embedded: one call for those of all items, one for each query.
+
+        Raises:
+            ValueError: The model did not answer such vectors.
+        """
+        if texts.documents:
+            texts.vectors = self._rows(self.embeddings.embed_documents(list(texts.documents)), len(texts.documents))
+        for query in texts.queries:
+            texts.queries[query] = self._query(self.embeddings.embed_query(query))
+
+    async def aembed(self, texts: Texts) -> None:
+        """Have texts embedded on asyncio; the calls run concurrently."""
+        documents, queries = list(texts.documents), list(texts.queries)
+        calls: list[Any] = [self.embeddings.aembed_query(query) for query in queries]
+        if documents:
+            calls.append(self.embeddings.aembed_documents(documents))
+        answers = await asyncio.gather(*calls)
+        if documents:
+            texts.vectors = self._rows(answers.pop(), len(documents))
+        for query, answer in zip(queries, answers, strict=True):
+            texts.queries[query] = self._query(answer)
+
+    def _query(self, vector: Any) -> Floats:
+        return np.asarray(self._rows([vector], 1)[0], np.float64)
+
+    def _rows(self, vectors: Any, count: int) -> Rows:
+        """Check and convert the answer of an embedding function.
+
+        Raises:
+            ValueError: It is not `count` vectors, or they cannot be searched.
+        """
+        try:
+            return _converted(vectors, count, self.dims)
+        except (TypeError, ValueError) as error:
+            asked = f"the embedding function was given {counted(count, 'text')}"
+            raise ValueError(f"{asked}, and answered {error}. Nothing was written") from error
+
+    def score(self, rows: Rows, query: Floats) -> float:
+        """Compute the score of an item's vectors, as the exact search does."""
+        query, _ = _scaled(query, self.distance)
+        return float(_scores(rows, lengths(rows), query, self.distance).max())
+
+    # -- vectors as they are stored
+
+    def encode(self, context: Context, namespace: tuple[str, ...], key: str, rows: Rows) -> bytes:
+        """Encode the vectors of an item: the dimensions, a frame of the serializer's type, the serializer's bytes."""
+        with encoding("the vectors of item {!r} of namespace {!r}", key, namespace):
+            type_name, data = context.serde.dumps_typed(rows.astype(_STORED).tobytes())
+            encryption.check_written(context, type_name)
+        kind = names.encode(type_name)
+        return b"%d %d:%b%b" % (self.dims, len(kind), kind, data)
+
+    def decode(self, context: Context, stored: bytes) -> Rows:
+        """Decode the vectors of an item; an empty array if nothing is stored.
+
+        Raises:
+            ValueError: The bytes are no such vectors, or have other dimensions.
+        """
+        if not stored:
+            return np.zeros((0, self.dims), np.float32)
+        dims, _, framed = stored.partition(b" ")
+        if dims != b"%d" % self.dims:
+            raise ValueError(
+                f"they have {printable(dims.decode('ascii', 'replace'))} dimensions, and index['dims'] says "
+                f"{self.dims}: another model made them. Put the items again, or give the store another prefix"
+            )
+        kind, start = framing.first(framed)
+        encryption.check_read(context, kind)
+        data = context.serde.loads_typed((names.decode(kind), framed[start:]))
+        if not isinstance(data, bytes):
+            raise ValueError(f"they are {kind_of(data)}, and not bytes")  # noqa: TRY004 - it becomes a DecodeError
+        rows: Rows = np.frombuffer(data, _STORED).astype(np.float32, copy=False).reshape(-1, self.dims)
+        if not len(rows):
+            raise ValueError("there is none")
+        if (wrong := _unusable(rows)) is not None:
+            raise ValueError(f"there is one {wrong}")
+        return rows
+
+
+def _tokenized(paths: Sequence[str]) -> list[str | list[str]]:
+    return [path if path == _WHOLE else tokenize_path(path) for path in paths]
+
+
+def _converted(vectors: Any, count: int, dims: int) -> Rows:
+    if not hasattr(vectors, "__len__") or not hasattr(vectors, "__iter__"):
+        raise TypeError(f"{kind_of(vectors)}: it has to answer a list of vectors")
+    if len(vectors) != count:
+        raise ValueError(f"{len(vectors)} vectors")
+    for vector in vectors:
+        if not hasattr(vector, "__len__"):
+            raise TypeError(f"a vector of {kind_of(vector)}")
+        if len(vector) != dims:
+            raise ValueError(
+                f"a vector of {len(vector)} dimensions, where index['dims'] says {dims}: write those that the model has"
+            )
+    try:
+        with np.errstate(over="ignore"):  # numbers that are too large become infinity
+            rows: Rows = np.asarray(vectors, np.float64).astype(np.float32).reshape(count, dims)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"vectors that are not of numbers: {error}") from error
+    if (wrong := _unusable(rows)) is not None:
+        raise ValueError(f"a vector {wrong}")
+    return rows
+
+
+def _unusable(rows: Rows) -> str | None:
+    """Describe the first fault of these vectors; None if there is none."""
+    if not np.isfinite(rows).all():
+        return "with NaN or infinity in it"
+    long = lengths(rows)
+    wrong = long[(long != 0) & ((long < MIN_LENGTH) | (long > MAX_LENGTH))]
+    if len(wrong):
+        return f"of length {wrong[0]:.3g}; between {MIN_LENGTH:g} and {MAX_LENGTH:g} it can be compared, or at 0"
+    return None

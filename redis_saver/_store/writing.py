@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -14,13 +14,14 @@ from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply
-from redis_saver._engine.requests import Argument, Call, Operation
+from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._store import scripts
-from redis_saver._store.calling import ask, checked, item_at
+from redis_saver._store.calling import ask, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import encode_value
-from redis_saver._store.reading import list_versions
+from redis_saver._store.reading import all_versions
+from redis_saver._store.scripts import checked
 from redis_saver.errors import Conflict, reading_store
 
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
@@ -63,10 +64,6 @@ def _checked_version(version: Any) -> int:
             f"if_version={shown(version)}: write the version of the item that get() returned, "
             "or 0 if there must be none"
         )
-    if version < 0:
-        raise ValueError(
-            f"if_version={shown(version)}: a version is not negative; 0 means that there must be no such item"
-        )
     configs.number("if_version", version, 0, whole=True)
     return version
 
@@ -99,7 +96,12 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
     Raises:
         Conflict: An item has another version than expected.
     """
-    for fields in _batches(context, writes) if writes else ():
+    of_vector = 4 * context.embedder.dims if context.embedder else 0
+
+    def size_of(field: bytes) -> int:
+        return len(field) + len(writes[field].value) + of_vector * len(writes[field].texts)
+
+    for fields in split(writes, size_of):
         arguments: list[Argument] = []
         digits = os.urandom(8 * len(fields)).hex()  # by its digits the script recognizes a put that is sent twice
         for position, field in enumerate(fields):
@@ -122,18 +124,19 @@ def _vectors(
     return context.embedder.encode(context.values, *namespace_and_key(partition, field), texts.rows(own_texts))
 
 
-def _batches(context: StoreContext, writes: Mapping[bytes, Write]) -> Sequence[list[bytes]]:
-    """Split the fields into as many as one script takes."""
-    batches: list[list[bytes]] = [[]]
-    size, of_vector = 0, 4 * context.embedder.dims if context.embedder else 0
-    for field, write in writes.items():
-        own = len(field) + len(write.value) + of_vector * len(write.texts)
+def split(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
+    """Yield as many items at a time as one script takes, by their sizes in bytes."""
+    some: list[T] = []
+    size = 0
+    for item in items:
+        own = size_of(item)
         size += own
-        if batches[-1] and (len(batches[-1]) >= MAX_PUTS or size > MAX_BYTES):
-            batches.append([])
-            size = own
-        batches[-1].append(field)
-    return batches
+        if some and (len(some) >= MAX_PUTS or size > MAX_BYTES):
+            yield some
+            some, size = [], own
+        some.append(item)
+    if some:
+        yield some
 
 
 def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[bytes, Write]) -> Conflict:
@@ -151,14 +154,10 @@ def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[
 
 
 def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
-    """Delete the items of a partition whose fields begin with a prefix, page by page; return how many."""
-    removed, above, is_last = 0, 0, False
-    while not is_last:
-        page = yield from list_versions(context, partition, above)
-        fields = [field for field in page.by_field if field.startswith(prefix)]
-        yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
-        removed, above, is_last = removed + len(fields), page.above, not page.above
-    return removed
+    """Delete the items of a partition whose fields begin with a prefix; return how many."""
+    fields = [field for field in (yield from all_versions(context, partition)) if field.startswith(prefix)]
+    yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
+    return len(fields)
 
 
 class _Swept(NamedTuple):

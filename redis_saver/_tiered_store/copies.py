@@ -20,7 +20,7 @@ from redis_saver._store import namespaces, scripts
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, encode_value
-from redis_saver._store.writing import MAX_BYTES, MAX_PUTS, clean
+from redis_saver._store.writing import split
 from redis_saver._tiered.requests import Attempt, HotFailed, Tiered, is_out_of_memory
 from redis_saver.errors import EncodeError, KeyConflict, LimitExceeded, StoreDamaged, reading_store
 
@@ -239,16 +239,7 @@ def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Seque
 
 def batches(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
     """Split copies into as many as one script takes."""
-    some: list[Copy] = []
-    size = 0
-    for copy in copies:
-        size += len(copy.field) + len(copy.value)
-        if some and (len(some) >= MAX_PUTS or size > MAX_BYTES):
-            yield some
-            some, size = [], len(copy.field) + len(copy.value)
-        some.append(copy)
-    if some:
-        yield some
+    return split(copies, lambda copy: len(copy.field) + len(copy.value))
 
 
 # -- for `redis-saver forget`, which deletes items in cold and in hot itself

@@ -20,10 +20,10 @@ from redis_saver._engine.requests import Operation
 from redis_saver._store import scripts
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import Place, check_labels
-from redis_saver._store.filters import compile_filter
 from redis_saver._store.index_config import Texts
 from redis_saver._store.reading import EMPTY, FIELDS_PER_GET, Mirror
 from redis_saver._store.reading import mirror as read_mirror
+from redis_saver._store.searching import compile_filter
 from redis_saver._store.writing import DELETION, put
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered
 from redis_saver._tiered_store import copies as copying
@@ -207,7 +207,7 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[Mirror | byte
 
     Two round trips, one if it is not complete. What this process knows is not sent again.
     """
-    reply = yield from ask(tiers.hot, with_notes(partition, writing=False), scripts.CHECK_COMPLETE, ())
+    reply = yield from ask(tiers.hot, with_notes(partition, writing=False), scripts.GET_COPIES, ())
     token, *state = reply.values
     if not state:
         return token  # type: ignore[no-any-return]

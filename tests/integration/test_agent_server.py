@@ -155,7 +155,7 @@ async def test_the_index_reaches_the_store(environment: pytest.MonkeyPatch) -> N
         made.append(name)
         return DeterministicFakeEmbedding(size=8)
 
-    environment.setattr("redis_saver._store.embedding.ensure_embeddings", ensured)
+    environment.setattr("redis_saver._store.vectors.ensure_embeddings", ensured)
     environment.setenv("REDIS_SAVER_STORE_EMBED", "openai:text-embedding-3-small")
     environment.setenv("REDIS_SAVER_STORE_DIMS", "8")
     environment.setenv("REDIS_SAVER_STORE_FIELDS", "text, meta.title")

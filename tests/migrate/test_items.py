@@ -406,7 +406,7 @@ def test_items_that_go_and_come_while_they_are_read(places: Places, here: str) -
     with opened_store(there, target=False) as source, opened_store(here, target=True) as place:
 
         def changing(request: Any) -> Any:
-            if isinstance(request, Call) and request.script is scripts.EXPORT_ITEMS:
+            if isinstance(request, Call) and request.script is scripts.READ_ITEMS:
                 put(there, "a", {"n": 2})
                 put(there, "new", {"n": 2})
                 with opened(there) as store:

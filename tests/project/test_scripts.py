@@ -10,7 +10,7 @@ import pytest
 from tests.support.cases import each
 
 from redis_saver import errors
-from redis_saver._cache import scripts as cache_scripts
+from redis_saver._cache import cache as cache_scripts
 from redis_saver._checkpoint import scripts as checkpoint_scripts
 from redis_saver._engine import replies, scripts
 from redis_saver._store import scripts as store_scripts
@@ -58,6 +58,8 @@ def test_header(name: str) -> None:
         many = {int(n) for n in re.findall(rf"^-- {kind}\[(\d+)\.\.\]", header, re.MULTILINE)}
         assert declared == set(range(1, len(declared) + 1)), f"{kind} of {name} are not declared one by one"
         used = {int(n) for n in re.findall(rf"{kind}\[(\d+)\]", body)}
+        for names in re.findall(rf"^local ([\w, ]+) = unpack\({kind}\)$", body, re.MULTILINE):
+            used |= set(range(1, len(names.split(",")) + 1))
         assert used <= declared, f"{name} uses {kind} that its header does not name"
         assert kind == "ARGV" or used >= declared - many
         assert kind == "ARGV" or not many or re.search(r"\bKEYS\n|\bKEYS,", body), f"{name} does not use all KEYS"
@@ -174,7 +176,7 @@ def test_codes_have_the_same_names_in_lua_and_python(name: str) -> None:
     made = re.search(rf"^local {', '.join(declared)} = {', '.join(map(str, declared.values()))}$", body, re.MULTILINE)
     assert made or not declared
     for code in declared:
-        assert len(re.findall(rf"\b{code}\b", body)) > 1, f"{name} never answers {code}"
+        assert len(re.findall(rf"\b{code}\b", reachable(scripts.load(name).text))) > 1, f"{name} never answers {code}"
 
 
 def test_every_code_is_a_scripts() -> None:

@@ -10,7 +10,7 @@ from tests.support.stores import later
 from tests.support.uniform import Target
 
 from redis_saver import Conflict
-from redis_saver._store.filters import compile_filter
+from redis_saver._store.searching import compile_filter
 
 LABELS = ["a", "b", "a/b", "%2F", "{x}", "*", "\1", "é", "a\1"]
 KEYS = ["k", "l", "", "@state", "a\0b", "\ud800", "{k}", "10", "1"]

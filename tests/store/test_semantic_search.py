@@ -455,7 +455,7 @@ def test_settings_that_make_no_sense(target: Target, index: Any, error: Any, sai
 @pytest.mark.parametrize("target_name", ["redis"])
 def test_numpy_is_needed_only_with_an_index(target: Target, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
-    monkeypatch.delitem(sys.modules, "redis_saver._store.embedding", raising=False)
+    monkeypatch.delitem(sys.modules, "redis_saver._store.vectors", raising=False)
     target.store()
     with pytest.raises(ImportError, match=r"pip install 'redis-saver\[vectors\]'"):
         target.store(index=model.index())

@@ -9,7 +9,7 @@ import pytest
 from langgraph.store.memory import InMemoryStore
 from tests.support.uniform import Uniform
 
-from redis_saver._store.filters import compile_filter
+from redis_saver._store.searching import compile_filter
 
 pytestmark = pytest.mark.also_on(cluster="sync", fakeredis="async")
 
