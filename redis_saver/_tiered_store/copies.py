@@ -20,7 +20,7 @@ from redis_saver._store import namespaces, scripts
 from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, encode_value
-from redis_saver._store.writing import split
+from redis_saver._store.writing import clean, split
 from redis_saver._tiered.requests import Attempt, HotFailed, Tiered, is_out_of_memory
 from redis_saver.errors import EncodeError, KeyConflict, LimitExceeded, StoreDamaged, reading_store
 
