@@ -5,16 +5,398 @@ A finding counts only if nobody wrote to the thread meanwhile. Otherwise the che
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.inventory import FOREIGN, MAX_FINDINGS, RESTORE, Finding, Findings, Inventory, describe
+from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members
 from redis_saver._common import names
+from redis_saver._common.config import Address
 from redis_saver._common.display import shown
-from redis_saver._engine.requests import Call, Operation
+from redis_saver._common.limits import Allowance
+from redis_saver._engine.requests import Call, Command, Operation
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import codec, compression
+from redis_saver._storage import header as headers
+from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
-from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding
+from redis_saver._storage.framing import first, take, unpack
+from redis_saver._storage.header import ABSENT
+from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding
+
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
+MAX_FINDINGS = 100
+"""Maximum number of listed findings of a thread. Further ones are only counted."""
+RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
+
+FOREIGN = "find out which program owns that key; then choose another prefix, or remove the key"
+
+
+class Finding(NamedTuple):
+    """A problem of a thread."""
+
+    severity: Severity
+    """`error`: data are lost, unreadable or returned wrongly. `warning`: all data can be read, but something is left
+    over or counted wrong. `info`: it repairs itself."""
+    where: str
+    """The part of the thread, with names in the form of `repr`."""
+    what: str
+    """The problem."""
+    remedy: str
+    """The action that solves it."""
+
+
+class Findings(list[Finding]):
+    """The first `MAX_FINDINGS` findings."""
+
+    more: int = 0
+    """Number of further findings."""
+
+    def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
+        """Add a finding."""
+        if len(self) < MAX_FINDINGS:
+            self.append(Finding(severity, where, what, remedy))
+        else:
+            self.more += 1
+
+    @contextmanager
+    def reading(self, where: str, remedy: str = RESTORE) -> Iterator[None]:
+        """Turn an error of the block into a finding: the bytes at `where` cannot be read."""
+        try:
+            with decoding("{}", where):
+                yield
+        except (ThreadDamaged, LimitExceeded) as error:
+            cause = error.__cause__
+            why = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+            self.add("error", where, f"it cannot be read: {why}", remedy)
+
+
+def describe(name: bytes) -> str:
+    """Return a description of a field of the data or a member of the index."""
+    try:
+        return _described(name[:1], name[1:])
+    except (ValueError, IndexError):
+        return f"field {name!r}"
+
+
+def _described(kind: bytes, rest: bytes) -> str:
+    if kind in (b"c", b"i"):
+        ns, checkpoint_id = names.components(rest)[:: 1 if kind == b"c" else -1]
+        return f"checkpoint {checkpoint_id!r}{_of(ns)}"
+    if kind == b"w":
+        head, _, index = rest.rpartition(b"\0")
+        ns, checkpoint_id, task = names.components(head + b"\0")
+        special = f" to the special channel {int(index)}" if index else ""
+        return f"writes of task {task!r}{special} on checkpoint {checkpoint_id!r}{_of(ns)}"
+    if kind == b"b":
+        (ns, channel), version = names.components(rest)[:2], rest.split(b"\0", 2)[2]
+        return f"value of channel {channel!r} in version {names.version_from(version)!r}{_of(ns)}"
+    if kind == b"r":
+        return f"run {names.decode(rest)!r}"
+    if kind == b"s":
+        root_id, ns = names.components(rest)
+        return f"the root checkpoint {root_id!r} of the call{_of(ns)}"
+    if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
+        return f"chunk {kind.decode()}:{rest.hex()}"
+    raise ValueError
+
+
+def _of(ns: str) -> str:
+    return f" of namespace {ns!r}" if ns else ""
+
+
+FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
+"""The COUNT of HSCAN: at first, and at most. Long fields reduce it."""
+BYTES_PER_PAGE = 500_000
+"""Target size of a page of fields, in bytes."""
+NAMES_PER_PAGE = 20
+"""Number of names chunks in a request."""
+CHUNKS_PER_PAGE = 500
+
+_READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {RESTORE}"
+_LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
+_COUNT = "only threads() and prune() show this number; copy_thread() counts anew"
+_FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
+_INDEX = "copy_thread() makes a copy with a new index"
+_MARKS = (
+    *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
+    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
+    *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
+)
+
+
+class Inventory:
+    """The contents of a thread."""
+
+    def __init__(self, context: Context, thread: str, findings: Findings, *, values: bool) -> None:
+        """Prepare an empty inventory. `take` fills it.
+
+        Args:
+            context: The saver.
+            thread: The thread.
+            findings: Receives the findings.
+            values: True to decode values, writes and metadata too.
+        """
+        self._context, self._thread, self._findings, self._decodes = context, thread, findings, values
+        self._keys = context.keyspace.keys(thread)
+        self.headers: dict[CheckpointKey, bytes] = {}
+        """The links of each checkpoint, as they are stored."""
+        self.roots: dict[bytes, bytes] = {}
+        """The root of each value, by the value's field; empty if the value is not in chunks."""
+        self.records: dict[bytes, int] = {}
+        """Number of writes in each record of pending writes, by its field."""
+        self._in_chunks: dict[bytes, bytes] = {}
+        """The records with writes in chunks, by their fields."""
+        self.chunks: set[bytes] = set()
+        self.marks: set[bytes] = set()
+        """Fields about the thread as a whole (`@…`)."""
+        self.bytes: int = 0
+        self._members: set[bytes] = set()
+        self._lists: dict[bytes, bytes] = {}
+        self._names: dict[bytes, bytes] = {}
+        """The names chunks that were read."""
+        self._asked: set[bytes] = set()
+        self._strays: Sequence[bytes] = ()
+
+    def take(self) -> Operation[None]:
+        """Read the members of the index and all fields of the data, and check each field by itself."""
+        self._members.update((yield from members(self._context, self._thread)))
+        cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
+        while True:
+            reply = yield Command(("HSCAN", self._keys.data_key, cursor, "COUNT", count))
+            with decoding("what thread {!r} holds", self._thread):
+                cursor, fields = _page(reply)
+                if cursor in cursors:  # a server never returns a cursor twice, even if others write meanwhile
+                    raise ValueError(f"HSCAN answers cursor {shown(cursor)} a second time, and would never end")
+                cursors.add(cursor)
+            # HSCAN may return a field twice.
+            new = {field: stored for field, stored in fields.items() if field not in seen}
+            seen.update(new)
+            yield from self._read_names(stored for field, stored in new.items() if field[:1] == b"c")
+            for field, stored in new.items():
+                with self._findings.reading(describe(field)):
+                    self._look_at(field, stored)
+            if not cursor:
+                return
+            size = sum(map(len, fields.values())) + 1
+            count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
+
+    def _read_names(self, some: Iterable[bytes]) -> Operation[None]:
+        """Read the names chunks of these headers, unless they were read already."""
+        wanted = {field for header in some if (field := _named(header))} - self._asked
+        self._asked |= wanted
+        for page in _pages(wanted, NAMES_PER_PAGE):
+            stored = yield Command(("HMGET", self._keys.data_key, *page))
+            with decoding("the names of channels of thread {!r}", self._thread):
+                pairs = zip(page, stored, strict=True)
+                self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
+
+    def _look_at(self, field: bytes, stored: bytes) -> None:
+        """Check a field by itself, and remember it for `compare`."""
+        kind = field[:1]
+        self.bytes += len(stored) if kind != b"@" else 0
+        if kind == b"c":
+            self._look_at_header(field, stored)
+        elif kind == b"b":
+            self._look_at_value(field, stored)
+        elif kind == b"w":
+            self._look_at_writes(field, stored)
+        elif kind in chunked.KINDS and len(field) == 1 + chunked.DIGEST:
+            self.chunks.add(field)
+            chunk = compression.decompress(stored, self._allowance()) if kind == chunked.ZSTD else stored
+            if field[1:] != chunked.digest(chunk):
+                raise ValueError("its bytes do not match the digest in its name: they were changed")
+            if kind == chunked.LIST:
+                self._lists[field] = chunk
+                chunked.children(chunk[:1], chunk[1:])
+        elif field.startswith(_MARKS):
+            self.marks.add(field)
+            if field == STRAY:
+                self._strays = unpack(stored)
+        else:
+            self._findings.add("warning", describe(field), "redis_saver has no such field", _FOREIGN)
+
+    def _look_at_header(self, field: bytes, stored: bytes) -> None:
+        ns, checkpoint_id = names.components(field[1:])
+        self.headers[ns, checkpoint_id] = stored[: take(stored, 0, 8)[1]]
+        if (count := len(unpack(stored))) != headers.FRAMES:
+            raise ValueError(f"a header has {headers.FRAMES} frames, and this one {count}")
+        if self._decodes and _named(stored) in self._names:
+            with self._findings.reading(describe(field), _READ):
+                headers.decode(self._context, stored, checkpoint_id, self._names, self._at(ns, checkpoint_id))
+
+    def _look_at_value(self, field: bytes, stored: bytes) -> None:
+        self.roots[field] = b""
+        if not stored:  # a later put emptied this version
+            return
+        if chunked.in_chunks(stored):
+            chunked.check(stored)
+            self.roots[field] = stored
+        elif self._decodes:
+            self._decode(field, stored, {})
+        else:
+            first(stored)
+
+    def _look_at_writes(self, field: bytes, stored: bytes) -> None:
+        self.records[field] = 0
+        address, writes = self._writes_in(field, stored)
+        self.records[field] = len(writes)
+        if roots := codec.roots_in(stored):
+            self._in_chunks[field] = stored
+            for root in roots:
+                chunked.check(root)
+        elif self._decodes:
+            self._load(field, address, writes, {})
+
+    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[Write]]:
+        """Return the checkpoint of a task's record, and the writes in it."""
+        ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
+        address = self._at(ns, checkpoint_id)
+        return address, codec.decode_writes((names.component(task), record), address)
+
+    def _load(self, field: bytes, address: Address, writes: Sequence[Write], chunks: codec.Chunks) -> None:
+        """Decode writes."""
+        with self._findings.reading(describe(field), _READ):
+            for write in writes:
+                codec.load_write(self._context, write, address, self._allowance(), chunks)
+
+    def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
+        """Decode a value."""
+        with self._findings.reading(describe(field), _READ):
+            channel = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0")
+            codec.decode_value(self._context, stored, chunks, channel, f"thread {self._thread!r}", self._allowance())
+
+    def _allowance(self) -> Allowance:
+        return Allowance(self._context.limits, f"thread {self._thread!r}")
+
+    def _at(self, ns: str, checkpoint_id: str) -> Address:
+        return Address(self._thread, ns, checkpoint_id)
+
+    # -- do the parts agree?
+
+    def compare(self, counters: bytes) -> Operation[None]:
+        """Compare references with what they refer to.
+
+        Args:
+            counters: The field `@state`.
+        """
+        self._check_index()
+        referred = self._check_headers()
+        for field in sorted(self.roots.keys() - referred):
+            self._findings.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
+        yield from self._check_chunks()
+        with decoding("the counters of thread {!r}", self._thread):
+            _format, _revision, *counted = map(int, counters.split()[:5])
+            actual = self.bytes, len(self.roots), sum(self.records.values())
+            pairs = [*zip(("bytes", "values", "pending writes"), counted, actual, strict=True)]
+        for what, count, wanted in pairs:
+            if count != wanted:
+                text = f"its counter says {count} {what}, and there are {wanted}"
+                self._findings.add("warning", f"thread {self._thread!r}", text, _COUNT)
+
+    def _check_index(self) -> None:
+        checkpoints = {names.checkpoint(*key) for key in self.headers}
+        stored = checkpoints | self.records.keys()
+        listed = {member for member in self._members if member[:1] in (b"c", b"w")}
+        for member in sorted(listed - stored):
+            self._findings.add("error", describe(member), "the index names it, and it is gone from the data", RESTORE)
+        for field in sorted(stored - listed):
+            text = "it is in the data, and the index does not name it, so nothing lists it"
+            self._findings.add("warning", describe(field), text, _LEFT_OVER)
+        ages = {names.by_age(*key): names.checkpoint(*key) for key in self.headers if key[0]}
+        there = {member for member in self._members if member[:1] == b"i"}
+        for member in sorted(ages.keys() - there):
+            text = "the order by age does not name it, so list() over all namespaces leaves it out"
+            self._findings.add("error", describe(ages[member]), text, _INDEX)
+        for member in sorted(there - ages.keys()):
+            text = "the order by age names it, and it is not there, so list() over all namespaces fails"
+            self._findings.add("error", describe(member), text, _INDEX)
+        for member in sorted(self._members):
+            if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s"):
+                self._findings.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
+
+    def _check_headers(self) -> set[bytes]:
+        """Check the references of headers. Returns the fields of all values that a header names."""
+        referred, runs = set[bytes](), set[bytes]()
+        for key, raw in self.headers.items():
+            where, named = describe(names.checkpoint(*key)), _named(raw)
+            if named not in self._names:
+                said = "cannot be read" if named in self.chunks else "are gone"
+                self._findings.add("error", where, f"the names of its channels {said}", RESTORE)
+                continue
+            with self._findings.reading(where):
+                links = headers.decode_links(raw, self._names, self._thread, self._allowance())
+                runs |= {links.run} - {b""}
+                for entry in links.entries:
+                    field = names.blob(key[0], entry[1:])
+                    referred.add(field)
+                    if entry[:1] != ABSENT and field not in self.roots:
+                        self._findings.add("error", where, f"it has lost the {describe(field)}", RESTORE)
+        for run in sorted(runs - self._members):
+            text = "the index does not name it, so delete_for_runs() misses it"
+            self._findings.add("warning", describe(run), text, _INDEX)
+        return referred
+
+    def _check_chunks(self) -> Operation[None]:
+        """Check that each value and write has all its chunks, and that each chunk belongs to one. Decode whole ones."""
+        used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
+        roots = {field: [root] for field, root in self.roots.items()}
+        roots |= {field: codec.roots_in(record) for field, record in self._in_chunks.items()}
+        for field, some in sorted(roots.items()):
+            wanted = set[bytes]()
+            with self._findings.reading(describe(field)):
+                wanted = chunked.reachable(some, self._lists)
+            used |= wanted
+            if gone := wanted - self.chunks:
+                text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
+                self._findings.add("error", describe(field), text, RESTORE)
+            elif self._decodes and wanted:
+                last = yield from self._read_chunks(field, wanted, last)
+                if wanted <= last.keys() and field in self._in_chunks:
+                    self._load(field, *self._writes_in(field, self._in_chunks[field]), last)
+                elif wanted <= last.keys():
+                    self._decode(field, some[0], last)
+        for root in self._strays:
+            with self._findings.reading("@gc_roots"):
+                used |= chunked.reachable([root], self._lists)
+        for field in sorted(self.chunks - used):
+            text = "no value or pending write has it, and @gc_roots does not lead to it, so prune() does not remove it"
+            self._findings.add("warning", describe(field), text, _LEFT_OVER)
+
+    def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
+        """Read the chunks of a value, except those in `last`, which the previous value has too."""
+        chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
+        for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
+            stored = yield Command(("HMGET", self._keys.data_key, *page))
+            with self._findings.reading(describe(field)):
+                flat = [item for pair in zip(page, stored, strict=True) if pair[1] is not None for item in pair]
+                chunks |= codec.as_chunks(self._context, flat, self._thread)
+        return chunks
+
+
+def _named(header: bytes) -> bytes:
+    """Return the field of a header's names chunk; empty if the header is damaged."""
+    try:
+        return take(header, 0, 4)[0][3]
+    except ValueError:
+        return b""
+
+
+def _pages(fields: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
+    ordered = sorted(fields)
+    return (ordered[start : start + size] for start in range(0, len(ordered), size))
+
+
+def _page(reply: Any) -> tuple[int, Mapping[bytes, bytes]]:
+    """Return the next cursor and the fields of an HSCAN page. Some clients return a dict, others a flat list."""
+    cursor, page = reply
+    fields = page if isinstance(page, Mapping) else dict(zip(page[::2], page[1::2], strict=True))
+    if wrong := [pair for pair in fields.items() if {*map(type, pair)} != {bytes}]:
+        raise TypeError(f"{shown(wrong[0])} is no field with its bytes")
+    return int(cursor), fields
+
 
 ATTEMPTS = 5
 APART = 100
@@ -159,14 +541,14 @@ def _state(context: Context, thread: str) -> Operation[State | None]:
         lists = now.marks, now.refused
         if [*map(type, now)] != _STATE or {type(item) for each in lists for item in each} - {bytes}:
             raise TypeError(f"it is {shown(reply)}")
-        if len(now.marks) != _MARKS or len(now.refused) % 2:
+        if len(now.marks) != _STATE_MARKS or len(now.refused) % 2:
             raise ValueError(
                 f"it has {len(now.marks)} marks, and {len(now.refused)} names and notes of refused records"
             )
     return now
 
 
-_STATE, _MARKS = [bytes, *[int] * 7, list, list], 4
+_STATE, _STATE_MARKS = [bytes, *[int] * 7, list, list], 4
 """Types of the reply of `lua/checkpoint/check.lua`, and the number of its marks."""
 
 

@@ -12,7 +12,7 @@ from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.pruning import ATTEMPTS
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
-from redis_saver._checkpoint.references import (
+from redis_saver._checkpoint.retention import (
     ReachableChunks,
     References,
     reachable_chunks,

@@ -19,14 +19,18 @@ from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.delta import walk
 from redis_saver._checkpoint.guards import ANYBODY, owned_call, writer_of
 from redis_saver._checkpoint.listing import THREADS_PER_BATCH, collect, scan_threads
-from redis_saver._checkpoint.references import (
+from redis_saver._checkpoint.retention import (
     STRAY,
+    CheckpointKey,
     ReachableChunks,
     References,
+    Retention,
+    finished_calls,
+    is_call,
     reachable_chunks,
     read_references,
+    root_of,
 )
-from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call, root_of
 from redis_saver._common import names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown

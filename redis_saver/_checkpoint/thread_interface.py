@@ -10,9 +10,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver._checkpoint.diff import CheckpointDiff, diff
-from redis_saver._checkpoint.owned_thread import Ownership
-from redis_saver._checkpoint.ownership import OnBusy, Record, Terms
+from redis_saver._checkpoint.comparing import CheckpointDiff, diff
+from redis_saver._checkpoint.ownership import OnBusy, Ownership, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import retention
 from redis_saver._checkpoint.threads import ThreadState, thread_query

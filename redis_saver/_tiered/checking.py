@@ -10,9 +10,8 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
 from redis_saver._checkpoint import checking, scripts
-from redis_saver._checkpoint.checking import CheckReport, State
+from redis_saver._checkpoint.checking import CheckReport, Findings, Inventory, State, describe
 from redis_saver._checkpoint.comparing import difference, record
-from redis_saver._checkpoint.inventory import Findings, Inventory, describe
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import config, names
