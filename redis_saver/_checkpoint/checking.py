@@ -1,6 +1,8 @@
 """Check that a thread is whole: headers, digests, references, deadlines, counters. Nothing is written.
 
-A finding counts only if nobody wrote to the thread meanwhile. Otherwise the check starts again.
+A finding counts only if nobody wrote to the thread meanwhile. Otherwise the check starts again. All fields of the data
+are read once, page by page (HSCAN), and each is checked at once. Names and links are kept, as `prune` keeps them, but
+no values.
 """
 
 from __future__ import annotations
@@ -29,9 +31,30 @@ Severity: TypeAlias = Literal["error", "warning", "info"]
 
 MAX_FINDINGS = 100
 """Maximum number of listed findings of a thread. Further ones are only counted."""
-RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
+ATTEMPTS = 5
+APART = 100
+"""Milliseconds by which the two deadlines may seem to differ, because older servers read the clock for each."""
+WRITER_GONE = 300_000
+"""Milliseconds after which a writer with an open intent counts as dead. Writing to cold must not take longer."""
+FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
+"""The COUNT of HSCAN: at first, and at most. Long fields reduce it."""
+BYTES_PER_PAGE = 500_000
+"""Target size of a page of fields, in bytes."""
+NAMES_PER_PAGE, CHUNKS_PER_PAGE = 20, 500
+"""Number of chunks in a request: of names, and of values."""
 
-FOREIGN = "find out which program owns that key; then choose another prefix, or remove the key"
+_RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
+_READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {_RESTORE}"
+_LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
+_COUNT = "only threads() and prune() show this number; copy_thread() counts anew"
+_FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
+_CONFLICT = "find out which program owns that key; then choose another prefix, or remove the key"
+_INDEX = "copy_thread() makes a copy with a new index"
+_MARKS = (
+    *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
+    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
+    *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
+)
 
 
 class Finding(NamedTuple):
@@ -48,6 +71,36 @@ class Finding(NamedTuple):
     """The action that solves it."""
 
 
+class CheckReport(NamedTuple):
+    """The result of `check` for a thread."""
+
+    thread_id: str
+    """Its name."""
+    checkpoints: int = 0
+    """Number of checkpoints."""
+    values: int = 0
+    """Number of channel values."""
+    chunks: int = 0
+    """Number of chunks of long values."""
+    writes: int = 0
+    """Number of pending writes."""
+    bytes: int = 0
+    """Size of headers, values, chunks and writes as stored."""
+    compared: int = 0
+    """Number of checkpoints that were compared with cold."""
+    lacking: int = 0
+    """Records (checkpoints, pending writes of a task) that cold does not have yet. If any, nothing is compared."""
+    findings: tuple[Finding, ...] = ()
+    """The problems found, up to 100."""
+    more: int = 0
+    """Number of further findings."""
+
+    @property
+    def sound(self) -> bool:
+        """True if there are no findings, except those that repair themselves."""
+        return not self.more and all(finding.severity == "info" for finding in self.findings)
+
+
 class Findings(list[Finding]):
     """The first `MAX_FINDINGS` findings."""
 
@@ -61,8 +114,13 @@ class Findings(list[Finding]):
         else:
             self.more += 1
 
+    def add_each(self, severity: Severity, fields: Iterable[bytes], what: str, remedy: str) -> None:
+        """Add the same finding about each of these fields or members."""
+        for field in sorted(fields):
+            self.add(severity, describe(field), what, remedy)
+
     @contextmanager
-    def reading(self, where: str, remedy: str = RESTORE) -> Iterator[None]:
+    def reading(self, where: str, remedy: str = _RESTORE) -> Iterator[None]:
         """Turn an error of the block into a finding: the bytes at `where` cannot be read."""
         try:
             with decoding("{}", where):
@@ -71,6 +129,123 @@ class Findings(list[Finding]):
             cause = error.__cause__
             why = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
             self.add("error", where, f"it cannot be read: {why}", remedy)
+
+
+class State(NamedTuple):
+    """A thread as a whole, as `lua/checkpoint/check.lua` returns it."""
+
+    counters: bytes
+    index_deadline: int
+    data_deadline: int
+    members: int
+    fields: int
+    lacking: int
+    note_deadline: int
+    oldest_writer: int
+    refused: list[bytes]
+    has_cold: bytes
+    """Not empty if the thread is `@cold_backed`: cold has all of it except the dirty records."""
+    is_whole: bytes
+    """Not empty if the thread is `@complete`: hot has all that cold has."""
+    has_gaps: bytes
+    """Not empty if checkpoints were coalesced, so that cold lacks them."""
+    is_deferred: bytes
+    """Not empty if the data say that cold lacks some of the thread."""
+
+    def without_times(self) -> State:
+        """Return the parts that only writes change."""
+        age = min(self.oldest_writer, 0)
+        return self._replace(index_deadline=0, data_deadline=0, note_deadline=0, oldest_writer=age, refused=[])
+
+
+_TYPES_OF_STATE = [bytes, *[int] * 7, list, *[bytes] * 4]
+Compare: TypeAlias = Callable[[State, "Inventory", Findings], Generator[Any, Any, int]]
+"""Compares the checkpoints of a thread with another saver, and returns how many were compared."""
+
+
+def check(
+    context: Context, thread: str, *, values: bool, compare: Compare | None = None
+) -> Generator[Any, Any, CheckReport]:
+    """Check everything that a thread holds.
+
+    Args:
+        context: The saver.
+        thread: The thread.
+        values: True to decode values, writes and metadata too.
+        compare: Compares with the cold saver, if there is one.
+
+    Raises:
+        ThreadNotFound: There is no such thread.
+        ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
+    """
+    for _ in range(ATTEMPTS):
+        try:
+            before = yield from _state(context, thread)
+        except (ThreadDamaged, KeyConflict) as error:
+            remedy = _CONFLICT if isinstance(error, KeyConflict) else _RESTORE
+            return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
+        if before is None:
+            raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
+        findings = Findings()
+        _check_state(thread, before, findings)
+        inventory = Inventory(context, thread, findings, values=values)
+        yield from inventory.take()
+        yield from inventory.compare(before.counters)
+        compared = (yield from compare(before, inventory, findings)) if compare else 0
+        try:
+            after = yield from _state(context, thread)
+        except (ThreadDamaged, KeyConflict):
+            continue  # it was damaged just now; the next attempt says so
+        if not findings or (after and before.without_times() == after.without_times()):
+            counts = len(inventory.headers), len(inventory.roots), len(inventory.chunks), inventory.writes
+            return CheckReport(
+                thread, *counts, inventory.bytes, compared, before.lacking, tuple(findings), findings.more
+            )
+    raise ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
+
+
+def _state(context: Context, thread: str) -> Operation[State | None]:
+    """Read the state of a thread; None if there is no such thread."""
+    keys = context.keyspace.tier_keys(thread)
+    wanted = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
+    reply = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
+    if reply is None:
+        return None
+    with decoding("the state of thread {!r}", thread):
+        now = State(*reply)
+        if [*map(type, now)] != _TYPES_OF_STATE or {*map(type, now.refused)} - {bytes} or len(now.refused) % 2:
+            raise TypeError(f"it is {shown(reply)}")
+    return now
+
+
+def _check_state(thread: str, now: State, findings: Findings) -> None:
+    """Check that the parts of the thread's state agree with each other."""
+    where, deadlines = f"thread {thread!r}", (now.index_deadline, now.data_deadline)
+    if (min(deadlines) < 0 and deadlines[0] != deadlines[1]) or abs(deadlines[0] - deadlines[1]) > APART:
+        index, data = ("never" if left < 0 else f"in {left} ms" for left in deadlines)
+        remedy = "set_thread_ttl(), or pin() and unpin(), give both the same"
+        findings.add("error", where, f"its index expires {index} and its data {data}: half of it will be gone", remedy)
+    if now.lacking and max(*deadlines, now.note_deadline) >= 0:
+        remedy = "bring it to cold before: flush(), or redis-saver flush"
+        findings.add("error", where, f"cold lacks {now.lacking} of its records, and yet it expires", remedy)
+    if now.lacking and not now.is_deferred:
+        remedy = "flush(), or redis-saver flush, brings it there"
+        findings.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
+    if now.is_deferred and not now.lacking:
+        text = "its data say that cold lacks some of it, and the list of what is gone"
+        remedy = (
+            "redis-saver migrate from Redis to cold brings there what it lacks; "
+            "after the next write the thread expires again"
+        )
+        findings.add("error", where, text, remedy)
+    if now.oldest_writer >= WRITER_GONE:
+        text = f"a writer that began {now.oldest_writer // 1000} s ago did not say whether cold has what it wrote"
+        findings.add("info", where, text, "the next read through a TieredSaver asks cold, and repairs it")
+    for member, noted in zip(now.refused[::2], now.refused[1::2], strict=True):
+        with findings.reading(describe(member)):
+            tries, _, error = noted.split(b" ", 2)
+            text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
+            findings.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")
 
 
 def describe(name: bytes) -> str:
@@ -107,26 +282,6 @@ def _of(ns: str) -> str:
     return f" of namespace {ns!r}" if ns else ""
 
 
-FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
-"""The COUNT of HSCAN: at first, and at most. Long fields reduce it."""
-BYTES_PER_PAGE = 500_000
-"""Target size of a page of fields, in bytes."""
-NAMES_PER_PAGE = 20
-"""Number of names chunks in a request."""
-CHUNKS_PER_PAGE = 500
-
-_READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {RESTORE}"
-_LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
-_COUNT = "only threads() and prune() show this number; copy_thread() counts anew"
-_FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
-_INDEX = "copy_thread() makes a copy with a new index"
-_MARKS = (
-    *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
-    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
-    *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
-)
-
-
 class Inventory:
     """The contents of a thread."""
 
@@ -140,19 +295,17 @@ class Inventory:
             values: True to decode values, writes and metadata too.
         """
         self._context, self._thread, self._findings, self._decodes = context, thread, findings, values
-        self._keys = context.keyspace.keys(thread)
+        self._data_key = context.keyspace.keys(thread).data_key
         self.headers: dict[CheckpointKey, bytes] = {}
         """The links of each checkpoint, as they are stored."""
         self.roots: dict[bytes, bytes] = {}
         """The root of each value, by the value's field; empty if the value is not in chunks."""
-        self.records: dict[bytes, int] = {}
-        """Number of writes in each record of pending writes, by its field."""
-        self._in_chunks: dict[bytes, bytes] = {}
-        """The records with writes in chunks, by their fields."""
         self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
         """Fields about the thread as a whole (`@…`)."""
-        self.bytes: int = 0
+        self.bytes, self.writes = 0, 0
+        self._records: dict[bytes, bytes] = {}
+        """The records of pending writes, by field; empty if none of the writes is in chunks."""
         self._members: set[bytes] = set()
         self._lists: dict[bytes, bytes] = {}
         self._names: dict[bytes, bytes] = {}
@@ -165,7 +318,7 @@ class Inventory:
         self._members.update((yield from members(self._context, self._thread)))
         cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
         while True:
-            reply = yield Command(("HSCAN", self._keys.data_key, cursor, "COUNT", count))
+            reply = yield Command(("HSCAN", self._data_key, cursor, "COUNT", count))
             with decoding("what thread {!r} holds", self._thread):
                 cursor, fields = _page(reply)
                 if cursor in cursors:  # a server never returns a cursor twice, even if others write meanwhile
@@ -174,7 +327,11 @@ class Inventory:
             # HSCAN may return a field twice.
             new = {field: stored for field, stored in fields.items() if field not in seen}
             seen.update(new)
-            yield from self._read_names(stored for field, stored in new.items() if field[:1] == b"c")
+            wanted = {named for field, stored in new.items() if field[:1] == b"c" and (named := _named(stored))}
+            chunks = yield from self._fetch(wanted - self._asked, NAMES_PER_PAGE)
+            self._asked |= wanted
+            with decoding("the names of channels of thread {!r}", self._thread):
+                self._names |= {named: chunk for named, chunk in chunks.items() if named[1:] == chunked.digest(chunk)}
             for field, stored in new.items():
                 with self._findings.reading(describe(field)):
                     self._look_at(field, stored)
@@ -183,15 +340,15 @@ class Inventory:
             size = sum(map(len, fields.values())) + 1
             count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
 
-    def _read_names(self, some: Iterable[bytes]) -> Operation[None]:
-        """Read the names chunks of these headers, unless they were read already."""
-        wanted = {field for header in some if (field := _named(header))} - self._asked
-        self._asked |= wanted
-        for page in _pages(wanted, NAMES_PER_PAGE):
-            stored = yield Command(("HMGET", self._keys.data_key, *page))
-            with decoding("the names of channels of thread {!r}", self._thread):
-                pairs = zip(page, stored, strict=True)
-                self._names |= {field: chunk for field, chunk in pairs if chunk and field[1:] == chunked.digest(chunk)}
+    def _fetch(self, wanted: Iterable[bytes], per_page: int) -> Operation[dict[bytes, bytes]]:
+        """Read chunks as they are stored. Missing ones are left out."""
+        ordered, chunks = sorted(wanted), dict[bytes, bytes]()
+        for start in range(0, len(ordered), per_page):
+            page = ordered[start : start + per_page]
+            stored = yield Command(("HMGET", self._data_key, *page))
+            with decoding("chunks of thread {!r}", self._thread):
+                chunks |= {field: chunk for field, chunk in zip(page, stored, strict=True) if chunk is not None}
+        return chunks
 
     def _look_at(self, field: bytes, stored: bytes) -> None:
         """Check a field by itself, and remember it for `compare`."""
@@ -225,7 +382,8 @@ class Inventory:
             raise ValueError(f"a header has {headers.FRAMES} frames, and this one {count}")
         if self._decodes and _named(stored) in self._names:
             with self._findings.reading(describe(field), _READ):
-                headers.decode(self._context, stored, checkpoint_id, self._names, self._at(ns, checkpoint_id))
+                address = Address(self._thread, ns, checkpoint_id)
+                headers.decode(self._context, stored, checkpoint_id, self._names, address)
 
     def _look_at_value(self, field: bytes, stored: bytes) -> None:
         self.roots[field] = b""
@@ -240,39 +398,34 @@ class Inventory:
             first(stored)
 
     def _look_at_writes(self, field: bytes, stored: bytes) -> None:
-        self.records[field] = 0
-        address, writes = self._writes_in(field, stored)
-        self.records[field] = len(writes)
+        self._records[field] = b""
+        self.writes += len(self._writes_in(field, stored)[1])
         if roots := codec.roots_in(stored):
-            self._in_chunks[field] = stored
+            self._records[field] = stored
             for root in roots:
                 chunked.check(root)
         elif self._decodes:
-            self._load(field, address, writes, {})
+            self._decode(field, stored, {})
 
     def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[Write]]:
         """Return the checkpoint of a task's record, and the writes in it."""
         ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
-        address = self._at(ns, checkpoint_id)
+        address = Address(self._thread, ns, checkpoint_id)
         return address, codec.decode_writes((names.component(task), record), address)
 
-    def _load(self, field: bytes, address: Address, writes: Sequence[Write], chunks: codec.Chunks) -> None:
-        """Decode writes."""
+    def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
+        """Decode a value, or the writes in a record."""
         with self._findings.reading(describe(field), _READ):
+            if field[:1] == b"b":
+                channel, place = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0"), f"thread {self._thread!r}"
+                codec.decode_value(self._context, stored, chunks, channel, place, self._allowance())
+                return
+            address, writes = self._writes_in(field, stored)
             for write in writes:
                 codec.load_write(self._context, write, address, self._allowance(), chunks)
 
-    def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
-        """Decode a value."""
-        with self._findings.reading(describe(field), _READ):
-            channel = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0")
-            codec.decode_value(self._context, stored, chunks, channel, f"thread {self._thread!r}", self._allowance())
-
     def _allowance(self) -> Allowance:
         return Allowance(self._context.limits, f"thread {self._thread!r}")
-
-    def _at(self, ns: str, checkpoint_id: str) -> Address:
-        return Address(self._thread, ns, checkpoint_id)
 
     # -- do the parts agree?
 
@@ -284,38 +437,32 @@ class Inventory:
         """
         self._check_index()
         referred = self._check_headers()
-        for field in sorted(self.roots.keys() - referred):
-            self._findings.add("warning", describe(field), "no checkpoint refers to it", _LEFT_OVER)
+        self._findings.add_each("warning", self.roots.keys() - referred, "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
             _format, _revision, *counted = map(int, counters.split()[:5])
-            actual = self.bytes, len(self.roots), sum(self.records.values())
-            pairs = [*zip(("bytes", "values", "pending writes"), counted, actual, strict=True)]
-        for what, count, wanted in pairs:
+            actual = self.bytes, len(self.roots), self.writes
+            counts = [*zip(("bytes", "values", "pending writes"), counted, actual, strict=True)]
+        for what, count, wanted in counts:
             if count != wanted:
                 text = f"its counter says {count} {what}, and there are {wanted}"
                 self._findings.add("warning", f"thread {self._thread!r}", text, _COUNT)
 
     def _check_index(self) -> None:
-        checkpoints = {names.checkpoint(*key) for key in self.headers}
-        stored = checkpoints | self.records.keys()
+        stored = {names.checkpoint(*key) for key in self.headers} | self._records.keys()
         listed = {member for member in self._members if member[:1] in (b"c", b"w")}
-        for member in sorted(listed - stored):
-            self._findings.add("error", describe(member), "the index names it, and it is gone from the data", RESTORE)
-        for field in sorted(stored - listed):
-            text = "it is in the data, and the index does not name it, so nothing lists it"
-            self._findings.add("warning", describe(field), text, _LEFT_OVER)
-        ages = {names.by_age(*key): names.checkpoint(*key) for key in self.headers if key[0]}
-        there = {member for member in self._members if member[:1] == b"i"}
-        for member in sorted(ages.keys() - there):
-            text = "the order by age does not name it, so list() over all namespaces leaves it out"
-            self._findings.add("error", describe(ages[member]), text, _INDEX)
-        for member in sorted(there - ages.keys()):
-            text = "the order by age names it, and it is not there, so list() over all namespaces fails"
-            self._findings.add("error", describe(member), text, _INDEX)
-        for member in sorted(self._members):
-            if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s"):
-                self._findings.add("warning", describe(member), "redis_saver has no such member", _FOREIGN)
+        ages = {names.by_age(*key) for key in self.headers if key[0]}
+        listed_ages = {member for member in self._members if member[:1] == b"i"}
+        others = {member for member in self._members if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s")}
+        add = self._findings.add_each
+        add("error", listed - stored, "the index names it, and it is gone from the data", _RESTORE)
+        text = "it is in the data, and the index does not name it, so nothing lists it"
+        add("warning", stored - listed, text, _LEFT_OVER)
+        text = "the order by age does not name it, so list() over all namespaces leaves it out"
+        add("error", ages - listed_ages, text, _INDEX)
+        text = "the order by age names it, and it is not there, so list() over all namespaces fails"
+        add("error", listed_ages - ages, text, _INDEX)
+        add("warning", others, "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:
         """Check the references of headers. Returns the fields of all values that a header names."""
@@ -324,7 +471,7 @@ class Inventory:
             where, named = describe(names.checkpoint(*key)), _named(raw)
             if named not in self._names:
                 said = "cannot be read" if named in self.chunks else "are gone"
-                self._findings.add("error", where, f"the names of its channels {said}", RESTORE)
+                self._findings.add("error", where, f"the names of its channels {said}", _RESTORE)
                 continue
             with self._findings.reading(where):
                 links = headers.decode_links(raw, self._names, self._thread, self._allowance())
@@ -333,60 +480,45 @@ class Inventory:
                     field = names.blob(key[0], entry[1:])
                     referred.add(field)
                     if entry[:1] != ABSENT and field not in self.roots:
-                        self._findings.add("error", where, f"it has lost the {describe(field)}", RESTORE)
-        for run in sorted(runs - self._members):
-            text = "the index does not name it, so delete_for_runs() misses it"
-            self._findings.add("warning", describe(run), text, _INDEX)
+                        self._findings.add("error", where, f"it has lost the {describe(field)}", _RESTORE)
+        text = "the index does not name it, so delete_for_runs() misses it"
+        self._findings.add_each("warning", runs - self._members, text, _INDEX)
         return referred
 
     def _check_chunks(self) -> Operation[None]:
         """Check that each value and write has all its chunks, and that each chunk belongs to one. Decode whole ones."""
-        used, last = {named for raw in self.headers.values() if (named := _named(raw))}, dict[bytes, bytes]()
-        roots = {field: [root] for field, root in self.roots.items()}
-        roots |= {field: codec.roots_in(record) for field, record in self._in_chunks.items()}
-        for field, some in sorted(roots.items()):
+        used, last = {_named(raw) for raw in self.headers.values()}, dict[bytes, bytes]()
+        for field, stored in sorted((self.roots | self._records).items()):
             wanted = set[bytes]()
             with self._findings.reading(describe(field)):
-                wanted = chunked.reachable(some, self._lists)
+                wanted = chunked.reachable([stored] if field[:1] == b"b" else codec.roots_in(stored), self._lists)
             used |= wanted
             if gone := wanted - self.chunks:
                 text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
-                self._findings.add("error", describe(field), text, RESTORE)
+                self._findings.add("error", describe(field), text, _RESTORE)
             elif self._decodes and wanted:
-                last = yield from self._read_chunks(field, wanted, last)
-                if wanted <= last.keys() and field in self._in_chunks:
-                    self._load(field, *self._writes_in(field, self._in_chunks[field]), last)
-                elif wanted <= last.keys():
-                    self._decode(field, some[0], last)
+                # Most chunks are those of the previous value, too.
+                last = {chunk: last[chunk] for chunk in wanted & last.keys()}
+                new = yield from self._fetch(wanted - last.keys(), CHUNKS_PER_PAGE)
+                with self._findings.reading(describe(field)):
+                    last |= codec.as_chunks(
+                        self._context, [part for pair in new.items() for part in pair], self._thread
+                    )
+                if wanted <= last.keys():
+                    self._decode(field, stored, last)
         for root in self._strays:
             with self._findings.reading("@gc_roots"):
                 used |= chunked.reachable([root], self._lists)
-        for field in sorted(self.chunks - used):
-            text = "no value or pending write has it, and @gc_roots does not lead to it, so prune() does not remove it"
-            self._findings.add("warning", describe(field), text, _LEFT_OVER)
-
-    def _read_chunks(self, field: bytes, wanted: set[bytes], last: dict[bytes, bytes]) -> Operation[dict[bytes, bytes]]:
-        """Read the chunks of a value, except those in `last`, which the previous value has too."""
-        chunks = {chunk: last[chunk] for chunk in wanted & last.keys()}
-        for page in _pages(wanted - chunks.keys(), CHUNKS_PER_PAGE):
-            stored = yield Command(("HMGET", self._keys.data_key, *page))
-            with self._findings.reading(describe(field)):
-                flat = [item for pair in zip(page, stored, strict=True) if pair[1] is not None for item in pair]
-                chunks |= codec.as_chunks(self._context, flat, self._thread)
-        return chunks
+        text = "no value or pending write has it, and @gc_roots does not lead to it, so prune() does not remove it"
+        self._findings.add_each("warning", self.chunks - used, text, _LEFT_OVER)
 
 
 def _named(header: bytes) -> bytes:
     """Return the field of a header's names chunk; empty if the header is damaged."""
     try:
-        return take(header, 0, 4)[0][3]
+        return headers.names_chunk_of(header)
     except ValueError:
         return b""
-
-
-def _pages(fields: Iterable[bytes], size: int) -> Iterator[list[bytes]]:
-    ordered = sorted(fields)
-    return (ordered[start : start + size] for start in range(0, len(ordered), size))
 
 
 def _page(reply: Any) -> tuple[int, Mapping[bytes, bytes]]:
@@ -396,187 +528,3 @@ def _page(reply: Any) -> tuple[int, Mapping[bytes, bytes]]:
     if wrong := [pair for pair in fields.items() if {*map(type, pair)} != {bytes}]:
         raise TypeError(f"{shown(wrong[0])} is no field with its bytes")
     return int(cursor), fields
-
-
-ATTEMPTS = 5
-APART = 100
-"""Milliseconds by which the two deadlines may seem to differ, because older servers read the clock for each."""
-WRITER_GONE = 300_000
-"""Milliseconds after which a writer with an open intent counts as dead. Writing to cold must not take longer."""
-
-
-class CheckReport(NamedTuple):
-    """The result of `check` for a thread."""
-
-    thread_id: str
-    """Its name."""
-    checkpoints: int = 0
-    """Number of checkpoints."""
-    values: int = 0
-    """Number of channel values."""
-    chunks: int = 0
-    """Number of chunks of long values."""
-    writes: int = 0
-    """Number of pending writes."""
-    bytes: int = 0
-    """Size of headers, values, chunks and writes as stored."""
-    compared: int = 0
-    """Number of checkpoints that were compared with cold."""
-    lacking: int = 0
-    """Records (checkpoints, pending writes of a task) that cold does not have yet. If any, nothing is compared."""
-    findings: tuple[Finding, ...] = ()
-    """The problems found, up to 100."""
-    more: int = 0
-    """Number of further findings."""
-
-    @property
-    def sound(self) -> bool:
-        """True if there are no findings, except those that repair themselves."""
-        return not self.more and all(finding.severity == "info" for finding in self.findings)
-
-
-class State(NamedTuple):
-    """A thread as a whole, as `lua/checkpoint/check.lua` returns it."""
-
-    counters: bytes
-    index_deadline: int
-    data_deadline: int
-    members: int
-    fields: int
-    lacking: int
-    note_deadline: int
-    oldest_writer: int
-    marks: Sequence[bytes]
-    refused: Sequence[bytes]
-
-    @property
-    def has_cold(self) -> bool:
-        """True if the thread is `@cold_backed`: cold has all of it except the dirty records."""
-        return bool(self.marks[0])
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the thread is `@complete`: hot has all that cold has."""
-        return bool(self.marks[1])
-
-    @property
-    def has_gaps(self) -> bool:
-        """True if checkpoints were coalesced, so that cold lacks them."""
-        return bool(self.marks[2])
-
-    def like(self, other: State | None) -> bool:
-        """True if nobody wrote to the thread between these two states."""
-        return other is not None and _lasting(self) == _lasting(other)
-
-
-def _lasting(now: State) -> tuple[Any, ...]:
-    """Return the parts of a state that only writes change."""
-    return now.counters, now.members, now.fields, now.lacking, now.oldest_writer < 0, now.marks
-
-
-Compare: TypeAlias = Callable[[State, Inventory, Findings], Generator[Any, Any, int]]
-"""Compares the checkpoints of a thread with another saver, and returns how many were compared."""
-
-
-def _nothing_to_compare(_: State, __: Inventory, ___: Findings) -> Operation[int]:
-    """Compare nothing, as there is no cold saver."""
-    yield from ()
-    return 0
-
-
-def check(
-    context: Context, thread: str, *, values: bool, compare: Compare = _nothing_to_compare
-) -> Generator[Any, Any, CheckReport]:
-    """Check everything that a thread holds.
-
-    Args:
-        context: The saver.
-        thread: The thread.
-        values: True to decode values, writes and metadata too.
-        compare: Compares with the cold saver.
-
-    Raises:
-        ThreadNotFound: There is no such thread.
-        ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
-    """
-    for _ in range(ATTEMPTS):
-        try:
-            before = yield from _state(context, thread)
-        except (ThreadDamaged, KeyConflict) as error:
-            remedy = FOREIGN if isinstance(error, KeyConflict) else RESTORE
-            return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
-        if before is None:
-            raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
-        findings = Findings()
-        _check_state(thread, before, findings)
-        inventory = Inventory(context, thread, findings, values=values)
-        yield from inventory.take()
-        yield from inventory.compare(before.counters)
-        compared = yield from compare(before, inventory, findings)
-        try:
-            after = yield from _state(context, thread)
-        except (ThreadDamaged, KeyConflict):
-            continue  # it was damaged just now; the next attempt says so
-        if not findings or before.like(after):
-            counts = (
-                len(inventory.headers),
-                len(inventory.roots),
-                len(inventory.chunks),
-                sum(inventory.records.values()),
-                inventory.bytes,
-            )
-            return CheckReport(thread, *counts, compared, before.lacking, tuple(findings), findings.more)
-    raise ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
-
-
-def _state(context: Context, thread: str) -> Operation[State | None]:
-    """Read the state of a thread; None if there is no such thread."""
-    keys = context.keyspace.tier_keys(thread)
-    wanted = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
-    reply = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
-    if reply is None:
-        return None
-    with decoding("the state of thread {!r}", thread):
-        now = State(*reply)
-        lists = now.marks, now.refused
-        if [*map(type, now)] != _STATE or {type(item) for each in lists for item in each} - {bytes}:
-            raise TypeError(f"it is {shown(reply)}")
-        if len(now.marks) != _STATE_MARKS or len(now.refused) % 2:
-            raise ValueError(
-                f"it has {len(now.marks)} marks, and {len(now.refused)} names and notes of refused records"
-            )
-    return now
-
-
-_STATE, _STATE_MARKS = [bytes, *[int] * 7, list, list], 4
-"""Types of the reply of `lua/checkpoint/check.lua`, and the number of its marks."""
-
-
-def _check_state(thread: str, now: State, findings: Findings) -> None:
-    """Check that the parts of the thread's state agree with each other."""
-    where, deadlines = f"thread {thread!r}", (now.index_deadline, now.data_deadline)
-    if (min(deadlines) < 0 and deadlines[0] != deadlines[1]) or abs(deadlines[0] - deadlines[1]) > APART:
-        index, data = ("never" if left < 0 else f"in {left} ms" for left in deadlines)
-        remedy = "set_thread_ttl(), or pin() and unpin(), give both the same"
-        findings.add("error", where, f"its index expires {index} and its data {data}: half of it will be gone", remedy)
-    if now.lacking and max(*deadlines, now.note_deadline) >= 0:
-        remedy = "bring it to cold before: flush(), or redis-saver flush"
-        findings.add("error", where, f"cold lacks {now.lacking} of its records, and yet it expires", remedy)
-    if now.lacking and not now.marks[3]:
-        remedy = "flush(), or redis-saver flush, brings it there"
-        findings.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
-    if now.marks[3] and not now.lacking:
-        text = "its data say that cold lacks some of it, and the list of what is gone"
-        remedy = (
-            "redis-saver migrate from Redis to cold brings there what it lacks; "
-            "after the next write the thread expires again"
-        )
-        findings.add("error", where, text, remedy)
-    if now.oldest_writer >= WRITER_GONE:
-        text = f"a writer that began {now.oldest_writer // 1000} s ago did not say whether cold has what it wrote"
-        findings.add("info", where, text, "the next read through a TieredSaver asks cold, and repairs it")
-    for member, noted in zip(now.refused[::2], now.refused[1::2], strict=True):
-        with findings.reading(describe(member)):
-            tries, _, error = noted.split(b" ", 2)
-            text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
-            findings.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")
