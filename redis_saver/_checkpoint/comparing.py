@@ -197,15 +197,12 @@ def compare(serde: SerializerProtocol, first: CheckpointTuple, second: Checkpoin
         versions = before["channel_versions"].get(channel), after["channel_versions"].get(channel)
         if channel in rebuilt:
             not_compared += [channel] if versions[0] != versions[1] else []
-        elif channel not in old:
-            channels.append(ChannelDiff(channel, "added", (Change("added", (), None, new[channel]),)))
-        elif channel not in new:
-            channels.append(ChannelDiff(channel, "removed", (Change("removed", (), old[channel], None),)))
-        elif versions[0] != versions[1]:
+        elif versions[0] != versions[1] or channel not in old or channel not in new:
+            kind: Kind = "added" if channel not in old else "removed" if channel not in new else "changed"
             with encoding("channel {!r}, to compare it", channel):
-                changes = tuple(_Comparison(serde).changes(old[channel], new[channel]))
+                changes = tuple(_Comparison(serde).changes(old.get(channel, _GONE), new.get(channel, _GONE)))
             if changes:
-                channels.append(ChannelDiff(channel, "changed", changes))
+                channels.append(ChannelDiff(channel, kind, changes))
     ids = before_id or "", address(second.config).checkpoint_id or ""
     return CheckpointDiff(thread, ns, *ids, tuple(channels), tuple(not_compared))
 
@@ -229,9 +226,9 @@ class _Comparison:
         self._left.append(((), before, after))
         while self._left:
             path, one, other = self._left.pop()
-            if isinstance(one, _Gone):
+            if one is _GONE:
                 yield Change("added", path, None, other)
-            elif isinstance(other, _Gone):
+            elif other is _GONE:
                 yield Change("removed", path, one, None)
             elif isinstance(one, Mapping) and isinstance(other, Mapping):
                 self._add(path, one, other)
@@ -276,11 +273,8 @@ class _Comparison:
         return self._serde.dumps_typed(one) == self._serde.dumps_typed(other)
 
 
-class _Gone:
-    """Placeholder of a missing value."""
-
-
-_GONE = _Gone()
+_GONE: Any = object()
+"""Placeholder of a missing value."""
 _NAN = math.nan
 """Replacement of each NaN among keys and elements, because no NaN equals another one."""
 

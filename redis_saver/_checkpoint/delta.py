@@ -126,20 +126,16 @@ def walk(
         answer = yield Call(scripts.HISTORY, keys, (*arguments, *told))
         if len(keys) > 2 and answer == HistoryReply.INTENTS:
             raise HasIntents
-        if len(keys) > 2 and answer == HistoryReply.PARTIAL:
-            raise Partial
         if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
             with decoding("what hot has of the ancestors of a checkpoint of thread {!r}", thread):
-                _, basis = answer
-                _check(basis, (), 0)
-            raise Partial(_basis([_page(basis, (), remaining.values())]))
+                bases = [_page(basis, (), 0, remaining.values()) for basis in answer[1:]]
+            raise Partial(_basis(bases))
         with decoding("the ancestors of a checkpoint of thread {!r}", thread):
             position, of_page, basis, *page = answer
             chunks.update(codec.as_chunks(context, of_page, thread))
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
-            _check(basis, page, len(points))
-            pages.append(_page(basis, page, remaining.values()))
+            pages.append(_page(basis, page, len(points), remaining.values()))
             for raw_id, raw_seeds, raw_writes, number in page:
                 if raw_id in seen:
                     # A caller put an ancestor again, below its own descendant. All below it was collected.
@@ -175,8 +171,11 @@ class _Page(NamedTuple):
     unsure: Collection[str]
 
 
-def _check(basis: Sequence[object], page: Sequence[Any], points: int) -> None:
-    """Check what is remembered of an answer, as it is sent to the server with the next request.
+_BASIS = [bytes, bytes, bytes, bytes, int, int, int, int, bytes]
+
+
+def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> _Page:
+    """Decode what a page depends on, and check what is sent to the server with the next request.
 
     Raises:
         ValueError: It is not what the script answers.
@@ -186,15 +185,9 @@ def _check(basis: Sequence[object], page: Sequence[Any], points: int) -> None:
     for raw_id, seeds, _, number in page:
         if {type(raw_id), *map(type, seeds)} != {bytes} or not 0 <= number <= points:
             raise ValueError(f"ancestor {shown(raw_id)} with {shown(seeds)}, and the point {shown(number)}")
-
-
-_BASIS = [bytes, bytes, bytes, bytes, int, int, int, int, bytes]
-
-
-def _page(basis: Sequence[Any], page: Sequence[Any], channels: Iterable[str]) -> _Page:
     *counted, marks = basis
     unsure = [channel for channel, mark in zip(channels, marks, strict=False) if mark == ord("1")]
-    return _Page._make((*counted, [one[0] for one in page], unsure))
+    return _Page._make((*counted, [ancestor[0] for ancestor in page], unsure))
 
 
 _BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
@@ -213,10 +206,10 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
         if following.rewritten != page.rewritten or counted != (page.checkpoints, page.tasks):
             return None
     last = pages[-1]
-    ancestors = [one for page in pages for one in page.ids if one != last.target]
-    ids = [*ancestors, *([last.missing] if last.missing else ())]
+    ids = [raw_id for page in pages for raw_id in page.ids if raw_id != last.target]
+    ids += [last.missing] if last.missing else []
     # It may be its own ancestor, or of a clock that is behind.
-    if len(set(ids)) < len(ids) or any(one >= last.target for one in ids):
+    if len(set(ids)) < len(ids) or any(raw_id >= last.target for raw_id in ids):
         return None
     unsure = {channel for page in pages for channel in page.unsure}
     return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure, last.missing)
@@ -271,8 +264,7 @@ def _histories(
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
             is_whole = write.type != IN_CHUNKS
-            whole = write if is_whole else codec.whole_write(write, chunks, place, allowance)
-            writes[write.channel].append(whole)
+            writes[write.channel].append(write if is_whole else codec.whole_write(write, chunks, place, allowance))
         seeds.update(ancestor.seeds)
         remaining.difference_update(ancestor.seeds)
         if ancestor.point is not None:
@@ -283,7 +275,7 @@ def _histories(
     learned: dict[str, History] = {}
     seen: dict[ChannelKey, Version] = {}
     for channel in channels:
-        base = known.get(channel) or _begun(seeds.get(channel))
+        base = known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
         history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
         answers[channel] = {"writes": [codec.load_write(context, write, place, allowance) for write in history.writes]}
         if history.seed is not None:
@@ -308,11 +300,8 @@ def _histories(
 
 
 def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:
-    kept = {
-        channel: history
-        for channel, history in learned.items()
-        if channel not in basis.unsure and channel not in WRITES_IDX_MAP  # those are replaced by newer ones
-    }
+    left_out = {*basis.unsure, *WRITES_IDX_MAP}  # special writes are replaced by newer ones
+    kept = {channel: history for channel, history in learned.items() if channel not in left_out}
     return KnownPoint(*basis[:5], kept, size_of(kept))
 
 
@@ -341,7 +330,3 @@ def remember(
             version = Version(b"", stored) if stored.chunks else None  # where it is stored is not known
             learned[channel] = History(stored.value, version, writes)
     context.chunk_cache.remember_history(data, where.checkpoint_ns, _point(basis, learned), (), {})
-
-
-def _begun(seed: Seed | None) -> History:
-    return History(None if seed is None else seed.value, None, ())

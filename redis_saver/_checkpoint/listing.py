@@ -40,10 +40,7 @@ class Query(NamedTuple):
 
 
 def query(
-    requested: RunnableConfig | None,
-    filter: Mapping[str, Any] | None,
-    before: RunnableConfig | None,
-    limit: int | None,
+    requested: RunnableConfig | None, filter: Mapping[str, Any] | None, before: RunnableConfig | None, limit: int | None
 ) -> Query:
     """Check the arguments of a `list` call.
 
@@ -109,13 +106,18 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
     """
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, chunks, *stored = answer
-        if not isinstance(following, bytes) or (following and b"(" + following >= upper):
-            raise ValueError(
-                f"the page after the one below {shown(upper)} begins at {shown(following)}, which is not below it"
-            )
-        if following and not stored:
-            raise ValueError("the server answered an empty page, and that another one follows")
+        check_next(following, upper, stored)
         return following, chunks, stored
+
+
+def check_next(following: Any, upper: bytes, page: Sequence[Any]) -> None:
+    """Check the upper bound of the page after this one, so that listing ends.
+
+    Raises:
+        ValueError: It is not below `upper`, where this page began, or this page is empty.
+    """
+    if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not page)):
+        raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
 
 
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
