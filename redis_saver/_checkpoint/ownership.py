@@ -159,15 +159,10 @@ class Terms(NamedTuple):
         if by is not None and not isinstance(by, str):
             raise TypeError(f"by={shown(by)}: write a str that tells people who the owner is")
         described = printable(by or f"{socket.gethostname()}, process {os.getpid()}", _MAX_BY)
-        run = None if run_id is None else config.name(run_id, "run_id")
-        return cls(
-            config.name(thread, "thread_id"),
-            ttl.milliseconds(span, lease, "lease"),
-            on_busy,
-            longest,
-            described.encode("ascii", "backslashreplace").decode(),
-            run or None,
-        )
+        described = described.encode("ascii", "backslashreplace").decode()
+        run = None if run_id is None else config.name(run_id, "run_id") or None
+        milliseconds = ttl.milliseconds(span, lease, "lease")
+        return cls(config.name(thread, "thread_id"), milliseconds, on_busy, longest, described, run)
 
 
 def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
@@ -410,8 +405,7 @@ class Ownership:
         After `NotOwner` the server gave nothing. The child of a fork leaves this to its parent.
         """
         nonce, self._nonce = self._nonce, ""
-        is_ours = self._pid == os.getpid()
-        if is_ours and not isinstance(error, NotOwner):
+        if self._pid == os.getpid() and not isinstance(error, NotOwner):
             loops.start(self._give_back(nonce))
 
     def _end(self) -> bool:
@@ -438,10 +432,8 @@ class Ownership:
 
     def _not_released(self, error: Exception) -> None:
         """Log the failure instead of raising it. The lease runs out anyway, and the block's work is done."""
-        thread = shown(self._terms.thread)
-        _LOG.warning(
-            "thread %s was not given back, or it is not known; its lease runs out: %s", thread, error_text(error)
-        )
+        text = "thread %s was not given back, or it is not known; its lease runs out: %s"
+        _LOG.warning(text, shown(self._terms.thread), error_text(error))
 
     async def _renew(self) -> None:
         """Renew the lease until the block ends or loses the thread.
@@ -456,12 +448,10 @@ class Ownership:
             renewed = renew(self._context, terms.thread, self._token, terms.lease)
             try:
                 is_owned = await asyncio.wait_for(self._owner_driver.arun(renewed), left)
-            except asyncio.TimeoutError:
-                waited = times.shown(timedelta(seconds=left))
-                _LOG.warning("the lease of thread %s was not renewed: no answer in %s", thread, waited)
-                continue
             except Exception as error:  # noqa: BLE001 - the next renewal may succeed, and writes find out themselves
-                _LOG.warning("the lease of thread %s was not renewed: %s", thread, error_text(error))
+                no_answer = f"no answer in {times.shown(timedelta(seconds=left))}"
+                why = no_answer if isinstance(error, asyncio.TimeoutError) else error_text(error)
+                _LOG.warning("the lease of thread %s was not renewed: %s", thread, why)
                 continue
             if not is_owned:
                 self._is_lost = True
