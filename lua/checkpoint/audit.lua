@@ -65,8 +65,7 @@ local function measured_value(field)
   if not in_chunks(root) then root = '' end
   read_chunks(data, root, chunks)
   places[field] = #values / 2
-  values[#values + 1] = size
-  values[#values + 1] = root
+  values[#values + 1], values[#values + 2] = size, root
   bytes = bytes + #root + 16
   return places[field]
 end
@@ -83,8 +82,7 @@ local function measured_values(ns, header)
       local field = value_field(ns, names, tokens, of.slots, i)
       local place = measured_value(field)
       if place then
-        found[#found + 1] = i - 1
-        found[#found + 1] = place
+        found[#found + 1], found[#found + 2] = i - 1, place
       elseif string.byte(of.flags, i) == 49 and not redis.call('HGET', data, field) then -- '1'; an emptied one is ''
         gone(data, field)
       end

@@ -37,8 +37,7 @@ local refused = {}
 for _, member in ipairs(redis.call('ZRANGE', dirty, 0, most - 1)) do
   local noted = redis.call('HGET', flush, 'x' .. member)
   if noted then
-    refused[#refused + 1] = member
-    refused[#refused + 1] = noted
+    refused[#refused + 1], refused[#refused + 2] = member, noted
   end
 end
 return {

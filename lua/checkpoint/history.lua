@@ -187,8 +187,7 @@ while id ~= '' and open > 0 do
   for i = 1, #all, 2 do
     for _, needle in pairs(remaining) do
       if string.find(all[i + 1], needle, 1, true) then
-        writes[#writes + 1] = all[i]
-        writes[#writes + 1] = all[i + 1]
+        writes[#writes + 1], writes[#writes + 2] = all[i], all[i + 1]
         bytes = bytes + #all[i + 1]
         read_chunks_of_writes(data, all[i + 1], chunks)
         break
@@ -199,9 +198,7 @@ while id ~= '' and open > 0 do
   local seeds = {}
   for channel, value in pairs(values) do
     read_chunks(data, value, chunks)
-    seeds[#seeds + 1] = channel
-    seeds[#seeds + 1] = fields[channel]
-    seeds[#seeds + 1] = value
+    seeds[#seeds + 1], seeds[#seeds + 2], seeds[#seeds + 3] = channel, fields[channel], value
     bytes = bytes + #value
     remaining[channel] = nil
     open = open - 1

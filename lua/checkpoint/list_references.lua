@@ -34,7 +34,6 @@ for i = 1, #members do
   reading = 'the header of a checkpoint'
   local of = links(header)
   names_in(data, of.names, chunks)
-  page[#page + 1] = members[i]
-  page[#page + 1] = string.sub(header, 1, of.behind - 1)
+  page[#page + 1], page[#page + 2] = members[i], string.sub(header, 1, of.behind - 1)
 end
 return page

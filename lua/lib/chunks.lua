@@ -13,10 +13,10 @@ local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
 
 -- Reads any number of fields by HMGET.
 local function fetch(data, fields)
-  if #fields <= BATCH then return #fields == 0 and {} or redis.call('HMGET', data, unpack(fields)) end
   local values = {}
   for from = 1, #fields, BATCH do
     local some = redis.call('HMGET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
+    if #fields <= BATCH then return some end
     for i = 1, #some do values[from + i - 1] = some[i] end
   end
   return values
@@ -44,8 +44,7 @@ end
 
 local function add_chunk(chunks, field, bytes)
   chunks.seen[field] = true
-  chunks.flat[#chunks.flat + 1] = field
-  chunks.flat[#chunks.flat + 1] = bytes
+  chunks.flat[#chunks.flat + 1], chunks.flat[#chunks.flat + 2] = field, bytes
   chunks.bytes = chunks.bytes + #field + #bytes
 end
 
@@ -101,8 +100,7 @@ local function read_chunks(data, value, chunks)
         add_chunk(chunks, wanted[i], found[i])
         if is_list and is_wanted(found[i]) then lists[#lists + 1] = children(found[i], 2) end
       elseif size and size > 0 then
-        chunks.sizes[#chunks.sizes + 1] = wanted[i]
-        chunks.sizes[#chunks.sizes + 1] = size
+        chunks.sizes[#chunks.sizes + 1], chunks.sizes[#chunks.sizes + 2] = wanted[i], size
         chunks.bytes = chunks.bytes + #wanted[i] + 16
       elseif not chunks.lenient then
         gone(data, wanted[i])

@@ -17,23 +17,21 @@ local RETIRED = 60000
 -- Reads the state of a partition from its text. Returns (state, problem): the state is nil if there is no such
 -- partition; problem is an error reply.
 local function open_partition(items, order, expiring, namespaces, vectors, text)
+  local function fail(reason) return nil, redis.error_reply(reason) end
   if not text then
-    if redis.call('EXISTS', items, order, expiring, namespaces, vectors) > 0 then
-      return nil, redis.error_reply('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
-    end
-    return nil
+    if redis.call('EXISTS', items, order, expiring, namespaces, vectors) == 0 then return nil end
+    return fail('PARTITION the state of ' .. items .. ' is gone, while other parts of it are there')
   end
   local format, first, last, count, checksum, token, announced, ttls, deadline, spaces, deep, indexed =
     string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+)$')
   format = format or string.match(text, '^(%d+) ')
   if format and #format < 5 and tonumber(format) > STORE_FORMAT then
     local known = ', and this redis_saver knows those up to ' .. STORE_FORMAT
-    return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
+    return fail('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
   end
   -- Doubles hold 16 digits, if the first is a small one.
-  if not indexed or format ~= '1' or string.find(text, string.rep('%d', 17)) then
-    return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
-  end
+  local is_sound = indexed and format == '1' and not string.find(text, string.rep('%d', 17))
+  if not is_sound then return fail('PARTITION the state of ' .. items .. ' cannot be read') end
   local state = {
     first = tonumber(first), last = tonumber(last), count = tonumber(count), checksum = tonumber(checksum),
     token = tonumber(token), announced = tonumber(announced), ttls = tonumber(ttls), deadline = tonumber(deadline),
@@ -43,9 +41,7 @@ local function open_partition(items, order, expiring, namespaces, vectors, text)
     or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and expiring
     or state.spaces > 0 and redis.call('HLEN', namespaces) ~= state.spaces and namespaces
     or state.indexed > 0 and redis.call('HLEN', vectors) ~= state.indexed and vectors
-  if wrong then
-    return nil, redis.error_reply('PARTITION the key ' .. wrong .. ' is gone, or is not what ' .. items .. ' says')
-  end
+  if wrong then return fail('PARTITION the key ' .. wrong .. ' is gone, or is not what ' .. items .. ' says') end
   return state
 end
 
@@ -125,12 +121,9 @@ local function commit(items, order, expiring, namespaces, vectors, retired, stat
     deadline, state.spaces, state.deep, state.indexed)
   redis.call('HSET', items, unpack(changed))
   if not is_moved then return end
+  local text = deadline > 0 and string.format('%.0f', deadline)
   for _, key in ipairs({ items, order, expiring, namespaces, vectors }) do
-    if deadline > 0 then
-      redis.call('PEXPIREAT', key, string.format('%.0f', deadline))
-    else
-      redis.call('PERSIST', key)
-    end
+    if text then redis.call('PEXPIREAT', key, text) else redis.call('PERSIST', key) end
   end
 end
 

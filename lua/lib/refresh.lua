@@ -19,8 +19,7 @@ local function refresh(
   for i = 1, #fields do
     local _, _, ttl = head_of(records[i] or '')
     if ttl and ttl ~= '0' then
-      scores[#scores + 1] = string.format('%.0f', now + ttl)
-      scores[#scores + 1] = fields[i]
+      scores[#scores + 1], scores[#scores + 2] = string.format('%.0f', now + ttl), fields[i]
       longest = math.max(longest, tonumber(ttl))
     end
   end

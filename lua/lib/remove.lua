@@ -48,7 +48,8 @@ local function remove_fields(index, data, meta, argv, begin, how)
     if kind == 'c' then
       local first = 'w' .. string.sub(name, 2)
       local upper = '(' .. string.sub(first, 1, -2) .. '\1'
-      for _, member in ipairs(redis.call('ZRANGEBYLEX', index, '[' .. first, upper, 'LIMIT', 0, 500)) do doom(member) end
+      local members = redis.call('ZRANGEBYLEX', index, '[' .. first, upper, 'LIMIT', 0, 500)
+      for _, member in ipairs(members) do doom(member) end
     end
   end
   for i = 1, how.dirty and #doomed or 0 do

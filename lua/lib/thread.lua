@@ -19,7 +19,9 @@ end
 local function open_thread(index, data, ...)
   local function fail(text) return nil, redis.error_reply(text) end
   local mark = redis.pcall('ZSCORE', index, '')
-  if type(mark) == 'table' then return fail('KEYCONFLICT the key ' .. index .. ' is not a sorted set of redis_saver') end
+  if type(mark) == 'table' then
+    return fail('KEYCONFLICT the key ' .. index .. ' is not a sorted set of redis_saver')
+  end
   local fields = redis.pcall('HMGET', data, '@state', '@ttl', '@deferred_ttl', ...)
   if fields.err then return fail('KEYCONFLICT the key ' .. data .. ' is not a hash of redis_saver') end
   local state = fields[1]
