@@ -22,7 +22,7 @@ from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.header import ABSENT
-from redis_saver.errors import ThreadBusy, decoding
+from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
@@ -116,9 +116,10 @@ def _stage(
                 members += fields[field]
         if lost is not None:  # a removal that took it gave the thread another revision
             now = yield from read_references(context, source)
-            with decoding("what thread {!r} holds", source):
-                if now and now.revision == seen.revision:
-                    raise ValueError(f"the field {shown(lost)} is gone: it was evicted or removed by another program")
+            if now and now.revision == seen.revision:
+                name = lost.replace(b"\0", b"?").decode("utf-8", "backslashreplace")
+                text = f"DAMAGED a stored value is gone: {name}"
+                raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
             return None
         pages += 1
         left = left[len(values) :]
