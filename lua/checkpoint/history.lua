@@ -26,14 +26,13 @@
 --   flat list of (task and kind, record) that may hold the channels; point is the position (from 1) of the known point
 --   at which the walk of some channels ended, or 0.
 --   The basis is what the answer depends on, a list of
---     target                                 its id, or '' if it is not there
---     rewritten                              @rewritten
---     lowest                                 the lowest id that matters
---     missing                                the id of a parent that is not there, or ''
---     checkpoints and tasks before           how many checkpoints, and tasks with writes, have ids from the lowest of
---                                            the pages before up to the target
---     checkpoints and tasks                  the same from the lowest of this page
---     unsure                                 a byte for each channel: '1' if a version that had no value may get one
+--     target                   its id, or '' if it is not there
+--     rewritten                @rewritten
+--     lowest                   the lowest id that matters
+--     checkpoints, tasks       how many checkpoints, and tasks with writes, have ids from lowest up to the target
+--     missing                  the id of a parent that is not there, or ''
+--     checkpoints, tasks       the same from the lowest of the pages before
+--     unsure                   a byte for each channel: '1' if a version that had no value may get one
 -- Over two tiers it may also return
 --   INTENTS  1  there are intents about the thread
 -- or {PARTIAL}, or {PARTIAL, basis} if hot has the target:
@@ -59,7 +58,7 @@ local meta, problem, found = open_thread(index, data, '@rewritten', '@cold_backe
 if problem then return problem end
 if not meta then
   if intents and not has_tombstone(dirty) then return { PARTIAL } end
-  return { '', {}, { '', '', '', '', 0, 0, 0, 0, '' } }
+  return { '', {}, { '', '', '', 0, 0, '', 0, 0, '' } }
 end
 local extent = intents and extent_of(found[5], found[6], found[7]) or ALL
 if id == '' and extent == 0 then return { PARTIAL } end
@@ -210,11 +209,11 @@ end
 local is_partial = extent ~= ALL and (missing ~= '' or not is_here)
 if is_partial and not (is_first and is_here) then return { PARTIAL } end
 if is_partial then note_unsure(links(redis.call('HGET', data, 'c' .. ns .. target))) end
-local basis = { is_here and target or '', found[4] or '', '', missing, 0, 0, 0, 0, '' }
+local basis = { is_here and target or '', found[4] or '', '', 0, 0, missing, 0, 0, '' }
 if is_here then
   basis[3] = lowest
-  if not is_first then basis[5], basis[6] = count(before, target) end
-  basis[7], basis[8] = count(lowest, target)
+  basis[4], basis[5] = count(lowest, target)
+  if not is_first then basis[7], basis[8] = count(before, target) end
 end
 for i = 1, n do basis[9] = basis[9] .. (unsure[channels[i]] and '1' or '0') end
 if is_partial then return { PARTIAL, basis } end

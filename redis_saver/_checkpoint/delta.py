@@ -61,17 +61,28 @@ class Seed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The facts that the answer of a walk depends on. With these it can be remembered (`KnownPoint`)."""
+    """The facts that the answer of a walk, or a page of it, depends on. With these it can be remembered (`KnownPoint`).
+
+    Without the last two, it is in the order of `lua/checkpoint/history.lua`.
+    """
 
     target: bytes
     rewritten: bytes
     lowest: bytes
     checkpoints: int
     tasks: int
+    missing: bytes
+    """The id of the first ancestor that is not there, escaped."""
+    checkpoints_before: int
+    tasks_before: int
+    ids: Sequence[bytes]
+    """The ancestors."""
     unsure: Collection[str]
     """Channels that may yet get a value without a rewrite, so they are not remembered."""
-    missing: bytes = b""
-    """The id of the first ancestor that is not there, escaped."""
+
+
+_TYPES = [bytes, bytes, bytes, int, int, bytes, int, int, bytes]
+_BEFORE = Basis(b"", b"", b"", 0, 0, b"", 0, 0, (), ())
 
 
 class Walk(NamedTuple):
@@ -113,7 +124,7 @@ def walk(
     keys = keys or context.keyspace.keys(thread)
     seen, found, chunks = set[bytes](), list[Ancestor](), dict[bytes, bytes]()
     remaining = {names.component(channel): channel for channel in channels}
-    position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[_Page]()
+    position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[Basis]()
     while remaining:
         last = pages[-1] if pages else _BEFORE
         arguments: list[Argument] = [names.component(ns), position, last.target, last.lowest]
@@ -156,44 +167,23 @@ def walk(
     return Walk(found, chunks, _basis(pages))
 
 
-class _Page(NamedTuple):
-    """The basis of a page of a walk, as the script answers it, and the ids of its ancestors."""
-
-    target: bytes
-    rewritten: bytes
-    lowest: bytes
-    missing: bytes
-    checkpoints_before: int
-    tasks_before: int
-    checkpoints: int
-    tasks: int
-    ids: Sequence[bytes]
-    unsure: Collection[str]
-
-
-_BASIS = [bytes, bytes, bytes, bytes, int, int, int, int, bytes]
-
-
-def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> _Page:
+def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> Basis:
     """Decode what a page depends on, and check what is sent to the server with the next request.
 
     Raises:
         ValueError: It is not what the script answers.
     """
-    if [*map(type, basis)] != _BASIS:
+    if [*map(type, basis)] != _TYPES:
         raise ValueError(f"what it depends on is {shown(basis)}")
     for raw_id, seeds, _, number in page:
         if {type(raw_id), *map(type, seeds)} != {bytes} or not 0 <= number <= points:
             raise ValueError(f"ancestor {shown(raw_id)} with {shown(seeds)}, and the point {shown(number)}")
     *counted, marks = basis
     unsure = [channel for channel, mark in zip(channels, marks, strict=False) if mark == ord("1")]
-    return _Page._make((*counted, [ancestor[0] for ancestor in page], unsure))
+    return Basis._make((*counted, [ancestor[0] for ancestor in page], unsure))
 
 
-_BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
-
-
-def _basis(pages: Sequence[_Page]) -> Basis | None:
+def _basis(pages: Sequence[Basis]) -> Basis | None:
     """Return the basis of all pages, or None if the answer cannot be remembered.
 
     That is so if something changed between two pages. It is also so if an ancestor has no lower id than the target, as
@@ -211,8 +201,7 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
     # It may be its own ancestor, or of a clock that is behind.
     if len(set(ids)) < len(ids) or any(raw_id >= last.target for raw_id in ids):
         return None
-    unsure = {channel for page in pages for channel in page.unsure}
-    return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure, last.missing)
+    return last._replace(unsure={channel for page in pages for channel in page.unsure})
 
 
 def get_delta_channel_history(
