@@ -1,4 +1,4 @@
-"""Checkpoints that prune keeps, in Redis and in Postgres, and the references between the fields of a thread in Redis."""
+"""Checkpoints that prune keeps, in Redis and in Postgres, and references between the fields of a thread in Redis."""
 
 from __future__ import annotations
 
