@@ -6,13 +6,10 @@ from importlib.metadata import version as _version
 from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.health import CacheStats
 from redis_saver._cache.llm import RedisLLMCache
-from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
-from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.diff import Change, ChannelDiff, CheckpointDiff
-from redis_saver._checkpoint.inventory import Finding
-from redis_saver._checkpoint.latest import ChannelValue
-from redis_saver._checkpoint.owned_thread import Ownership
-from redis_saver._checkpoint.ownership import Owner
+from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
+from redis_saver._checkpoint.checking import CheckReport, Finding
+from redis_saver._checkpoint.comparing import Change, ChannelDiff, CheckpointDiff
+from redis_saver._checkpoint.ownership import Owner, Ownership
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo

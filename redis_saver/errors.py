@@ -48,36 +48,12 @@ import redis
 from redis_saver._common.display import error_text, printable, sentence, shown
 
 __all__ = [
-    "BacklogFull",
-    "BacklogWarning",
-    "CalledOnEventLoop",
-    "Closed",
-    "ClusterMoving",
-    "Conflict",
-    "DecodeError",
-    "EncodeError",
-    "EndpointError",
-    "FileDamaged",
-    "ForkMissed",
-    "IndexNotBuilt",
-    "ItemMigrationError",
-    "KeyConflict",
-    "LimitExceeded",
-    "LoopEnded",
-    "NotOwner",
-    "PlainValueRefused",
-    "RedisSaverError",
-    "ReplicationTimeout",
-    "StaleParent",
-    "StoreBusy",
-    "StoreDamaged",
-    "ThreadBusy",
-    "ThreadDamaged",
-    "ThreadMigrationError",
-    "ThreadNotFound",
-    "UnsupportedFormat",
-    "UnsupportedServer",
-]
+    "BacklogFull", "BacklogWarning", "CalledOnEventLoop", "Closed", "ClusterMoving", "Conflict", "DecodeError",
+    "EncodeError", "EndpointError", "FileDamaged", "ForkMissed", "IndexNotBuilt", "ItemMigrationError",
+    "KeyConflict", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused", "RedisSaverError",
+    "ReplicationTimeout", "StaleParent", "StoreBusy", "StoreDamaged", "ThreadBusy", "ThreadDamaged",
+    "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat", "UnsupportedServer",
+]  # fmt: skip
 
 
 class RedisSaverError(Exception):
@@ -292,31 +268,28 @@ def closed(what: str) -> Closed:
         what: Its kind and its server.
     """
     return Closed(
-        f"{what} was closed in this process: its `with` has ended, or close() was called. Nothing was sent. Keep the "
-        "block "
-        "open for as long as it is used"
+        f"{what} was closed in this process: its `with` has ended, or close() was called. Nothing was sent. "
+        "Keep the block open for as long as it is used"
     )
 
 
+_RESTORE = "Nothing was changed. Restore it from a backup, or give"
+_NOEVICTION = "to prevent eviction, run the server with maxmemory-policy noeviction"
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "DAMAGED": (
         ThreadDamaged,
-        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or "
-        "give the "
-        "thread up with delete_thread(); to prevent eviction, run the server with maxmemory-policy noeviction",
+        f"it was evicted, or another program removed or overwrote it. {_RESTORE} the thread up with delete_thread(); "
+        f"{_NOEVICTION}",
     ),
     "PARTITION": (
         StoreDamaged,
-        "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or "
-        "give all items of the "
-        "partition up with delete_namespace(), of its first two labels; to prevent eviction, run the server with "
-        "maxmemory-policy noeviction",
+        f"it was evicted, or another program removed or overwrote it. {_RESTORE} all items of the partition up with "
+        f"delete_namespace(), of its first two labels; {_NOEVICTION}",
     ),
     "DIRECTORY": (
         StoreDamaged,
         "they were evicted, or another program removed them. Nothing was changed. The items are still there: "
-        "rebuild_directory() finds "
-        "them again; to prevent eviction, run the server with maxmemory-policy noeviction",
+        f"rebuild_directory() finds them again; {_NOEVICTION}",
     ),
     "KEYCONFLICT": (
         KeyConflict,
@@ -402,8 +375,7 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
     if not (since.isdecimal() and 0 < int(since) < 10**16):
         return NotOwner(
             f"nobody owns the thread by this token any more (in {where}): it was given back, the thread was deleted, "
-            "or the key was lost. Nothing was "
-            "written. Take the thread again with own()"
+            "or the key was lost. Nothing was written. Take the thread again with own()"
         )
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
     said = f"{printable(by)} owns the thread since {moment.isoformat()} (in {where}). {remedy}"
@@ -449,13 +421,11 @@ class _Wrapping:
         return self._error(f"{sentence(self._said, *self._named)}: {error_text(error)}. {self._remedy}")
 
 
-_DECODING_REMEDY = (
-    "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or give the "
-    "thread up with delete_thread()."
-)
+_UNDECODED = "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or "
+_OF_THREAD = _UNDECODED + "give the thread up with delete_thread()."
 
 
-def decoding(what: str, *named: object, remedy: str = _DECODING_REMEDY) -> _Wrapping:
+def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
     """A context in which an error means: the stored bytes of `what` cannot be decoded.
 
     `what` is a template, as `str.format` takes it, which `named` fills. It is filled only if there is an error.
@@ -465,19 +435,14 @@ def decoding(what: str, *named: object, remedy: str = _DECODING_REMEDY) -> _Wrap
 
 def decoding_item(what: str, *named: object) -> _Wrapping:
     """`decoding` for the value of an item of a store."""
-    remedy = (
-        "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or delete() the "
-        "item."
-    )
-    return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
+    return decoding(what, *named, remedy=_UNDECODED + "delete() the item.")
 
 
 def reading_store(key: bytes) -> _Wrapping:
     """A context in which an error means: what a key of a store holds cannot be read."""
     remedy = (
         "Another program overwrote it. Nothing was changed. Give the partition up with delete_namespace(), of its "
-        "first two labels; the directory is made anew "
-        "by rebuild_directory()"
+        "first two labels; the directory is made anew by rebuild_directory()"
     )
     return _Wrapping(StoreDamaged, "what {!r} holds is not what redis_saver stores", (key,), remedy)
 
@@ -491,7 +456,6 @@ def encoding(what: str, *named: object) -> _Wrapping:
     """A context in which an error means: the value of `what`, as in `decoding`, cannot be encoded."""
     remedy = (
         "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one; "
-        "or store a copy, if "
-        "another OS thread was changing the value."
+        "or store a copy, if another OS thread was changing the value."
     )
     return _Wrapping(EncodeError, "cannot encode " + what, named, remedy)

@@ -16,8 +16,8 @@
 --   lacking   number of records that cold lacks
 --   kept      milliseconds until the key of these records expires, -1: never, -2: there is none
 --   age       milliseconds since the oldest open write intent began, -1: there is none
---   marks     {@cold_backed, @complete, @cold_gaps, '1' if there is @deferred_ttl}, '' for each that is missing
 --   refused   flat list of (member, note) of records that cold refused
+--   marks     @cold_backed, @complete, @cold_gaps, '1' if there is @deferred_ttl; '' for each that is missing
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -37,12 +37,11 @@ local refused = {}
 for _, member in ipairs(redis.call('ZRANGE', dirty, 0, most - 1)) do
   local noted = redis.call('HGET', flush, 'x' .. member)
   if noted then
-    refused[#refused + 1] = member
-    refused[#refused + 1] = noted
+    refused[#refused + 1], refused[#refused + 2] = member, noted
   end
 end
-local marks = { found[4] or '', found[5] or '', found[6] or '', found[3] and '1' or '' }
 return {
   found[1], redis.call('PTTL', index), redis.call('PTTL', data), redis.call('ZCARD', index), redis.call('HLEN', data),
-  redis.call('ZCARD', dirty), redis.call('PTTL', dirty), age, marks, refused,
+  redis.call('ZCARD', dirty), redis.call('PTTL', dirty), age, refused,
+  found[4] or '', found[5] or '', found[6] or '', found[3] and '1' or '',
 }

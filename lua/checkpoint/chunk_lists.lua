@@ -12,7 +12,6 @@
 -- Rules: reads.
 
 --- @include lib/thread
---- @include lib/framing
 --- @include lib/chunks
 
 local index, data = KEYS[1], KEYS[2]
@@ -32,15 +31,13 @@ for i = 2, #ARGV do
     chunks.lenient = false
   elseif string.byte(ARGV[i], 1) == 119 then -- 'w'
     for _, root in ipairs(roots_in(redis.call('HGET', data, ARGV[i]) or '')) do
-      problem = read_chunks(data, root, chunks)
-      if problem then return problem end
+      read_chunks(data, root, chunks)
       value = value .. pack(root)
     end
   elseif redis.call('HSTRLEN', data, ARGV[i]) <= MAX_ROOT then
     value = redis.call('HGET', data, ARGV[i]) or ''
     if not in_chunks(value) then value = '' end
-    problem = read_chunks(data, value, chunks)
-    if problem then return problem end
+    read_chunks(data, value, chunks)
   end
   answer[#answer + 1] = value
   bytes = bytes + #value

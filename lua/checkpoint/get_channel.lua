@@ -14,8 +14,6 @@
 
 --- @include lib/thread
 --- @include lib/newest
---- @include lib/framing
---- @include lib/chunks
 --- @include lib/checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -26,24 +24,18 @@ if problem then return problem end
 if meta and id == '' then id = newest_id(index, ns) end
 if not meta or not id then return false end
 
-local header
-header, problem = read_header(index, data, ns, id)
-if problem then return problem end
+local header = read_header(index, data, ns, id)
 if not header then return false end
 local of = links(header)
-local names
-names, problem = names_in(data, of.names)
-if problem then return problem end
-local tokens = unpack_frames(of.tokens)
+local names, tokens = names_in(data, of.names), unpack_frames(of.tokens)
 for i = 1, #of.flags do
   if names[i] == channel then
     local field, version = value_field(ns, names, tokens, of.slots, i)
     local value = redis.call('HGET', data, field)
-    if not value and string.byte(of.flags, i) == 49 then return gone(data, field) end -- '1'
+    if not value and string.byte(of.flags, i) == 49 then gone(data, field) end -- '1'
     if not value or value == '' then return { id, header, version, '', {} } end
     local chunks = new_chunks(true)
-    problem = read_chunks(data, value, chunks)
-    if problem then return problem end
+    read_chunks(data, value, chunks)
     return { id, string.sub(header, 1, skip(header, 1, 2) - 1), version, value, chunks.flat }
   end
 end

@@ -12,7 +12,6 @@
 -- Rules: reads.
 
 --- @include lib/thread
---- @include lib/chunks
 --- @include lib/checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -24,13 +23,9 @@ if problem then return problem end
 local chunks, bytes = new_chunks(true), 0
 local list = { chunks.flat }
 for i = 2, #ARGV, 2 do
-  local answer, size = nil, 0
-  if meta then
-    answer, problem, size = read_checkpoint(index, data, ARGV[i], ARGV[i + 1], chunks)
-    if problem then return problem end
-  end
+  local answer = meta and read_checkpoint(index, data, ARGV[i], ARGV[i + 1], chunks)
   list[#list + 1] = answer or false
-  bytes = bytes + size
+  bytes = bytes + (answer and answer.size or 0)
   if bytes + chunks.bytes >= budget then break end
 end
 return list

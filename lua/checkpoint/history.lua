@@ -26,24 +26,22 @@
 --   flat list of (task and kind, record) that may hold the channels; point is the position (from 1) of the known point
 --   at which the walk of some channels ended, or 0.
 --   The basis is what the answer depends on, a list of
---     target                                 its id, or '' if it is not there
---     rewritten                              @rewritten
---     lowest                                 the lowest id that matters
---     missing                                the id of a parent that is not there, or ''
---     checkpoints and tasks before           how many checkpoints, and tasks with writes, have ids from the lowest of
---                                            the pages before up to the target
---     checkpoints and tasks                  the same from the lowest of this page
---     unsure                                 a byte for each channel: '1' if a version that had no value may get one
+--     target                   its id, or '' if it is not there
+--     rewritten                @rewritten
+--     lowest                   the lowest id that matters
+--     checkpoints, tasks       how many checkpoints, and tasks with writes, have ids from lowest up to the target
+--     missing                  the id of a parent that is not there, or ''
+--     checkpoints, tasks       the same from the lowest of the pages before
+--     unsure                   a byte for each channel: '1' if a version that had no value may get one
 -- Over two tiers it may also return
 --   INTENTS  1  there are intents about the thread
---   PARTIAL  2  hot lacks some of the ancestors. {PARTIAL, basis} if it has the target
+-- or {PARTIAL}, or {PARTIAL, basis} if hot has the target:
+--   PARTIAL  2  hot lacks some of the ancestors
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
 --- @include lib/thread
 --- @include lib/newest
---- @include lib/framing
---- @include lib/chunks
 --- @include lib/checkpoint
 --- @include lib/tiers
 
@@ -56,19 +54,14 @@ local refresh, default = ARGV[7], ARGV[8]
 local n, m = tonumber(ARGV[9]), tonumber(ARGV[10])
 
 if intents and redis.call('EXISTS', intents) == 1 then return INTENTS end
-local meta, problem, found
-if intents then
-  meta, problem, found = open_thread(index, data, '@rewritten', '@cold_backed', '@complete', '@has_latest' .. ns)
-else
-  meta, problem, found = open_thread(index, data, '@rewritten')
-end
+local meta, problem, found = open_thread(index, data, '@rewritten', '@cold_backed', '@complete', '@has_latest' .. ns)
 if problem then return problem end
 if not meta then
-  if intents and not has_tombstone(dirty) then return PARTIAL end
-  return { '', {}, { '', '', '', '', 0, 0, 0, 0, '' } }
+  if intents and not has_tombstone(dirty) then return { PARTIAL } end
+  return { '', {}, { '', '', '', 0, 0, '', 0, 0, '' } }
 end
 local extent = intents and extent_of(found[5], found[6], found[7]) or ALL
-if id == '' and extent == 0 then return PARTIAL end
+if id == '' and extent == 0 then return { PARTIAL } end
 
 local remaining, open, channels, unsure = {}, n, {}, {}
 for i = 1, n do
@@ -98,35 +91,29 @@ local function is_unique(token)
   return string.byte(token, 1) == 118 or string.find(token, '^s%d+%.0%.%d%d%d%d%d%d')
 end
 
--- Finds the remaining channels among the names in a chunk. Returns (positions by channel, problem). Most ancestors
--- share the chunk, so the last answer is kept.
+-- Returns the positions of the remaining channels among names in a chunk, by channel. Most ancestors share the chunk,
+-- so the last answer is kept.
 local places, places_of = {}, nil
 local function places_in(field)
-  if places_of ~= field then
-    local names, problem = names_in(data, field)
-    if problem then return nil, problem end
-    places, places_of = {}, field
-    for i = 1, #names do
-      if remaining[names[i]] then places[names[i]] = i end
-    end
+  if places_of == field then return places end
+  places, places_of = {}, field
+  for i, name in ipairs(names_in(data, field)) do
+    if remaining[name] then places[name] = i end
   end
-  return places, nil
+  return places
 end
 
 -- Reads the stored values of the remaining channels in a checkpoint.
--- of: its links. Returns (values by channel, problem, fields by channel).
+-- of: its links. Returns (values by channel, fields by channel).
 local function seeds_in(of)
-  local place, problem = places_in(of.names)
-  if problem then return nil, problem end
-  local names, _ = names_in(data, of.names)
-  local tokens, values, fields = nil, {}, {}
-  for channel, i in pairs(place) do
+  local names, tokens, values, fields = names_in(data, of.names), nil, {}, {}
+  for channel, i in pairs(places_in(of.names)) do
     local flag = remaining[channel] and string.byte(of.flags, i)
     if flag then
       tokens = tokens or unpack_frames(of.tokens)
       local field, token = value_field(ns, names, tokens, of.slots, i)
       local value = redis.call('HGET', data, field)
-      if not value and flag == 49 then return nil, gone(data, field) end -- '1'
+      if not value and flag == 49 then gone(data, field) end -- '1'
       if value and value ~= '' then
         values[channel], fields[channel] = value, field
       elseif not value and not is_unique(token) then
@@ -134,7 +121,7 @@ local function seeds_in(of)
       end
     end
   end
-  return values, nil, fields
+  return values, fields
 end
 
 -- Ends the walk of the channels that the caller knows below a checkpoint. Returns the position of the point, or 0.
@@ -153,25 +140,19 @@ end
 -- Notes the channels that may yet get a value by a checkpoint that is not here. The versions of this one tell who made
 -- them.
 local function note_unsure(of)
-  local at, problem = places_in(of.names)
-  if problem then return problem end
   local names, tokens = names_in(data, of.names), unpack_frames(of.tokens)
-  for channel, i in pairs(at) do
+  for channel, i in pairs(places_in(of.names)) do
     local token = i <= #of.flags and select(2, value_field(ns, names, tokens, of.slots, i))
     if token and not is_unique(token) then unsure[channel] = true end
   end
-  return nil
 end
 
 local visited, missing, header = { [target] = true }, '', nil
 local is_first, is_here = target == '', true
 if is_first then
   if id == '' then id = newest_id(index, ns) or '' end
-  if id ~= '' then
-    header, problem = read_header(index, data, ns, id)
-    if problem then return problem end
-  end
-  is_here = header ~= nil and header ~= false
+  header = id ~= '' and read_header(index, data, ns, id)
+  is_here = header and true or false
   if is_here then target, lowest, visited[id] = id, id, true end
   id = is_here and links(header).parent or ''
 end
@@ -193,30 +174,21 @@ while id ~= '' and open > 0 do
     break
   end
   visited[id] = true
-  local of, values, fields, all, size
-  header, problem = read_header(index, data, ns, id)
-  if problem then return problem end
+  header = read_header(index, data, ns, id)
   if not header then -- pruned, or not there yet
     missing, lowest = id, ''
     break
   end
   if above(lowest, id) then lowest = id end -- the clock of who put it was behind, else it is below all others
-  of = links(header)
-  values, problem, fields = seeds_in(of)
-  if problem then return problem end
-
-  all, problem, size = pending_writes(index, data, ns, id)
-  if problem then return problem end
-  looked = looked + #header + size
-  local writes = {}
+  local of, all, writes = links(header), pending_writes(index, data, ns, id), {}
+  local values, fields = seeds_in(of)
+  looked = looked + #header + all.size
   for i = 1, #all, 2 do
     for _, needle in pairs(remaining) do
       if string.find(all[i + 1], needle, 1, true) then
-        writes[#writes + 1] = all[i]
-        writes[#writes + 1] = all[i + 1]
+        writes[#writes + 1], writes[#writes + 2] = all[i], all[i + 1]
         bytes = bytes + #all[i + 1]
-        problem = read_chunks_of_writes(data, all[i + 1], chunks)
-        if problem then return problem end
+        read_chunks_of_writes(data, all[i + 1], chunks)
         break
       end
     end
@@ -224,11 +196,8 @@ while id ~= '' and open > 0 do
 
   local seeds = {}
   for channel, value in pairs(values) do
-    problem = read_chunks(data, value, chunks)
-    if problem then return problem end
-    seeds[#seeds + 1] = channel
-    seeds[#seeds + 1] = fields[channel]
-    seeds[#seeds + 1] = value
+    read_chunks(data, value, chunks)
+    seeds[#seeds + 1], seeds[#seeds + 2], seeds[#seeds + 3] = channel, fields[channel], value
     bytes = bytes + #value
     remaining[channel] = nil
     open = open - 1
@@ -238,16 +207,13 @@ while id ~= '' and open > 0 do
 end
 
 local is_partial = extent ~= ALL and (missing ~= '' or not is_here)
-if is_partial and not (is_first and is_here) then return PARTIAL end
-if is_partial then
-  problem = note_unsure(links(redis.call('HGET', data, 'c' .. ns .. target)))
-  if problem then return problem end
-end
-local basis = { is_here and target or '', found[4] or '', '', missing, 0, 0, 0, 0, '' }
+if is_partial and not (is_first and is_here) then return { PARTIAL } end
+if is_partial then note_unsure(links(redis.call('HGET', data, 'c' .. ns .. target))) end
+local basis = { is_here and target or '', found[4] or '', '', 0, 0, missing, 0, 0, '' }
 if is_here then
   basis[3] = lowest
-  if not is_first then basis[5], basis[6] = count(before, target) end
-  basis[7], basis[8] = count(lowest, target)
+  basis[4], basis[5] = count(lowest, target)
+  if not is_first then basis[7], basis[8] = count(before, target) end
 end
 for i = 1, n do basis[9] = basis[9] .. (unsure[channels[i]] and '1' or '0') end
 if is_partial then return { PARTIAL, basis } end

@@ -17,7 +17,6 @@
 -- Rules: reads.
 
 --- @include lib/thread
---- @include lib/chunks
 --- @include lib/checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -33,16 +32,15 @@ local chunks, bytes = new_chunks(true), 0
 local page = { '', chunks.flat }
 for i = 1, #checkpoints do
   local id, ns, following = unpack(checkpoints[i])
-  local answer, size = { id, ns }, 0
+  local answer = { id, ns, size = 0 }
   if what == 'whole' then
-    answer, problem, size = read_checkpoint(index, data, ns, id, chunks)
+    answer = read_checkpoint(index, data, ns, id, chunks)
   elseif what == 'headers' then
-    answer[3], problem = read_header(index, data, ns, id)
-    size = #(answer[3] or '')
+    answer[3] = read_header(index, data, ns, id)
+    answer.size = #(answer[3] or '')
   end
-  if problem then return problem end
   page[#page + 1] = answer
-  bytes = bytes + size
+  bytes = bytes + answer.size
   if bytes + chunks.bytes >= budget or i == limit then
     page[1] = following
     break

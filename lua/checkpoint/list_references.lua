@@ -15,8 +15,6 @@
 -- Rules: reads.
 
 --- @include lib/thread
---- @include lib/framing
---- @include lib/chunks
 --- @include lib/checkpoint
 
 local index, data = KEYS[1], KEYS[2]
@@ -32,13 +30,10 @@ local writes = lower == '[c' and redis.call('ZRANGEBYLEX', index, '[w', '(x', 'L
 local page = { meta.rev, meta.format, meta.bytes, redis.call('HSTRLEN', data, '@gc_roots'), writes, chunks.flat }
 local found = fetch(data, members)
 for i = 1, #members do
-  local header = found[i]
-  if not header then return redis.error_reply('DAMAGED the header of a checkpoint is gone from ' .. data) end
+  local header = found[i] or error('DAMAGED the header of a checkpoint is gone from ' .. data)
   reading = 'the header of a checkpoint'
-  local first, last, pos = frame(header, skip(header, 1, 3))
-  problem = select(2, names_in(data, string.sub(header, first, last), chunks))
-  if problem then return problem end
-  page[#page + 1] = members[i]
-  page[#page + 1] = string.sub(header, 1, skip(header, pos, 4) - 1)
+  local of = links(header)
+  names_in(data, of.names, chunks)
+  page[#page + 1], page[#page + 2] = members[i], string.sub(header, 1, of.behind - 1)
 end
 return page

@@ -30,8 +30,6 @@
 --- @include lib/owner
 --- @include lib/thread
 --- @include lib/newest
---- @include lib/framing
---- @include lib/chunks
 --- @include lib/checkpoint
 
 local index, data, owner = KEYS[1], KEYS[2], KEYS[3]
@@ -68,10 +66,7 @@ if not is_wanted[state] then return false end
 
 local newest, head = newest_first(index, '(i\255', '[i', 1)[1], ''
 if newest then
-  local header
-  header, problem = read_header(index, data, newest[2], newest[1])
-  if problem then return problem end
-  if not header then return gone(data, 'c' .. newest[2] .. newest[1]) end
+  local header = read_header(index, data, newest[2], newest[1]) or gone(data, 'c' .. newest[2] .. newest[1])
   head = string.sub(header, 1, skip(header, 1, 2) - 1)
 end
 return {

@@ -55,25 +55,19 @@ local function newest_first(index, upper, lower, limit)
 end
 
 -- Returns the links of a header as a table:
---   parent (id or ''), run, names (field of the channels' names), flags, slots;
+--   parent (id or ''), names (field of the channels' names), flags, slots;
 --   tokens, retained (packed, as stored);
 --   positions in the header: flags_from, flags_to, retained_from (start of its frame), behind (end of the links).
 local function links(header)
-  local first, last, pos = frame(header, 1)
-  local found = { parent = string.sub(header, first, last) }
-  first, last, pos = frame(header, skip(header, pos, 1)) -- over the time
-  found.run = string.sub(header, first, last)
-  first, last, pos = frame(header, pos)
-  found.names = string.sub(header, first, last)
-  first, last, pos = frame(header, pos)
-  found.flags, found.flags_from, found.flags_to = string.sub(header, first, last), first, last
-  first, last, pos = frame(header, pos)
-  found.slots = string.sub(header, first, last)
-  first, last, pos = frame(header, pos)
-  found.tokens, found.retained_from = string.sub(header, first, last), pos
-  first, last, pos = frame(header, pos)
-  found.retained, found.behind = string.sub(header, first, last), pos
-  return found
+  local parts, ends, first, pos = {}, {}, nil, 1
+  for i = 1, 8 do
+    first, ends[i], pos = frame(header, pos)
+    parts[i] = string.sub(header, first, ends[i])
+  end
+  return { -- without the time and the run
+    parent = parts[1], names = parts[4], flags = parts[5], slots = parts[6], tokens = parts[7], retained = parts[8],
+    flags_from = ends[5] - #parts[5] + 1, flags_to = ends[5], retained_from = ends[7] + 1, behind = pos,
+  }
 end
 
 -- Returns the names in the bytes of a chunk, as a list.
@@ -83,15 +77,15 @@ local function split_names(packed)
   return list
 end
 
--- Returns (names, problem). names is the list of names in a chunk: those of the channels first, then possibly others.
+-- Returns the list of names in a chunk: those of the channels first, then possibly others.
 local names_read = {}
 local function names_in(data, field, chunks)
-  if names_read[field] then return names_read[field], nil end
-  local packed = redis.call('HGET', data, field)
-  if not packed then return nil, gone(data, field) end
-  if chunks and not chunks.seen[field] then add_chunk(chunks, field, packed) end
-  names_read[field] = split_names(packed)
-  return names_read[field], nil
+  if not names_read[field] then
+    local packed = redis.call('HGET', data, field) or gone(data, field)
+    if chunks and not chunks.seen[field] then add_chunk(chunks, field, packed) end
+    names_read[field] = split_names(packed)
+  end
+  return names_read[field]
 end
 
 -- Returns the field of the value of entry i (from 1) of a checkpoint, and its version.
@@ -108,23 +102,21 @@ local function value_field(ns, names, tokens, slots, i)
   return 'b' .. ns .. names[i] .. token, token
 end
 
--- Returns (header, problem). header is false if there is no such checkpoint.
+-- Returns a header; false if there is no such checkpoint.
 local function read_header(index, data, ns, id)
   reading = 'checkpoint ' .. string.sub(id, 1, -2)
   local header = redis.call('HGET', data, 'c' .. ns .. id)
   if not header and redis.call('ZSCORE', index, 'c' .. ns .. id) then
-    return nil, redis.error_reply('DAMAGED the header of ' .. reading .. ' is gone from ' .. data)
+    error('DAMAGED the header of ' .. reading .. ' is gone from ' .. data)
   end
-  return header, nil
+  return header
 end
 
--- Adds the chunks of a checkpoint's values to chunks. Returns (values, problem).
--- values holds the stored values in the order of the entries, false if an entry has none.
+-- Adds the chunks of a checkpoint's values to chunks. Returns the stored values in the order of the entries, false if
+-- an entry has none.
 local function read_values(data, ns, header, chunks)
   local of = links(header)
-  local names, problem = names_in(data, of.names, chunks)
-  if problem then return nil, problem end
-  local tokens, fields, named = unpack_frames(of.tokens), {}, {}
+  local names, tokens, fields, named = names_in(data, of.names, chunks), unpack_frames(of.tokens), {}, {}
   for i = 1, #of.flags do
     fields[i] = value_field(ns, names, tokens, of.slots, i)
     if named[names[i]] then damaged() end -- a channel that occurs twice would return its value twice
@@ -133,47 +125,36 @@ local function read_values(data, ns, header, chunks)
   local values = fetch(data, fields)
   for i = 1, #fields do
     if values[i] then
-      problem = read_chunks(data, values[i], chunks)
-      if problem then return nil, problem end
+      read_chunks(data, values[i], chunks)
     elseif string.byte(of.flags, i) == 49 then -- '1'
-      return nil, gone(data, fields[i])
+      gone(data, fields[i])
     end
   end
-  return values, nil
+  return values
 end
 
--- Returns (writes, problem, size in bytes). writes is a flat list of (task and kind, record) of a checkpoint.
+-- Returns the pending writes of a checkpoint, a flat list of (task and kind, record). Its field `size` is in bytes.
 local function pending_writes(index, data, ns, id)
   local from = 'w' .. ns .. id
   local members = redis.call('ZRANGEBYLEX', index, '[' .. from, '(' .. string.sub(from, 1, -2) .. '\1')
-  local records, list, size = fetch(data, members), {}, 0
+  local records, list = fetch(data, members), { size = 0 }
   for i = 1, #members do
-    if not records[i] then
-      return nil, redis.error_reply('DAMAGED pending writes of a checkpoint are gone from ' .. data), 0
-    end
-    list[2 * i - 1] = string.sub(members[i], #from + 1)
-    list[2 * i] = records[i]
-    size = size + #records[i]
+    if not records[i] then error('DAMAGED pending writes of a checkpoint are gone from ' .. data) end
+    list[2 * i - 1], list[2 * i] = string.sub(members[i], #from + 1), records[i]
+    list.size = list.size + #records[i]
   end
-  return list, nil, size
+  return list
 end
 
--- Reads a checkpoint, and adds the chunks of its values and writes to chunks. Returns (answer, problem, size).
--- answer is {id, namespace, header, values, writes}, or nil if there is no such checkpoint. size is in bytes, without
--- chunks, plus 64 for each value, as finding it takes time.
+-- Reads a checkpoint, and adds the chunks of its values and writes to chunks. Returns nil if there is no such
+-- checkpoint, else {id, namespace, header, values, writes}. Its field `size` is in bytes, without chunks, plus 64 for
+-- each value, as finding it takes time.
 local function read_checkpoint(index, data, ns, id, chunks)
-  local header, problem = read_header(index, data, ns, id)
-  if not header then return nil, problem, 0 end
-  local values, writes, size
-  values, problem = read_values(data, ns, header, chunks)
-  if problem then return nil, problem, 0 end
-  writes, problem, size = pending_writes(index, data, ns, id)
-  if problem then return nil, problem, 0 end
-  for i = 2, #writes, 2 do
-    problem = read_chunks_of_writes(data, writes[i], chunks)
-    if problem then return nil, problem, 0 end
-  end
-  size = size + #header + 64 * #values
+  local header = read_header(index, data, ns, id)
+  if not header then return nil end
+  local values, writes = read_values(data, ns, header, chunks), pending_writes(index, data, ns, id)
+  for i = 2, #writes, 2 do read_chunks_of_writes(data, writes[i], chunks) end
+  local size = writes.size + #header + 64 * #values
   for i = 1, #values do size = size + #(values[i] or '') end
-  return { id, ns, header, values, writes }, nil, size
+  return { id, ns, header, values, writes, size = size }
 end

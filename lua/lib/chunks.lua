@@ -13,18 +13,19 @@ local BATCH = 1000 -- arguments of one call; Lua's unpack takes fewer than 5,000
 
 -- Reads any number of fields by HMGET.
 local function fetch(data, fields)
-  if #fields <= BATCH then return #fields == 0 and {} or redis.call('HMGET', data, unpack(fields)) end
   local values = {}
   for from = 1, #fields, BATCH do
     local some = redis.call('HMGET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
+    if #fields <= BATCH then return some end
     for i = 1, #some do values[from + i - 1] = some[i] end
   end
   return values
 end
 
+-- Raises the error for a field that is gone.
 local function gone(data, field)
   local name = string.gsub(field, '[^%w%p ]', '?')
-  return redis.error_reply('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
+  error('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
 end
 
 -- Returns true if a stored value is a list of chunks. Its first byte is their kind; others begin with a digit, or are
@@ -43,8 +44,7 @@ end
 
 local function add_chunk(chunks, field, bytes)
   chunks.seen[field] = true
-  chunks.flat[#chunks.flat + 1] = field
-  chunks.flat[#chunks.flat + 1] = bytes
+  chunks.flat[#chunks.flat + 1], chunks.flat[#chunks.flat + 2] = field, bytes
   chunks.bytes = chunks.bytes + #field + #bytes
 end
 
@@ -78,11 +78,11 @@ end
 
 -- Adds the chunks of a stored value to chunks (of new_chunks): lists of chunks, and with leaves the bytes too.
 -- It reads each chunk once, so the time is bounded by what is stored. If chunks is lenient, missing chunks are skipped.
--- Returns a problem or nil.
+-- If chunks has sizes, a flat list, it adds (field, size) of each chunk that is no list.
 local function read_chunks(data, value, chunks)
-  local function is_wanted(list) return chunks.leaves or string.byte(list, 1) == 110 end -- 'n'
-  if not in_chunks(value) or not is_wanted(value) then return nil end
-  if string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return nil end
+  local function is_wanted(list) return chunks.leaves or chunks.sizes or string.byte(list, 1) == 110 end -- 'n'
+  if not in_chunks(value) or not is_wanted(value) then return end
+  if string.find(chunks.roots, string.sub(value, 2, 17), 1, true) then return end
   local lists = { children(value, skip(value, 18, 2)) }
   while #lists > 0 do
     local list, wanted = table.remove(lists), {}
@@ -92,23 +92,24 @@ local function read_chunks(data, value, chunks)
         wanted[#wanted + 1] = list[i]
       end
     end
-    local found = fetch(data, wanted)
+    local is_list = string.byte(list[1], 1) == 110 -- all in a list are of one kind
+    local found = (is_list or chunks.leaves) and fetch(data, wanted) or {}
     for i = 1, #wanted do
-      if not found[i] and not chunks.lenient then return gone(data, wanted[i]) end
+      local size = found[i] and #found[i] or chunks.sizes and not is_list and redis.call('HSTRLEN', data, wanted[i])
       if found[i] then
         add_chunk(chunks, wanted[i], found[i])
-        if string.byte(wanted[i], 1) == 110 and is_wanted(found[i]) then lists[#lists + 1] = children(found[i], 2) end
+        if is_list and is_wanted(found[i]) then lists[#lists + 1] = children(found[i], 2) end
+      elseif size and size > 0 then
+        chunks.sizes[#chunks.sizes + 1], chunks.sizes[#chunks.sizes + 2] = wanted[i], size
+        chunks.bytes = chunks.bytes + #wanted[i] + 16
+      elseif not chunks.lenient then
+        gone(data, wanted[i])
       end
     end
   end
-  return nil
 end
 
 -- Does the same as read_chunks for the pending writes in a record.
 local function read_chunks_of_writes(data, record, chunks)
-  for _, root in ipairs(roots_in(record)) do
-    local problem = read_chunks(data, root, chunks)
-    if problem then return problem end
-  end
-  return nil
+  for _, root in ipairs(roots_in(record)) do read_chunks(data, root, chunks) end
 end

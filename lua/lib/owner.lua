@@ -1,8 +1,7 @@
 -- Shared by the scripts (included): the owner of a thread, and its writers.
 
--- Returns the parts of an owner key's content: token, end of the lease (milliseconds), start of the ownership
--- (microseconds), run, run of the previous owner, description of the owner. Returns nil if nobody owns the thread, or
--- if the content cannot be read.
+-- Returns the parts of an owner key's content, as in take_ownership.lua: token, end of the lease (milliseconds), start
+-- (microseconds), run, the last owner's run, description. Returns nil if nobody owns the thread, or it cannot be read.
 local function owner_of(record)
   return string.match(record or '', '^(%d+%-%x+) (%d+) (%d+) (%S+) (%S+) (.*)$')
 end

@@ -38,27 +38,20 @@ end
 local function remove_fields(index, data, meta, argv, begin, how)
   local listed, doomed = {}, {}
   local function doom(name)
-    if not listed[name] then
-      listed[name] = true
-      doomed[#doomed + 1] = name
-    end
+    if not listed[name] then doomed[#doomed + 1] = name end
+    listed[name] = true
   end
   local orphans = {} -- the names of headers that lose their parent
   for i = begin, #argv do
-    local kind = string.sub(argv[i], 1, 1)
-    if kind == '^' then
-      orphans[#orphans + 1] = string.sub(argv[i], 2)
-    else
-      doom(argv[i])
-    end
+    local name, kind = argv[i], string.sub(argv[i], 1, 1)
+    if kind == '^' then orphans[#orphans + 1] = string.sub(name, 2) else doom(name) end
     if kind == 'c' then
-      local first = 'w' .. string.sub(argv[i], 2)
+      local first = 'w' .. string.sub(name, 2)
       local upper = '(' .. string.sub(first, 1, -2) .. '\1'
       local members = redis.call('ZRANGEBYLEX', index, '[' .. first, upper, 'LIMIT', 0, 500)
-      for j = 1, #members do doom(members[j]) end
+      for _, member in ipairs(members) do doom(member) end
     end
   end
-
   for i = 1, how.dirty and #doomed or 0 do
     if redis.call('ZSCORE', how.dirty, doomed[i]) then return false end
   end
@@ -66,30 +59,27 @@ local function remove_fields(index, data, meta, argv, begin, how)
   -- First everything is read, so that an unreadable record raises before anything is removed.
   local removed, bytes, strays = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, {}
   local sizes, short, stored = {}, {}, {}
-  for i = 1, #doomed do
-    local kind = string.sub(doomed[i], 1, 1)
-    local size = removed[kind] and kind ~= 'w' and redis.call('HSTRLEN', data, doomed[i])
-    sizes[i] = size or 0
-    local is_root = kind == 'b' and size > 0 and size <= MAX_ROOT
-    if kind == 'w' or kind == 'n' or is_root then short[#short + 1] = doomed[i] end
+  for _, name in ipairs(doomed) do
+    local kind = string.sub(name, 1, 1)
+    local is_read = kind == 'w' or kind == 'n'
+    if removed[kind] and not is_read then sizes[name] = redis.call('HSTRLEN', data, name) end
+    if is_read or kind == 'b' and sizes[name] <= MAX_ROOT then short[#short + 1] = name end
   end
-  local found = fetch(data, short)
-  for i = 1, #short do stored[short[i]] = found[i] end
-  for i = 1, #doomed do
-    local name = doomed[i]
-    local kind, size, value = string.sub(name, 1, 1), sizes[i], stored[name]
+  for i, value in ipairs(fetch(data, short)) do stored[short[i]] = value end
+  for _, name in ipairs(doomed) do
+    local kind, value = string.sub(name, 1, 1), stored[name]
+    local size = value and #value or sizes[name] or 0
+    bytes = bytes + size
     if kind == 'w' and value then
       local pos = 1
-      size = #value
       while pos <= size do
         pos = skip(value, pos, 5)
         removed.w = removed.w + 1
       end
       for _, root in ipairs(roots_in(value)) do strays[#strays + 1] = pack(root) end
-    elseif kind ~= 'w' and removed[kind] and (size > 0 or redis.call('HEXISTS', data, name) == 1) then
+    elseif size > 0 or value then
       removed[kind] = removed[kind] + 1
     end
-    bytes = bytes + size
     -- A later step removes the chunks that only these named.
     if kind == 'n' and value then
       strays[#strays + 1] = as_stray(string.sub(value, 1, 1), string.sub(value, 2))
@@ -98,12 +88,11 @@ local function remove_fields(index, data, meta, argv, begin, how)
     end
   end
   local without_parent = {} -- by the header's name
-  for i = 1, #orphans do
-    local header = redis.call('HGET', data, orphans[i])
+  for _, name in ipairs(orphans) do
+    local header = redis.call('HGET', data, name)
     if header then
-      local rest = string.sub(header, skip(header, 1, 1))
-      without_parent[orphans[i]] = pack('') .. rest
-      bytes = bytes + #header - #without_parent[orphans[i]]
+      without_parent[name] = pack('') .. string.sub(header, skip(header, 1, 1))
+      bytes = bytes + #header - #without_parent[name]
     end
   end
   if not how.dry then
@@ -115,12 +104,9 @@ local function remove_fields(index, data, meta, argv, begin, how)
     redis.call('HSET', data, '@state', state_of(meta, '')) -- without the tag, before anything is removed
     for name, header in pairs(without_parent) do redis.call('HSET', data, name, header) end
     local members = {}
-    for i = 1, #doomed do
-      local name = doomed[i]
-      if string.sub(name, 1, 1) == 'c' then
-        local first = string.find(name, '%z')
-        members[#members + 1] = 'i' .. string.sub(name, first + 1) .. string.sub(name, 2, first)
-      end
+    for _, name in ipairs(doomed) do
+      local ns, id = string.match(name, '^[c]([^%z]*%z)(.*)$')
+      if ns then members[#members + 1] = 'i' .. id .. ns end
       members[#members + 1] = name
     end
     for from = 1, #members, BATCH do

@@ -17,44 +17,35 @@ end
 --   problem is nil, or an error reply that the script has to return.
 --   found holds the values of the fields, from 4 on.
 local function open_thread(index, data, ...)
+  local function fail(text) return nil, redis.error_reply(text) end
   local mark = redis.pcall('ZSCORE', index, '')
-  if type(mark) == 'table' and mark.err then
-    return nil, redis.error_reply('KEYCONFLICT the key ' .. index .. ' is not a sorted set of redis_saver')
+  if type(mark) == 'table' then
+    return fail('KEYCONFLICT the key ' .. index .. ' is not a sorted set of redis_saver')
   end
   local fields = redis.pcall('HMGET', data, '@state', '@ttl', '@deferred_ttl', ...)
-  if fields.err then
-    return nil, redis.error_reply('KEYCONFLICT the key ' .. data .. ' is not a hash of redis_saver')
-  end
+  if fields.err then return fail('KEYCONFLICT the key ' .. data .. ' is not a hash of redis_saver') end
   local state = fields[1]
   if not mark and not state then
-    if redis.call('EXISTS', index, data) > 0 then
-      local text = 'KEYCONFLICT the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver'
-      return nil, redis.error_reply(text)
-    end
-    return nil, nil, fields
+    if redis.call('EXISTS', index, data) == 0 then return nil, nil, fields end
+    return fail('KEYCONFLICT the keys ' .. index .. ' and ' .. data .. ' were not written by redis_saver')
   end
-  if not mark then
-    return nil, redis.error_reply('DAMAGED the key ' .. index .. ' is gone while ' .. data .. ' is there')
-  end
-  if not state then
-    return nil, redis.error_reply('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there')
-  end
+  if not mark then return fail('DAMAGED the key ' .. index .. ' is gone while ' .. data .. ' is there') end
+  if not state then return fail('DAMAGED the key ' .. data .. ' is gone while ' .. index .. ' is there') end
   local pattern = '^(%d%d?%d?%d?) (%d+) (%d+) (%d+) (%d+) ?(%x*)$'
   local format, rev, bytes, blobs, writes, tag = string.match(state, pattern)
   format = tonumber(format or string.match(state, '^(%d%d?%d?%d?) ') or '') or 0
   if format > FORMAT then
-    local text = 'UNSUPPORTED ' .. data .. ' is of format ' .. format
-    return nil, redis.error_reply(text .. ', and this redis_saver knows those up to ' .. FORMAT)
+    local known = ', and this redis_saver knows those up to ' .. FORMAT
+    return fail('UNSUPPORTED ' .. data .. ' is of format ' .. format .. known)
   end
   -- Lua counts exactly with up to 15 digits. The revision, a clock's microseconds, has up to 16.
   local is_sound = format > 0 and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
-    return nil, redis.error_reply('DAMAGED the counters of ' .. data .. ' cannot be read')
+    return fail('DAMAGED the counters of ' .. data .. ' cannot be read')
   end
-  local meta = {
-    format = format, rev = rev, bytes = tonumber(bytes), blobs = tonumber(blobs), writes = tonumber(writes),
-    tag = tag, ttl = fields[2], dirty = fields[3],
-  }
+  bytes, blobs, writes = tonumber(bytes), tonumber(blobs), tonumber(writes)
+  local meta = { format = format, rev = rev, bytes = bytes, blobs = blobs, writes = writes, tag = tag }
+  meta.ttl, meta.dirty = fields[2], fields[3]
   return meta, nil, fields
 end
 

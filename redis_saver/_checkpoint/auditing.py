@@ -1,6 +1,6 @@
-"""Audit of a thread: its writes, and the versions of a channel.
+"""Questions about threads: their writes, the versions of a channel, one channel of many threads.
 
-The server measures values and does not send them, except `Send`s, which name the nodes of their tasks.
+For an audit the server measures values and does not send them, except `Send`s, which name the nodes of their tasks.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Any, NamedTuple, TypeAlias
 from langgraph.checkpoint.serde.types import TASKS, SendProtocol
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.listing import Query, bounds
+from redis_saver._checkpoint.delta import unstored
+from redis_saver._checkpoint.listing import Query, bounds, check_next, scan_threads
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._common import names, times
 from redis_saver._common.config import Address
-from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
+from redis_saver._engine.runner import Pump
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage import header as headers
@@ -195,13 +196,11 @@ def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Siz
 
     A checkpoint follows once its parent was read, or is known to be gone.
     """
-    return _walk(
-        context,
-        thread,
-        None,
-        _EVERYTHING,
-        lambda family: [(child, _sizes(family.parent, child)) for child in family.children],
-    )
+
+    def describe(family: _Family) -> list[tuple[Entry, Mapping[str, Size]]]:
+        return [(child, _sizes(family.parent, child)) for child in family.children]
+
+    return _walk(context, thread, None, _EVERYTHING, describe)
 
 
 def sizes(context: Context, address: Address, parent: Address | None) -> Operation[Mapping[str, Size]]:
@@ -217,11 +216,6 @@ def sizes(context: Context, address: Address, parent: Address | None) -> Operati
     return _sizes(above[0][0] if above and above[0] else None, here[0]) if here else {}
 
 
-def ran_between(parent: Entry | None, child: Entry) -> tuple[str, ...]:
-    """Return the nodes that ran between a checkpoint and its child, inferred from the versions that they have seen."""
-    return _ran(parent, [child])
-
-
 def _walk(
     context: Context,
     thread: str,
@@ -235,45 +229,42 @@ def _walk(
     The children wait in memory until their parent arrives: one for each branch.
     """
     keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY._replace(before=before), ns, None)
-    size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, _Waiting()
+    size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, dict[tuple[str, str], list[Entry]]()
     while upper > b"(":
         answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, BYTES_PER_PAGE, measured))
         if answer is None:  # perhaps deleted meanwhile: then a waiting checkpoint need not be the thread's first
             return
         following, entries = _page(context, thread, answer, upper)
-        families = list(waiting.families((yield from _with_sends(context, thread, entries))))
+        families = list(_families(waiting, (yield from _with_sends(context, thread, entries))))
         yield Page([item for family in families for item in describe(family)])
         upper = b"(" + following
-    yield Page([item for family in waiting.rest() for item in describe(family)])
+    rest = [_Family(None, [entry]) for children in waiting.values() for entry in children]
+    yield Page([item for family in rest for item in describe(family)])
 
 
 def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Operation[list[Entry]]:
     """Add the nodes of their `Send`s to the checkpoints that have writes of such tasks."""
-    completed, keys = list(entries), context.keyspace.keys(thread)
-    pushing = [at for at, entry in enumerate(completed) if any(_PUSHED.match(write.path) for write in entry.writes)]
+    keys, sends = context.keyspace.keys(thread), dict[tuple[str, str], Sequence[str]]()
+    pushing = [entry for entry in entries if any(_PUSHED.match(write.path) for write in entry.writes)]
     for first in range(0, len(pushing), _SENDS_PER_BATCH):
         some = pushing[first : first + _SENDS_PER_BATCH]
-        asked = [
-            (names.component(completed[at].ns), names.component(TASKS), names.component(completed[at].id))
-            for at in some
-        ]
+        asked = [(names.component(entry.ns), names.component(TASKS), names.component(entry.id)) for entry in some]
         answers = yield Batch([Call(scripts.GET_CHANNEL, keys, arguments) for arguments in asked])
-        for at, answer in zip(some, answers, strict=True):
-            completed[at] = completed[at]._replace(sends=_nodes(context, thread, completed[at], answer))
-    return completed
+        for entry, answer in zip(some, answers, strict=True):
+            if answer is not None:  # else the checkpoint was removed meanwhile
+                value = _decoded(context, Address(thread, entry.ns, entry.id), TASKS, answer)
+                sends[entry.ns, entry.id] = nodes_of(value)
+    return [entry._replace(sends=sends.get((entry.ns, entry.id), ())) for entry in entries]
 
 
-def _nodes(context: Context, thread: str, entry: Entry, answer: Sequence[Any] | None) -> Sequence[str]:
-    """Return the nodes of the `Send`s in a value of `TASKS`; none if the checkpoint was removed meanwhile."""
-    if answer is None:
-        return ()
-    address = Address(thread, entry.ns, entry.id)
-    with decoding("the sends of {}", address):
+def _decoded(context: Context, address: Address, channel: str, answer: Sequence[Any]) -> Any:
+    """Return the value in an answer of `lua/checkpoint/get_channel.lua`; None if there is none."""
+    with decoding("channel {!r} of {}", channel, address):
         _, _, _, stored, flat = answer
         if not stored:
-            return ()
-        chunks = codec.as_chunks(context, flat, thread)
-        return nodes_of(codec.decode_value(context, stored, chunks, TASKS, address, Allowance(context.limits, address)))
+            return None
+        chunks, allowance = codec.as_chunks(context, flat, address.thread_id), Allowance(context.limits, address)
+        return codec.decode_value(context, stored, chunks, channel, address, allowance)
 
 
 def nodes_of(value: object) -> Sequence[str]:
@@ -291,47 +282,37 @@ def _node(parent: Entry, write: WriteHead) -> str | None:
     return parent.sends[position] or None if position < len(parent.sends) else None
 
 
-class _Waiting:
-    """Checkpoints whose parents have not been read yet."""
+def _families(waiting: dict[tuple[str, str], list[Entry]], entries: Sequence[Entry]) -> Iterator[_Family]:
+    """Iterate over the families that a page of checkpoints completes. The page is sorted, newest first.
 
-    def __init__(self) -> None:
-        self._children: dict[tuple[str, str], list[Entry]] = {}
-
-    def families(self, entries: Sequence[Entry]) -> Iterator[_Family]:
-        """Iterate over the families that a page of checkpoints completes. The page is sorted, newest first."""
-        for entry in entries:
-            yield _Family(entry, self._children.pop((entry.ns, entry.id), ()))
-            if entry.parent is None:
-                yield _Family(None, [entry])
-            else:
-                self._children.setdefault((entry.ns, entry.parent), []).append(entry)
-        if entries:
-            lowest = names.component(entries[-1].id)
-            for parent in [parent for parent in self._children if names.component(parent[1]) > lowest]:
-                yield from (_Family(None, [entry]) for entry in self._children.pop(parent))
-
-    def rest(self) -> Iterator[_Family]:
-        """Iterate over the checkpoints whose parents are gone."""
-        return (_Family(None, [entry]) for children in self._children.values() for entry in children)
+    Args:
+        waiting: The checkpoints whose parents have not been read yet, by parent.
+        entries: The page.
+    """
+    for entry in entries:
+        yield _Family(entry, waiting.pop((entry.ns, entry.id), ()))
+        if entry.parent is None:
+            yield _Family(None, [entry])
+        else:
+            waiting.setdefault((entry.ns, entry.parent), []).append(entry)
+    lowest = names.component(entries[-1].id) if entries else b"\xff"
+    for parent in [parent for parent in waiting if names.component(parent[1]) > lowest]:
+        yield from (_Family(None, [entry]) for entry in waiting.pop(parent))
 
 
 def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) -> tuple[bytes, list[Entry]]:
     """Decode a page of `lua/checkpoint/audit.lua`. Returns the next page's bound (empty at the end) and the entries."""
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, flat, of_chunks, of_values, *stored = answer
-        if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not stored)):
-            raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
-        chunks, known = codec.as_chunks(context, flat, thread), {field: int(size) for field, size in _pairs(of_chunks)}
+        check_next(following, upper, stored)
+        chunks = codec.as_chunks(context, flat, thread)
+        known = {field: len(chunk) for field, chunk in chunks.items()}
+        known |= {field: int(size) for field, size in _pairs(of_chunks)}
         values = {
             place: StoredSize(int(size), {field: known[field] for field in chunked.reachable([root], chunks)})
             for place, (size, root) in enumerate(_pairs(of_values))
         }
-        entries = []
-        for raw_id, raw_ns, header, raw_writes, measured in stored:
-            address = Address(thread, names.name_of(raw_ns), names.name_of(raw_id))
-            sizes = {place: values[value] for place, value in _pairs(measured)}
-            entries.append(_entry(context, address, header, chunks, raw_writes, sizes))
-    return following, entries
+        return following, [_entry(context, thread, checkpoint, chunks, values) for checkpoint in stored]
 
 
 def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
@@ -339,22 +320,18 @@ def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _entry(
-    context: Context,
-    address: Address,
-    header: bytes,
-    chunks: codec.Chunks,
-    raw_writes: Sequence[bytes],
-    sizes: Mapping[int, StoredSize],
+    context: Context, thread: str, stored: Sequence[Any], chunks: codec.Chunks, values: Mapping[int, StoredSize]
 ) -> Entry:
-    """Decode a checkpoint. `sizes` holds the sizes of its values, by the position of their channel in the header."""
-    checkpoint_id = address.checkpoint_id or ""
-    decoded = headers.decode(context, header, checkpoint_id, chunks, address)
+    """Decode a checkpoint. `values` holds the sizes of the values of its page."""
+    raw_id, raw_ns, header, raw_writes, measured = stored
+    ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
+    decoded = headers.decode(context, header, checkpoint_id, chunks, Address(thread, ns, checkpoint_id))
     checkpoint, metadata = decoded.checkpoint, decoded.metadata
     step, source, time = metadata.get("step"), metadata.get("source"), checkpoint.get("ts")
-    flags, channels = headers.flags_of(header), dict(enumerate(checkpoint["channel_versions"]))
-    present = frozenset(channel for channel, flag in zip(channels.values(), flags, strict=True) if flag == PRESENT[0])
+    flags, channels = headers.flags_of(header), list(checkpoint["channel_versions"])
+    parents = metadata.get("parents")
     return Entry(
-        ns=address.checkpoint_ns,
+        ns=ns,
         id=checkpoint_id,
         parent=decoded.parent,
         created_at=times.moment(time) if isinstance(time, str) else None,
@@ -362,16 +339,11 @@ def _entry(
         source=source if isinstance(source, str) else None,
         versions=checkpoint["channel_versions"],
         seen=checkpoint.get("versions_seen") or {},
-        present=present,
+        present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == PRESENT[0]),
         writes=_writes(raw_writes),
-        sizes=dict(zip(map(channels.__getitem__, sizes), sizes.values(), strict=True)),
-        parents=_parents(metadata.get("parents")),
+        sizes={channels[place]: values[value] for place, value in _pairs(measured)},
+        parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
     )
-
-
-def _parents(parents: object) -> Mapping[str, str]:
-    """Return the enclosing checkpoints that the metadata name, by namespace. Ids that are no strings are left out."""
-    return {ns: id_ for ns, id_ in parents.items() if isinstance(id_, str)} if isinstance(parents, dict) else {}
 
 
 def _writes(flat: Sequence[Any]) -> list[WriteHead]:
@@ -400,7 +372,7 @@ def _known(family: _Family) -> Iterator[WriteInfo]:
             source=having[-1].source if having else None,
             task_id=write.task_id,
             node=node,
-            candidates=() if node is not None or is_of_caller else _ran(parent, having),
+            candidates=() if node is not None or is_of_caller else ran_between(parent, *having),
             bytes=write.size,
             applied_in=tuple(child.id for child in having),
         )
@@ -428,13 +400,13 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
                     source=child.source,
                     task_id=None,
                     node=None,
-                    candidates=_ran(parent, [child]),
+                    candidates=ran_between(parent, child),
                     bytes=None,
                     applied_in=(child.id,),
                 )
 
 
-def _ran(parent: Entry | None, children: Sequence[Entry]) -> tuple[str, ...]:
+def ran_between(parent: Entry | None, *children: Entry) -> tuple[str, ...]:
     """Return the nodes that ran between a checkpoint and others: those that saw a new version, and those of `Send`s."""
     before = parent.seen if parent else {}
     ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}
@@ -482,3 +454,76 @@ def _size(parent: Entry | None, child: Entry, channel: str) -> Size:
         return Size(total, total)
     before = parent.sizes[channel].chunks if channel in parent.sizes else {}
     return Size(total, sum(size for field, size in stored.chunks.items() if field in before))
+
+
+FIRST_BATCH, MAX_BATCH = 10, 200
+"""Number of threads in a batch: in the first one, and at most."""
+BYTES_PER_BATCH = 4_000_000
+"""Target size of a batch's values, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelValue:
+    """The newest value of a channel of a thread, as `latest_values()` returns it."""
+
+    thread_id: str
+    """The thread."""
+    checkpoint_id: str
+    """Its newest checkpoint in the namespace."""
+    updated_at: datetime | None
+    """That checkpoint's `ts`; None if it has none that is a time."""
+    version: VersionText
+    """The channel's version."""
+    bytes: int
+    """Size of the value as stored, with its chunks."""
+    value: Any
+    """The value. For a snapshot of a `DeltaChannel`, the value inside it."""
+    stored: bool = True
+    """False for a `DeltaChannel` without a snapshot here. Then `value` is None; the graph's `get_state` rebuilds it."""
+
+
+def latest_values(
+    context: Context, channel: str, thread_ids: Sequence[str] | None, thread_prefix: str, ns: str
+) -> Stream[ChannelValue]:
+    """Stream a channel's newest values: of these threads in their order, or of all with a prefix in any order."""
+    arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
+    pump = Pump(scan_threads(context) if thread_ids is None else _given(thread_ids))
+    for step in pump:
+        if not isinstance(step, Page):
+            with pump:
+                pump.reply = yield step
+            continue
+        wanted = [thread for thread in step.items if thread.startswith(thread_prefix)]
+        while wanted:
+            some, wanted = wanted[:size], wanted[size:]
+            answers = yield Batch(
+                [Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments) for thread in some]
+            )
+            pairs = zip(some, answers, strict=True)
+            read = [_value(context, thread, ns, channel, answer) for thread, answer in pairs if answer is not None]
+            values = [value for value in read if value is not None]
+            yield Page(values)
+            length = 1 + sum(value.bytes for value in values)
+            size = max(1, min(MAX_BATCH, 4 * size, len(some) * BYTES_PER_BATCH // length))
+
+
+def _given(thread_ids: Sequence[str]) -> Stream[str]:
+    yield Page(thread_ids)
+
+
+def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]) -> ChannelValue | None:
+    """Decode the value in an answer. None if the channel has no value and is no `DeltaChannel`."""
+    with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):
+        raw_id, head, version, stored, flat = answer
+        address = Address(thread, ns, names.name_of(raw_id))
+        if not stored and channel not in unstored(headers.metadata(context, head, address)):
+            return None
+        return ChannelValue(
+            thread_id=thread,
+            checkpoint_id=address.checkpoint_id or "",
+            updated_at=times.moment(headers.decode_time(head, thread)),
+            version=names.version_from(version),
+            bytes=len(stored) + sum(map(len, flat[1::2])),
+            value=codec.held(_decoded(context, address, channel, answer)),
+            stored=bool(stored),
+        )

@@ -1,26 +1,74 @@
 """Check that a thread is whole: headers, digests, references, deadlines, counters. Nothing is written.
 
-A finding counts only if nobody wrote to the thread meanwhile. Otherwise the check starts again.
+A finding counts only if nobody wrote to the thread meanwhile. Otherwise the check starts again. All fields of the data
+are read once, page by page (HSCAN), and each is checked at once. Names and links are kept, as `prune` keeps them, but
+no values.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.inventory import FOREIGN, MAX_FINDINGS, RESTORE, Finding, Findings, Inventory, describe
+from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members
 from redis_saver._common import names
+from redis_saver._common.config import Address
 from redis_saver._common.display import shown
-from redis_saver._engine.requests import Call, Operation
+from redis_saver._common.limits import Allowance
+from redis_saver._engine.requests import Call, Command, Operation
+from redis_saver._storage import chunks as chunked
+from redis_saver._storage import codec, compression
+from redis_saver._storage import header as headers
+from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
-from redis_saver.errors import KeyConflict, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding
+from redis_saver._storage.framing import first, take, unpack
+from redis_saver._storage.header import ABSENT
+from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding
 
+Severity: TypeAlias = Literal["error", "warning", "info"]
+
+MAX_FINDINGS = 100
+"""Maximum number of listed findings of a thread. Further ones are only counted."""
 ATTEMPTS = 5
 APART = 100
 """Milliseconds by which the two deadlines may seem to differ, because older servers read the clock for each."""
 WRITER_GONE = 300_000
 """Milliseconds after which a writer with an open intent counts as dead. Writing to cold must not take longer."""
+FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
+"""The COUNT of HSCAN: at first, and at most. Long fields reduce it."""
+BYTES_PER_PAGE = 500_000
+"""Target size of a page of fields, in bytes."""
+NAMES_PER_PAGE, CHUNKS_PER_PAGE = 20, 500
+"""Number of chunks in a request: of names, and of values."""
+
+_RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
+_READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {_RESTORE}"
+_LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
+_COUNT = "only threads() and prune() show this number; copy_thread() counts anew"
+_FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
+_CONFLICT = "find out which program owns that key; then choose another prefix, or remove the key"
+_INDEX = "copy_thread() makes a copy with a new index"
+_MARKS = (
+    *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
+    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
+    *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
+)
+
+
+class Finding(NamedTuple):
+    """A problem of a thread."""
+
+    severity: Severity
+    """`error`: data are lost, unreadable or returned wrongly. `warning`: all data can be read, but something is left
+    over or counted wrong. `info`: it repairs itself."""
+    where: str
+    """The part of the thread, with names in the form of `repr`."""
+    what: str
+    """The problem."""
+    remedy: str
+    """The action that solves it."""
 
 
 class CheckReport(NamedTuple):
@@ -53,6 +101,36 @@ class CheckReport(NamedTuple):
         return not self.more and all(finding.severity == "info" for finding in self.findings)
 
 
+class Findings(list[Finding]):
+    """The first `MAX_FINDINGS` findings."""
+
+    more: int = 0
+    """Number of further findings."""
+
+    def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
+        """Add a finding."""
+        if len(self) < MAX_FINDINGS:
+            self.append(Finding(severity, where, what, remedy))
+        else:
+            self.more += 1
+
+    def add_each(self, severity: Severity, fields: Iterable[bytes], what: str, remedy: str) -> None:
+        """Add the same finding about each of these fields or members."""
+        for field in sorted(fields):
+            self.add(severity, describe(field), what, remedy)
+
+    @contextmanager
+    def reading(self, where: str, remedy: str = _RESTORE) -> Iterator[None]:
+        """Turn an error of the block into a finding: the bytes at `where` cannot be read."""
+        try:
+            with decoding("{}", where):
+                yield
+        except (ThreadDamaged, LimitExceeded) as error:
+            cause = error.__cause__
+            why = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+            self.add("error", where, f"it cannot be read: {why}", remedy)
+
+
 class State(NamedTuple):
     """A thread as a whole, as `lua/checkpoint/check.lua` returns it."""
 
@@ -64,46 +142,29 @@ class State(NamedTuple):
     lacking: int
     note_deadline: int
     oldest_writer: int
-    marks: Sequence[bytes]
-    refused: Sequence[bytes]
+    refused: list[bytes]
+    has_cold: bytes
+    """Not empty if the thread is `@cold_backed`: cold has all of it except the dirty records."""
+    is_whole: bytes
+    """Not empty if the thread is `@complete`: hot has all that cold has."""
+    has_gaps: bytes
+    """Not empty if checkpoints were coalesced, so that cold lacks them."""
+    is_deferred: bytes
+    """Not empty if the data say that cold lacks some of the thread."""
 
-    @property
-    def has_cold(self) -> bool:
-        """True if the thread is `@cold_backed`: cold has all of it except the dirty records."""
-        return bool(self.marks[0])
-
-    @property
-    def is_whole(self) -> bool:
-        """True if the thread is `@complete`: hot has all that cold has."""
-        return bool(self.marks[1])
-
-    @property
-    def has_gaps(self) -> bool:
-        """True if checkpoints were coalesced, so that cold lacks them."""
-        return bool(self.marks[2])
-
-    def like(self, other: State | None) -> bool:
-        """True if nobody wrote to the thread between these two states."""
-        return other is not None and _lasting(self) == _lasting(other)
+    def without_times(self) -> State:
+        """Return the parts that only writes change."""
+        age = min(self.oldest_writer, 0)
+        return self._replace(index_deadline=0, data_deadline=0, note_deadline=0, oldest_writer=age, refused=[])
 
 
-def _lasting(now: State) -> tuple[Any, ...]:
-    """Return the parts of a state that only writes change."""
-    return now.counters, now.members, now.fields, now.lacking, now.oldest_writer < 0, now.marks
-
-
-Compare: TypeAlias = Callable[[State, Inventory, Findings], Generator[Any, Any, int]]
+_TYPES_OF_STATE = [bytes, *[int] * 7, list, *[bytes] * 4]
+Compare: TypeAlias = Callable[[State, "Inventory", Findings], Generator[Any, Any, int]]
 """Compares the checkpoints of a thread with another saver, and returns how many were compared."""
 
 
-def _nothing_to_compare(_: State, __: Inventory, ___: Findings) -> Operation[int]:
-    """Compare nothing, as there is no cold saver."""
-    yield from ()
-    return 0
-
-
 def check(
-    context: Context, thread: str, *, values: bool, compare: Compare = _nothing_to_compare
+    context: Context, thread: str, *, values: bool, compare: Compare | None = None
 ) -> Generator[Any, Any, CheckReport]:
     """Check everything that a thread holds.
 
@@ -111,7 +172,7 @@ def check(
         context: The saver.
         thread: The thread.
         values: True to decode values, writes and metadata too.
-        compare: Compares with the cold saver.
+        compare: Compares with the cold saver, if there is one.
 
     Raises:
         ThreadNotFound: There is no such thread.
@@ -121,7 +182,7 @@ def check(
         try:
             before = yield from _state(context, thread)
         except (ThreadDamaged, KeyConflict) as error:
-            remedy = FOREIGN if isinstance(error, KeyConflict) else RESTORE
+            remedy = _CONFLICT if isinstance(error, KeyConflict) else _RESTORE
             return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
         if before is None:
             raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
@@ -130,20 +191,16 @@ def check(
         inventory = Inventory(context, thread, findings, values=values)
         yield from inventory.take()
         yield from inventory.compare(before.counters)
-        compared = yield from compare(before, inventory, findings)
+        compared = (yield from compare(before, inventory, findings)) if compare else 0
         try:
             after = yield from _state(context, thread)
         except (ThreadDamaged, KeyConflict):
             continue  # it was damaged just now; the next attempt says so
-        if not findings or before.like(after):
-            counts = (
-                len(inventory.headers),
-                len(inventory.roots),
-                len(inventory.chunks),
-                sum(inventory.records.values()),
-                inventory.bytes,
+        if not findings or (after and before.without_times() == after.without_times()):
+            counts = len(inventory.headers), len(inventory.roots), len(inventory.chunks), inventory.writes
+            return CheckReport(
+                thread, *counts, inventory.bytes, compared, before.lacking, tuple(findings), findings.more
             )
-            return CheckReport(thread, *counts, compared, before.lacking, tuple(findings), findings.more)
     raise ThreadBusy(f"thread {thread!r} was written to during each of {ATTEMPTS} attempts to check it; try again")
 
 
@@ -156,18 +213,9 @@ def _state(context: Context, thread: str) -> Operation[State | None]:
         return None
     with decoding("the state of thread {!r}", thread):
         now = State(*reply)
-        lists = now.marks, now.refused
-        if [*map(type, now)] != _STATE or {type(item) for each in lists for item in each} - {bytes}:
+        if [*map(type, now)] != _TYPES_OF_STATE or {*map(type, now.refused)} - {bytes} or len(now.refused) % 2:
             raise TypeError(f"it is {shown(reply)}")
-        if len(now.marks) != _MARKS or len(now.refused) % 2:
-            raise ValueError(
-                f"it has {len(now.marks)} marks, and {len(now.refused)} names and notes of refused records"
-            )
     return now
-
-
-_STATE, _MARKS = [bytes, *[int] * 7, list, list], 4
-"""Types of the reply of `lua/checkpoint/check.lua`, and the number of its marks."""
 
 
 def _check_state(thread: str, now: State, findings: Findings) -> None:
@@ -180,10 +228,10 @@ def _check_state(thread: str, now: State, findings: Findings) -> None:
     if now.lacking and max(*deadlines, now.note_deadline) >= 0:
         remedy = "bring it to cold before: flush(), or redis-saver flush"
         findings.add("error", where, f"cold lacks {now.lacking} of its records, and yet it expires", remedy)
-    if now.lacking and not now.marks[3]:
+    if now.lacking and not now.is_deferred:
         remedy = "flush(), or redis-saver flush, brings it there"
         findings.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
-    if now.marks[3] and not now.lacking:
+    if now.is_deferred and not now.lacking:
         text = "its data say that cold lacks some of it, and the list of what is gone"
         remedy = (
             "redis-saver migrate from Redis to cold brings there what it lacks; "
@@ -198,3 +246,285 @@ def _check_state(thread: str, now: State, findings: Findings) -> None:
             tries, _, error = noted.split(b" ", 2)
             text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
             findings.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")
+
+
+def describe(name: bytes) -> str:
+    """Return a description of a field of the data or a member of the index."""
+    try:
+        return _described(name[:1], name[1:])
+    except (ValueError, IndexError):
+        return f"field {name!r}"
+
+
+def _described(kind: bytes, rest: bytes) -> str:
+    if kind in (b"c", b"i"):
+        ns, checkpoint_id = names.components(rest)[:: 1 if kind == b"c" else -1]
+        return f"checkpoint {checkpoint_id!r}{_of(ns)}"
+    if kind == b"w":
+        head, _, index = rest.rpartition(b"\0")
+        ns, checkpoint_id, task = names.components(head + b"\0")
+        special = f" to the special channel {int(index)}" if index else ""
+        return f"writes of task {task!r}{special} on checkpoint {checkpoint_id!r}{_of(ns)}"
+    if kind == b"b":
+        (ns, channel), version = names.components(rest)[:2], rest.split(b"\0", 2)[2]
+        return f"value of channel {channel!r} in version {names.version_from(version)!r}{_of(ns)}"
+    if kind == b"r":
+        return f"run {names.decode(rest)!r}"
+    if kind == b"s":
+        root_id, ns = names.components(rest)
+        return f"the root checkpoint {root_id!r} of the call{_of(ns)}"
+    if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
+        return f"chunk {kind.decode()}:{rest.hex()}"
+    raise ValueError
+
+
+def _of(ns: str) -> str:
+    return f" of namespace {ns!r}" if ns else ""
+
+
+class Inventory:
+    """The contents of a thread."""
+
+    def __init__(self, context: Context, thread: str, findings: Findings, *, values: bool) -> None:
+        """Prepare an empty inventory. `take` fills it.
+
+        Args:
+            context: The saver.
+            thread: The thread.
+            findings: Receives the findings.
+            values: True to decode values, writes and metadata too.
+        """
+        self._context, self._thread, self._findings, self._decodes = context, thread, findings, values
+        self._data_key = context.keyspace.keys(thread).data_key
+        self.headers: dict[CheckpointKey, bytes] = {}
+        """The links of each checkpoint, as they are stored."""
+        self.roots: dict[bytes, bytes] = {}
+        """The root of each value, by the value's field; empty if the value is not in chunks."""
+        self.chunks: set[bytes] = set()
+        self.marks: set[bytes] = set()
+        """Fields about the thread as a whole (`@…`)."""
+        self.bytes, self.writes = 0, 0
+        self._records: dict[bytes, bytes] = {}
+        """The records of pending writes, by field; empty if none of the writes is in chunks."""
+        self._members: set[bytes] = set()
+        self._lists: dict[bytes, bytes] = {}
+        self._names: dict[bytes, bytes] = {}
+        """The names chunks that were read."""
+        self._asked: set[bytes] = set()
+        self._strays: Sequence[bytes] = ()
+
+    def take(self) -> Operation[None]:
+        """Read the members of the index and all fields of the data, and check each field by itself."""
+        self._members.update((yield from members(self._context, self._thread)))
+        cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
+        while True:
+            reply = yield Command(("HSCAN", self._data_key, cursor, "COUNT", count))
+            with decoding("what thread {!r} holds", self._thread):
+                cursor, fields = _page(reply)
+                if cursor in cursors:  # a server never returns a cursor twice, even if others write meanwhile
+                    raise ValueError(f"HSCAN answers cursor {shown(cursor)} a second time, and would never end")
+                cursors.add(cursor)
+            # HSCAN may return a field twice.
+            new = {field: stored for field, stored in fields.items() if field not in seen}
+            seen.update(new)
+            wanted = {named for field, stored in new.items() if field[:1] == b"c" and (named := _named(stored))}
+            chunks = yield from self._fetch(wanted - self._asked, NAMES_PER_PAGE)
+            self._asked |= wanted
+            with decoding("the names of channels of thread {!r}", self._thread):
+                self._names |= {named: chunk for named, chunk in chunks.items() if named[1:] == chunked.digest(chunk)}
+            for field, stored in new.items():
+                with self._findings.reading(describe(field)):
+                    self._look_at(field, stored)
+            if not cursor:
+                return
+            size = sum(map(len, fields.values())) + 1
+            count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
+
+    def _fetch(self, wanted: Iterable[bytes], per_page: int) -> Operation[dict[bytes, bytes]]:
+        """Read chunks as they are stored. Missing ones are left out."""
+        ordered, chunks = sorted(wanted), dict[bytes, bytes]()
+        for start in range(0, len(ordered), per_page):
+            page = ordered[start : start + per_page]
+            stored = yield Command(("HMGET", self._data_key, *page))
+            with decoding("chunks of thread {!r}", self._thread):
+                chunks |= {field: chunk for field, chunk in zip(page, stored, strict=True) if chunk is not None}
+        return chunks
+
+    def _look_at(self, field: bytes, stored: bytes) -> None:
+        """Check a field by itself, and remember it for `compare`."""
+        kind = field[:1]
+        self.bytes += len(stored) if kind != b"@" else 0
+        if kind == b"c":
+            self._look_at_header(field, stored)
+        elif kind == b"b":
+            self._look_at_value(field, stored)
+        elif kind == b"w":
+            self._look_at_writes(field, stored)
+        elif kind in chunked.KINDS and len(field) == 1 + chunked.DIGEST:
+            self.chunks.add(field)
+            chunk = compression.decompress(stored, self._allowance()) if kind == chunked.ZSTD else stored
+            if field[1:] != chunked.digest(chunk):
+                raise ValueError("its bytes do not match the digest in its name: they were changed")
+            if kind == chunked.LIST:
+                self._lists[field] = chunk
+                chunked.children(chunk[:1], chunk[1:])
+        elif field.startswith(_MARKS):
+            self.marks.add(field)
+            if field == STRAY:
+                self._strays = unpack(stored)
+        else:
+            self._findings.add("warning", describe(field), "redis_saver has no such field", _FOREIGN)
+
+    def _look_at_header(self, field: bytes, stored: bytes) -> None:
+        ns, checkpoint_id = names.components(field[1:])
+        self.headers[ns, checkpoint_id] = stored[: take(stored, 0, 8)[1]]
+        if (count := len(unpack(stored))) != headers.FRAMES:
+            raise ValueError(f"a header has {headers.FRAMES} frames, and this one {count}")
+        if self._decodes and _named(stored) in self._names:
+            with self._findings.reading(describe(field), _READ):
+                address = Address(self._thread, ns, checkpoint_id)
+                headers.decode(self._context, stored, checkpoint_id, self._names, address)
+
+    def _look_at_value(self, field: bytes, stored: bytes) -> None:
+        self.roots[field] = b""
+        if not stored:  # a later put emptied this version
+            return
+        if chunked.in_chunks(stored):
+            chunked.check(stored)
+            self.roots[field] = stored
+        elif self._decodes:
+            self._decode(field, stored, {})
+        else:
+            first(stored)
+
+    def _look_at_writes(self, field: bytes, stored: bytes) -> None:
+        self._records[field] = b""
+        self.writes += len(self._writes_in(field, stored)[1])
+        if roots := codec.roots_in(stored):
+            self._records[field] = stored
+            for root in roots:
+                chunked.check(root)
+        elif self._decodes:
+            self._decode(field, stored, {})
+
+    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[Write]]:
+        """Return the checkpoint of a task's record, and the writes in it."""
+        ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
+        address = Address(self._thread, ns, checkpoint_id)
+        return address, codec.decode_writes((names.component(task), record), address)
+
+    def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
+        """Decode a value, or the writes in a record."""
+        with self._findings.reading(describe(field), _READ):
+            if field[:1] == b"b":
+                channel, place = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0"), f"thread {self._thread!r}"
+                codec.decode_value(self._context, stored, chunks, channel, place, self._allowance())
+                return
+            address, writes = self._writes_in(field, stored)
+            for write in writes:
+                codec.load_write(self._context, write, address, self._allowance(), chunks)
+
+    def _allowance(self) -> Allowance:
+        return Allowance(self._context.limits, f"thread {self._thread!r}")
+
+    # -- do the parts agree?
+
+    def compare(self, counters: bytes) -> Operation[None]:
+        """Compare references with what they refer to.
+
+        Args:
+            counters: The field `@state`.
+        """
+        self._check_index()
+        referred = self._check_headers()
+        self._findings.add_each("warning", self.roots.keys() - referred, "no checkpoint refers to it", _LEFT_OVER)
+        yield from self._check_chunks()
+        with decoding("the counters of thread {!r}", self._thread):
+            _format, _revision, *counted = map(int, counters.split()[:5])
+            actual = self.bytes, len(self.roots), self.writes
+            counts = [*zip(("bytes", "values", "pending writes"), counted, actual, strict=True)]
+        for what, count, wanted in counts:
+            if count != wanted:
+                text = f"its counter says {count} {what}, and there are {wanted}"
+                self._findings.add("warning", f"thread {self._thread!r}", text, _COUNT)
+
+    def _check_index(self) -> None:
+        stored = {names.checkpoint(*key) for key in self.headers} | self._records.keys()
+        listed = {member for member in self._members if member[:1] in (b"c", b"w")}
+        ages = {names.by_age(*key) for key in self.headers if key[0]}
+        listed_ages = {member for member in self._members if member[:1] == b"i"}
+        others = {member for member in self._members if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s")}
+        add = self._findings.add_each
+        add("error", listed - stored, "the index names it, and it is gone from the data", _RESTORE)
+        text = "it is in the data, and the index does not name it, so nothing lists it"
+        add("warning", stored - listed, text, _LEFT_OVER)
+        text = "the order by age does not name it, so list() over all namespaces leaves it out"
+        add("error", ages - listed_ages, text, _INDEX)
+        text = "the order by age names it, and it is not there, so list() over all namespaces fails"
+        add("error", listed_ages - ages, text, _INDEX)
+        add("warning", others, "redis_saver has no such member", _FOREIGN)
+
+    def _check_headers(self) -> set[bytes]:
+        """Check the references of headers. Returns the fields of all values that a header names."""
+        referred, runs = set[bytes](), set[bytes]()
+        for key, raw in self.headers.items():
+            where, named = describe(names.checkpoint(*key)), _named(raw)
+            if named not in self._names:
+                said = "cannot be read" if named in self.chunks else "are gone"
+                self._findings.add("error", where, f"the names of its channels {said}", _RESTORE)
+                continue
+            with self._findings.reading(where):
+                links = headers.decode_links(raw, self._names, self._thread, self._allowance())
+                runs |= {links.run} - {b""}
+                for entry in links.entries:
+                    field = names.blob(key[0], entry[1:])
+                    referred.add(field)
+                    if entry[:1] != ABSENT and field not in self.roots:
+                        self._findings.add("error", where, f"it has lost the {describe(field)}", _RESTORE)
+        text = "the index does not name it, so delete_for_runs() misses it"
+        self._findings.add_each("warning", runs - self._members, text, _INDEX)
+        return referred
+
+    def _check_chunks(self) -> Operation[None]:
+        """Check that each value and write has all its chunks, and that each chunk belongs to one. Decode whole ones."""
+        used, last = {_named(raw) for raw in self.headers.values()}, dict[bytes, bytes]()
+        for field, stored in sorted((self.roots | self._records).items()):
+            wanted = set[bytes]()
+            with self._findings.reading(describe(field)):
+                wanted = chunked.reachable([stored] if field[:1] == b"b" else codec.roots_in(stored), self._lists)
+            used |= wanted
+            if gone := wanted - self.chunks:
+                text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
+                self._findings.add("error", describe(field), text, _RESTORE)
+            elif self._decodes and wanted:
+                # Most chunks are those of the previous value, too.
+                last = {chunk: last[chunk] for chunk in wanted & last.keys()}
+                new = yield from self._fetch(wanted - last.keys(), CHUNKS_PER_PAGE)
+                with self._findings.reading(describe(field)):
+                    last |= codec.as_chunks(
+                        self._context, [part for pair in new.items() for part in pair], self._thread
+                    )
+                if wanted <= last.keys():
+                    self._decode(field, stored, last)
+        for root in self._strays:
+            with self._findings.reading("@gc_roots"):
+                used |= chunked.reachable([root], self._lists)
+        text = "no value or pending write has it, and @gc_roots does not lead to it, so prune() does not remove it"
+        self._findings.add_each("warning", self.chunks - used, text, _LEFT_OVER)
+
+
+def _named(header: bytes) -> bytes:
+    """Return the field of a header's names chunk; empty if the header is damaged."""
+    try:
+        return headers.names_chunk_of(header)
+    except ValueError:
+        return b""
+
+
+def _page(reply: Any) -> tuple[int, Mapping[bytes, bytes]]:
+    """Return the next cursor and the fields of an HSCAN page. Some clients return a dict, others a flat list."""
+    cursor, page = reply
+    fields = page if isinstance(page, Mapping) else dict(zip(page[::2], page[1::2], strict=True))
+    if wrong := [pair for pair in fields.items() if {*map(type, pair)} != {bytes}]:
+        raise TypeError(f"{shown(wrong[0])} is no field with its bytes")
+    return int(cursor), fields

@@ -12,12 +12,7 @@ from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.pruning import ATTEMPTS
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
-from redis_saver._checkpoint.references import (
-    ReachableChunks,
-    References,
-    reachable_chunks,
-    read_references,
-)
+from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
 from redis_saver._common.names import Keys
@@ -27,7 +22,7 @@ from redis_saver._storage import codec
 from redis_saver._storage import header as headers
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.header import ABSENT
-from redis_saver.errors import ThreadBusy, decoding
+from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
@@ -45,9 +40,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         if (seen := (yield from read_references(context, source))) is None:
             return
         reachable = yield from reachable_chunks(context, source, seen)
-        with decoding("what thread {!r} holds", source):
-            fields = _fields(seen, reachable)
-        counted = yield from _stage(context, source, target, seen, reachable, fields, staged)
+        counted = yield from _stage(context, source, target, seen, reachable, staged)
         if counted is not None:
             keys, writer = (*context.keyspace.keys(target), *staged), writer_of(context, target, deletes=True)
             arguments = (token, counted.pages, default_ttl(context), *counted[1:], seen.format)
@@ -84,15 +77,11 @@ def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[by
 
 
 def _stage(
-    context: Context,
-    source: str,
-    target: str,
-    seen: References,
-    reachable: ReachableChunks,
-    fields: dict[bytes, list[bytes]],
-    staged: Keys,
+    context: Context, source: str, target: str, seen: References, reachable: ReachableChunks, staged: Keys
 ) -> Operation[Counted | None]:
     """Copy the fields into keys beside the target. Returns None if the copy has to start again."""
+    with decoding("what thread {!r} holds", source):
+        fields = _fields(seen, reachable)
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
     required = {
         names.blob(ns, entry[1:])
@@ -125,8 +114,12 @@ def _stage(
                 size += len(value)
                 pairs += (field, value)
                 members += fields[field]
-        if lost is not None:
-            yield from _check_lost(context, source, seen, reachable, lost)
+        if lost is not None:  # a removal that took it gave the thread another revision
+            now = yield from read_references(context, source)
+            if now and now.revision == seen.revision:
+                name = lost.replace(b"\0", b"?").decode("utf-8", "backslashreplace")
+                text = f"DAMAGED a stored value is gone: {name}"
+                raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
             return None
         pages += 1
         left = left[len(values) :]
@@ -143,18 +136,3 @@ def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: Rea
     if field[:1] == b"w":
         return codec.roots_in(stored) == reachable.roots.get(field, [])
     return field[:1] != b"b" or reachable.roots.get(field) == ([stored] if chunked.in_chunks(stored) else None)
-
-
-def _check_lost(
-    context: Context, source: str, seen: References, reachable: ReachableChunks, field: bytes
-) -> Operation[None]:
-    """Find out why a field is gone, by reading a checkpoint that needs it.
-
-    If a removal took both, nothing happens. If the thread is damaged, the reading script raises.
-    """
-    for (ns, checkpoint_id), links in seen.links.items():
-        holds = field[1:].startswith(names.component(ns) + names.component(checkpoint_id))
-        blobs = {names.blob(ns, entry[1:]) for entry in links.entries}
-        if holds or field in blobs or field == links.names_chunk or field in reachable.chunks(blobs):
-            wanted = (BYTES_PER_PAGE, names.component(ns), names.component(checkpoint_id))
-            yield Call(scripts.GET_MANY, context.keyspace.keys(source), wanted)

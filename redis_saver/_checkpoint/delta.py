@@ -61,17 +61,28 @@ class Seed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The facts that the answer of a walk depends on. With these it can be remembered (`KnownPoint`)."""
+    """The facts that the answer of a walk, or a page of it, depends on. With these it can be remembered (`KnownPoint`).
+
+    Without the last two, it is in the order of `lua/checkpoint/history.lua`.
+    """
 
     target: bytes
     rewritten: bytes
     lowest: bytes
     checkpoints: int
     tasks: int
+    missing: bytes
+    """The id of the first ancestor that is not there, escaped."""
+    checkpoints_before: int
+    tasks_before: int
+    ids: Sequence[bytes]
+    """The ancestors."""
     unsure: Collection[str]
     """Channels that may yet get a value without a rewrite, so they are not remembered."""
-    missing: bytes = b""
-    """The id of the first ancestor that is not there, escaped."""
+
+
+_TYPES = [bytes, bytes, bytes, int, int, bytes, int, int, bytes]
+_BEFORE = Basis(b"", b"", b"", 0, 0, b"", 0, 0, (), ())
 
 
 class Walk(NamedTuple):
@@ -113,7 +124,7 @@ def walk(
     keys = keys or context.keyspace.keys(thread)
     seen, found, chunks = set[bytes](), list[Ancestor](), dict[bytes, bytes]()
     remaining = {names.component(channel): channel for channel in channels}
-    position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[_Page]()
+    position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[Basis]()
     while remaining:
         last = pages[-1] if pages else _BEFORE
         arguments: list[Argument] = [names.component(ns), position, last.target, last.lowest]
@@ -126,20 +137,16 @@ def walk(
         answer = yield Call(scripts.HISTORY, keys, (*arguments, *told))
         if len(keys) > 2 and answer == HistoryReply.INTENTS:
             raise HasIntents
-        if len(keys) > 2 and answer == HistoryReply.PARTIAL:
-            raise Partial
         if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
             with decoding("what hot has of the ancestors of a checkpoint of thread {!r}", thread):
-                _, basis = answer
-                _check(basis, (), 0)
-            raise Partial(_basis([_page(basis, (), remaining.values())]))
+                bases = [_page(basis, (), 0, remaining.values()) for basis in answer[1:]]
+            raise Partial(_basis(bases))
         with decoding("the ancestors of a checkpoint of thread {!r}", thread):
             position, of_page, basis, *page = answer
             chunks.update(codec.as_chunks(context, of_page, thread))
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
-            _check(basis, page, len(points))
-            pages.append(_page(basis, page, remaining.values()))
+            pages.append(_page(basis, page, len(points), remaining.values()))
             for raw_id, raw_seeds, raw_writes, number in page:
                 if raw_id in seen:
                     # A caller put an ancestor again, below its own descendant. All below it was collected.
@@ -160,47 +167,23 @@ def walk(
     return Walk(found, chunks, _basis(pages))
 
 
-class _Page(NamedTuple):
-    """The basis of a page of a walk, as the script answers it, and the ids of its ancestors."""
-
-    target: bytes
-    rewritten: bytes
-    lowest: bytes
-    missing: bytes
-    checkpoints_before: int
-    tasks_before: int
-    checkpoints: int
-    tasks: int
-    ids: Sequence[bytes]
-    unsure: Collection[str]
-
-
-def _check(basis: Sequence[object], page: Sequence[Any], points: int) -> None:
-    """Check what is remembered of an answer, as it is sent to the server with the next request.
+def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> Basis:
+    """Decode what a page depends on, and check what is sent to the server with the next request.
 
     Raises:
         ValueError: It is not what the script answers.
     """
-    if [*map(type, basis)] != _BASIS:
+    if [*map(type, basis)] != _TYPES:
         raise ValueError(f"what it depends on is {shown(basis)}")
     for raw_id, seeds, _, number in page:
         if {type(raw_id), *map(type, seeds)} != {bytes} or not 0 <= number <= points:
             raise ValueError(f"ancestor {shown(raw_id)} with {shown(seeds)}, and the point {shown(number)}")
-
-
-_BASIS = [bytes, bytes, bytes, bytes, int, int, int, int, bytes]
-
-
-def _page(basis: Sequence[Any], page: Sequence[Any], channels: Iterable[str]) -> _Page:
     *counted, marks = basis
     unsure = [channel for channel, mark in zip(channels, marks, strict=False) if mark == ord("1")]
-    return _Page._make((*counted, [one[0] for one in page], unsure))
+    return Basis._make((*counted, [ancestor[0] for ancestor in page], unsure))
 
 
-_BEFORE = _Page(b"", b"", b"", b"", 0, 0, 0, 0, (), ())
-
-
-def _basis(pages: Sequence[_Page]) -> Basis | None:
+def _basis(pages: Sequence[Basis]) -> Basis | None:
     """Return the basis of all pages, or None if the answer cannot be remembered.
 
     That is so if something changed between two pages. It is also so if an ancestor has no lower id than the target, as
@@ -213,13 +196,12 @@ def _basis(pages: Sequence[_Page]) -> Basis | None:
         if following.rewritten != page.rewritten or counted != (page.checkpoints, page.tasks):
             return None
     last = pages[-1]
-    ancestors = [one for page in pages for one in page.ids if one != last.target]
-    ids = [*ancestors, *([last.missing] if last.missing else ())]
+    ids = [raw_id for page in pages for raw_id in page.ids if raw_id != last.target]
+    ids += [last.missing] if last.missing else []
     # It may be its own ancestor, or of a clock that is behind.
-    if len(set(ids)) < len(ids) or any(one >= last.target for one in ids):
+    if len(set(ids)) < len(ids) or any(raw_id >= last.target for raw_id in ids):
         return None
-    unsure = {channel for page in pages for channel in page.unsure}
-    return Basis(last.target, last.rewritten, last.lowest, last.checkpoints, last.tasks, unsure, last.missing)
+    return last._replace(unsure={channel for page in pages for channel in page.unsure})
 
 
 def get_delta_channel_history(
@@ -271,8 +253,7 @@ def _histories(
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
             is_whole = write.type != IN_CHUNKS
-            whole = write if is_whole else codec.whole_write(write, chunks, place, allowance)
-            writes[write.channel].append(whole)
+            writes[write.channel].append(write if is_whole else codec.whole_write(write, chunks, place, allowance))
         seeds.update(ancestor.seeds)
         remaining.difference_update(ancestor.seeds)
         if ancestor.point is not None:
@@ -283,7 +264,7 @@ def _histories(
     learned: dict[str, History] = {}
     seen: dict[ChannelKey, Version] = {}
     for channel in channels:
-        base = known.get(channel) or _begun(seeds.get(channel))
+        base = known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
         history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
         answers[channel] = {"writes": [codec.load_write(context, write, place, allowance) for write in history.writes]}
         if history.seed is not None:
@@ -308,11 +289,8 @@ def _histories(
 
 
 def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:
-    kept = {
-        channel: history
-        for channel, history in learned.items()
-        if channel not in basis.unsure and channel not in WRITES_IDX_MAP  # those are replaced by newer ones
-    }
+    left_out = {*basis.unsure, *WRITES_IDX_MAP}  # special writes are replaced by newer ones
+    kept = {channel: history for channel, history in learned.items() if channel not in left_out}
     return KnownPoint(*basis[:5], kept, size_of(kept))
 
 
@@ -341,7 +319,3 @@ def remember(
             version = Version(b"", stored) if stored.chunks else None  # where it is stored is not known
             learned[channel] = History(stored.value, version, writes)
     context.chunk_cache.remember_history(data, where.checkpoint_ns, _point(basis, learned), (), {})
-
-
-def _begun(seed: Seed | None) -> History:
-    return History(None if seed is None else seed.value, None, ())

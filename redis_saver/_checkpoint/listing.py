@@ -40,10 +40,7 @@ class Query(NamedTuple):
 
 
 def query(
-    requested: RunnableConfig | None,
-    filter: Mapping[str, Any] | None,
-    before: RunnableConfig | None,
-    limit: int | None,
+    requested: RunnableConfig | None, filter: Mapping[str, Any] | None, before: RunnableConfig | None, limit: int | None
 ) -> Query:
     """Check the arguments of a `list` call.
 
@@ -109,13 +106,18 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
     """
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, chunks, *stored = answer
-        if not isinstance(following, bytes) or (following and b"(" + following >= upper):
-            raise ValueError(
-                f"the page after the one below {shown(upper)} begins at {shown(following)}, which is not below it"
-            )
-        if following and not stored:
-            raise ValueError("the server answered an empty page, and that another one follows")
+        check_next(following, upper, stored)
         return following, chunks, stored
+
+
+def check_next(following: Any, upper: bytes, page: Sequence[Any]) -> None:
+    """Check the upper bound of the page after this one, so that listing ends.
+
+    Raises:
+        ValueError: It is not below `upper`, where this page began, or this page is empty.
+    """
+    if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not page)):
+        raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
 
 
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
@@ -270,36 +272,25 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
 # values may have any type, and may be encrypted in Redis.
 
 
-_ABSENT = object()
-
-
-def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    def matches(stored: Any, wanted: Any) -> bool:
-        if stored is _ABSENT:
-            return False
-        try:
-            return bool(compare(stored, wanted))
-        except TypeError:  # values of these two types have no order
-            return False
-
-    return matches
-
-
-def _or_none(stored: Any) -> Any:
-    return None if stored is _ABSENT else stored
-
-
-_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
-    "$eq": lambda stored, wanted: bool(_or_none(stored) == wanted),
-    "$ne": lambda stored, wanted: bool(_or_none(stored) != wanted),
-    "$gt": _ordered(operator.gt),
-    "$gte": _ordered(operator.ge),
-    "$lt": _ordered(operator.lt),
-    "$lte": _ordered(operator.le),
-    "$in": lambda stored, wanted: any(_or_none(stored) == value for value in wanted),
-    "$nin": lambda stored, wanted: all(_or_none(stored) != value for value in wanted),
-    "$exists": lambda stored, wanted: (stored is not _ABSENT) == wanted,
+_OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "$eq": operator.eq,
+    "$ne": operator.ne,
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+    "$in": lambda stored, wanted: any(stored == value for value in wanted),
+    "$nin": lambda stored, wanted: all(stored != value for value in wanted),
+    "$exists": operator.eq,
 }
+
+
+def _holds(metadata: Mapping[str, Any], key: str, name: str, wanted: Any) -> bool:
+    """True if a test of a filter holds."""
+    try:
+        return bool(_OPERATORS[name](key in metadata if name == "$exists" else metadata.get(key), wanted))
+    except TypeError:  # values of these two types have no order
+        return False
 
 
 def _operators(key: str, wanted: Any) -> dict[str, Any]:
@@ -331,13 +322,5 @@ def compile_filter(filter: Mapping[str, Any] | None) -> Predicate | None:
     if not filter:
         return None
     config.check_nesting("filter", filter)
-    tests = [
-        (key, _OPERATORS[name], operand)
-        for key, wanted in filter.items()
-        for name, operand in _operators(key, wanted).items()
-    ]
-
-    def matches(metadata: Mapping[str, Any]) -> bool:
-        return all(test(metadata.get(key, _ABSENT), operand) for key, test, operand in tests)
-
-    return matches
+    tests = [(key, *test) for key, wanted in filter.items() for test in _operators(key, wanted).items()]
+    return lambda metadata: all(_holds(metadata, *test) for test in tests)

@@ -1,4 +1,4 @@
-"""Ownership of a thread: one run at a time writes it.
+"""Ownership of a thread: one run at a time writes it, usually in a block `with saver.own(...)`.
 
 Redis holds the owner in a key beside the thread: a token, the end of the lease, and the owner's description of itself.
 The token begins with an *epoch*, a number that grows with each owner. Scripts that write compare the writer's token
@@ -8,25 +8,35 @@ decides.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import os
 import re
 import socket
 import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from datetime import datetime, timedelta, timezone
+from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
-from redis_saver._checkpoint import scripts
+from langchain_core.runnables import RunnableConfig
+
+from redis_saver._checkpoint import guards, scripts
 from redis_saver._checkpoint.guards import writer_of
 from redis_saver._checkpoint.pruning import remove_runs
+from redis_saver._client import loops
 from redis_saver._common import config, limits, names, times, ttl
-from redis_saver._common.display import printable, shown
+from redis_saver._common.config import OWNER_KEY
+from redis_saver._common.display import error_text, printable, shown
+from redis_saver._common.logs import Log
 from redis_saver._common.names import Keyspace
 from redis_saver._engine.replies import OwnershipReply
 from redis_saver._engine.requests import Call, Operation, Sleep
+from redis_saver._engine.runner import Driver
 from redis_saver._storage.context import Context
-from redis_saver.errors import decoding, not_owner, others_wait
+from redis_saver.errors import NotOwner, RedisSaverError, decoding, not_owner, others_wait
 
 OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
 KEPT = 24 * 3_600_000
@@ -149,15 +159,10 @@ class Terms(NamedTuple):
         if by is not None and not isinstance(by, str):
             raise TypeError(f"by={shown(by)}: write a str that tells people who the owner is")
         described = printable(by or f"{socket.gethostname()}, process {os.getpid()}", _MAX_BY)
-        run = None if run_id is None else config.name(run_id, "run_id")
-        return cls(
-            config.name(thread, "thread_id"),
-            ttl.milliseconds(span, lease, "lease"),
-            on_busy,
-            longest,
-            described.encode("ascii", "backslashreplace").decode(),
-            run or None,
-        )
+        described = described.encode("ascii", "backslashreplace").decode()
+        run = None if run_id is None else config.name(run_id, "run_id") or None
+        milliseconds = ttl.milliseconds(span, lease, "lease")
+        return cls(config.name(thread, "thread_id"), milliseconds, on_busy, longest, described, run)
 
 
 def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
@@ -285,3 +290,170 @@ def _is_done(reply: Any, thread: str) -> bool:
         if not isinstance(reply, int) or reply not in (0, 1):
             raise ValueError(f"{shown(reply)} is neither 1 nor 0")
     return bool(reply)
+
+
+_LOG = Log("redis_saver.checkpoint")
+Taking: TypeAlias = Callable[[Terms, str], Generator[Any, Any, Record]]
+
+
+class Ownership:
+    """Context manager of `with saver.own(...) as config:`, and of `async with`. Each instance serves one block."""
+
+    def __init__(
+        self, terms: Terms, context: Context, owner_driver: Driver[Any], driver: Driver[Any], take: Taking
+    ) -> None:
+        """Own a thread on these terms, from the beginning of the block.
+
+        Args:
+            terms: The terms of the ownership.
+            context: The saver on the server that holds the owners of threads.
+            owner_driver: Driver for that server. Its `failures` are the errors that it raises if the server fails.
+            driver: Driver that takes threads.
+            take: Operation for `driver` that takes the thread, from the terms and a nonce.
+        """
+        self._terms, self._context, self._owner_driver = terms, context, owner_driver
+        self._driver, self._take = driver, take
+        self._key = context.keyspace.owner_key(terms.thread)
+        self._nonce, self._token, self._pid, self._is_lost = "", "", 0, False
+        self._held = guards.Held()
+        self._renewing: Future[None] | None = None
+
+    @property
+    def token(self) -> str:
+        """The token, which `configurable["thread_owner"]` carries. Empty before the block begins.
+
+        Its form is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread, so other systems that an
+        agent writes to can refuse a smaller one.
+        """
+        return self._token
+
+    @property
+    def is_lost(self) -> bool:
+        """True if a renewal found that this block does not own the thread any more.
+
+        Then the thread was taken or deleted, or the server lost the key. A write finds out at once.
+        """
+        return self._is_lost
+
+    # -- the block
+
+    def __enter__(self) -> RunnableConfig:
+        taking = self._taking()
+        try:
+            return self._begin(self._driver.run(taking))
+        except BaseException as error:
+            self._not_begun(error)
+            raise
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._end():
+            try:
+                self._owner_driver.run(self._released(self._token))
+            except self._failures as failed:
+                self._not_released(failed)
+
+    async def __aenter__(self) -> RunnableConfig:
+        taking = self._taking()
+        try:
+            return self._begin(await self._driver.arun_sleeping(taking))
+        except BaseException as error:
+            self._not_begun(error)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if self._end():
+            try:
+                await self._give_back(self._token)
+            except asyncio.CancelledError:  # nothing can be awaited any more, as in a cancelled scope of anyio
+                loops.start(self._give_back(self._token))
+                raise
+
+    def _taking(self) -> Generator[Any, Any, Record]:
+        if self._nonce:
+            raise RuntimeError(
+                f"thread {shown(self._terms.thread)} is owned by this block, or was: call own() anew for each block"
+            )
+        self._nonce, self._pid = os.urandom(8).hex(), os.getpid()
+        return self._take(self._terms, self._nonce)
+
+    def _begin(self, record: Record) -> RunnableConfig:
+        terms = self._terms
+        self._token = self._held.token = record.token
+        self._start_renewing()
+        guards.hold(self._context.keyspace, self._key, self._held)
+        if record.was_owned:
+            _LOG.info("thread %s was taken over by %s", shown(terms.thread), terms.by)
+        config: RunnableConfig = {"configurable": {"thread_id": terms.thread, OWNER_KEY: record.token}}
+        if terms.run_id is not None:
+            config["metadata"] = {"run_id": terms.run_id}
+        return config
+
+    def _start_renewing(self) -> None:
+        self._renewing = loops.start(self._renew())
+        self._renewing.add_done_callback(self._renewed)
+
+    def _renewed(self, renewing: Future[None]) -> None:
+        """Restart the renewals, unless the end of the block or of the process ended them."""
+        if not renewing.cancelled() and renewing.exception() is not None:
+            self._start_renewing()
+
+    def _not_begun(self, error: BaseException) -> None:
+        """Give the thread back in the background if the block fails to begin, as the server may have given it.
+
+        After `NotOwner` the server gave nothing. The child of a fork leaves this to its parent.
+        """
+        nonce, self._nonce = self._nonce, ""
+        if self._pid == os.getpid() and not isinstance(error, NotOwner):
+            loops.start(self._give_back(nonce))
+
+    def _end(self) -> bool:
+        """Stop the renewals. Returns True if this process gives the thread back. The child of a fork does not."""
+        guards.let_go(self._context.keyspace, self._key, self._held)
+        if self._pid != os.getpid():
+            return False
+        assert self._renewing is not None  # noqa: S101 - the block has begun
+        self._renewing.cancel()
+        return True
+
+    def _released(self, token: str) -> Operation[bool]:
+        return release(self._context, self._terms.thread, token)
+
+    async def _give_back(self, token: str) -> None:
+        try:
+            await self._owner_driver.arun(self._released(token))
+        except self._failures as failed:
+            self._not_released(failed)
+
+    @property
+    def _failures(self) -> tuple[type[Exception], ...]:
+        return (*self._owner_driver.failures, RedisSaverError)  # type: ignore[attr-defined]
+
+    def _not_released(self, error: Exception) -> None:
+        """Log the failure instead of raising it. The lease runs out anyway, and the block's work is done."""
+        text = "thread %s was not given back, or it is not known; its lease runs out: %s"
+        _LOG.warning(text, shown(self._terms.thread), error_text(error))
+
+    async def _renew(self) -> None:
+        """Renew the lease until the block ends or loses the thread.
+
+        If the server fails, the next renewal tries again. A request is given up when the lease has run out, as the
+        client may have no timeout.
+        """
+        terms, thread = self._terms, shown(self._terms.thread)
+        left = terms.lease / 1000 - terms.renewal_interval
+        while self._held.token:
+            await asyncio.sleep(terms.renewal_interval)
+            renewed = renew(self._context, terms.thread, self._token, terms.lease)
+            try:
+                is_owned = await asyncio.wait_for(self._owner_driver.arun(renewed), left)
+            except Exception as error:  # noqa: BLE001 - the next renewal may succeed, and writes find out themselves
+                no_answer = f"no answer in {times.shown(timedelta(seconds=left))}"
+                why = no_answer if isinstance(error, asyncio.TimeoutError) else error_text(error)
+                _LOG.warning("the lease of thread %s was not renewed: %s", thread, why)
+                continue
+            if not is_owned:
+                self._is_lost = True
+                _LOG.warning("thread %s was taken or deleted by somebody else, or the server lost its key", thread)
+                return

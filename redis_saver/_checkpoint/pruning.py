@@ -19,14 +19,18 @@ from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.delta import walk
 from redis_saver._checkpoint.guards import ANYBODY, owned_call, writer_of
 from redis_saver._checkpoint.listing import THREADS_PER_BATCH, collect, scan_threads
-from redis_saver._checkpoint.references import (
+from redis_saver._checkpoint.retention import (
     STRAY,
+    CheckpointKey,
     ReachableChunks,
     References,
+    Retention,
+    finished_calls,
+    is_call,
     reachable_chunks,
     read_references,
+    root_of,
 )
-from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished_calls, is_call, root_of
 from redis_saver._common import names
 from redis_saver._common.config import Address
 from redis_saver._common.display import shown
@@ -108,24 +112,13 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
     The put is stored in any case, so an error is counted and logged. A later put asks for the trim again.
     """
     try:
-        yield from context.counted(_trim(context, thread, limit), "trim")
+        trimmed = _prune_thread(context, thread, Retention(limit.keep_last), limit.writer, limit=limit)
+        yield from context.counted(trimmed, "trim")
     except Exception as error:  # noqa: BLE001 - the put is stored, and the error is logged
-        _LOG.warning(
-            "thread %s is over its history limit, and old checkpoints could not be removed; "
-            "a later put tries again: %s",
-            shown(thread),
-            log_text(error),
+        text = (
+            "thread %s is over its history limit, and old checkpoints could not be removed; a later put tries again: %s"
         )
-
-
-def _trim(context: Context, thread: str, limit: Limit) -> Operation[Pruned]:
-    try:
-        return (yield from _prune_thread(context, thread, Retention(limit.keep_last), limit.writer, limit=limit))
-    except ThreadBusy:
-        # Each put of other writers then tries again. While those writers are busy trimming, one of them succeeds.
-        data = context.keyspace.keys(thread).data_key
-        yield Command(("HDEL", data, *{OVER_AT + names.component(ns) for ns, _ in limit.written}))
-        raise
+        _LOG.warning(text, shown(thread), log_text(error))
 
 
 def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]:
@@ -162,7 +155,7 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
 def _prune_thread(
     context: Context, thread: str, kept: Retention, writer: bytes, *, dry_run: bool = False, limit: Limit | None = None
 ) -> Operation[Pruned]:
-    total, keys = Pruned(), tuple(context.keyspace.keys(thread))
+    total, keys = Pruned(), context.keyspace.keys(thread)
     attempts, written, dirty = (ATTEMPTS_OF_TRIM, limit.written, limit.dirty) if limit else (ATTEMPTS, frozenset(), b"")
     for _ in range(attempts):
         seen = yield from read_references(context, thread)
@@ -192,6 +185,9 @@ def _prune_thread(
         total = removed if dry_run else added(total, removed)
         if done:
             return total
+    if limit:
+        # Each put of other writers then tries again. While those writers are busy trimming, one of them succeeds.
+        yield Command(("HDEL", keys.data_key, *{OVER_AT + names.component(ns) for ns, _ in written}))
     raise busy(thread, attempts)
 
 
@@ -225,9 +221,7 @@ def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) ->
     That can happen if a checkpoint between two remaining ones is removed. It can also happen if the parent of a
     remaining checkpoint is missing, as it may still arrive. Over two tiers cold has the parents.
     """
-    newest: dict[str, str] = {}
-    for ns, checkpoint_id in victims:
-        newest[ns] = max(newest.get(ns, ""), checkpoint_id)
+    newest = dict(sorted(victims))
     return any(
         checkpoint_id < newest.get(ns, "")
         or (not dirty and links.parent != "" and (ns, links.parent) not in seen.links)
@@ -298,11 +292,8 @@ def _needed(
 
 def _roots_of_calls(context: Context, thread: str, seen: References) -> Operation[dict[str, str | None]]:
     """Return the root checkpoint of each subgraph call, by its namespace. The call's newest checkpoint names it."""
-    newest: dict[str, str] = {}
-    for ns, checkpoint_id in seen.links:
-        if is_call(ns):
-            newest[ns] = max(newest.get(ns, ""), checkpoint_id)
-    calls, roots, data = list(newest.items()), dict[str, str | None](), context.keyspace.keys(thread).data_key
+    calls = [newest for newest in dict(sorted(seen.links)).items() if is_call(newest[0])]
+    roots, data = dict[str, str | None](), context.keyspace.keys(thread).data_key
     for start in range(0, len(calls), CALLS_PER_PAGE):
         page = calls[start : start + CALLS_PER_PAGE]
         stored = yield Command(("HMGET", data, *(names.checkpoint(*call) for call in page)))
@@ -399,17 +390,10 @@ def _stray_writes(seen: References) -> list[bytes]:
 
     If the checkpoint is newer, or was made within the last hour, its put may still arrive. Then its writes stay.
     """
-    newest: dict[str, str] = {}
-    for ns, checkpoint_id in seen.links:
-        newest[ns] = max(newest.get(ns, ""), checkpoint_id)
-    strays = []
+    newest, strays = dict(sorted(seen.links)), list[bytes]()
     for member in seen.writes:
-        ns, checkpoint_id = _key_of(member)
-        if (
-            (ns, checkpoint_id) not in seen.links
-            and checkpoint_id < newest.get(ns, "")
-            and not _is_recent(checkpoint_id)
-        ):
+        ns, checkpoint_id = key = _key_of(member)
+        if key not in seen.links and checkpoint_id < newest.get(ns, "") and not _is_recent(checkpoint_id):
             strays.append(member)
     return strays
 

@@ -23,17 +23,15 @@ from redis_saver._checkpoint import (
     checking,
     copying,
     delta,
-    latest,
     listing,
     pruning,
     reading,
     threads,
     writing,
 )
-from redis_saver._checkpoint.auditing import VersionInfo, WriteInfo
+from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface
-from redis_saver._checkpoint.latest import ChannelValue
 from redis_saver._checkpoint.ownership import Record, Terms, take
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import Retention
@@ -182,7 +180,7 @@ class QueryInterface(Interface[ThreadInfo]):
             raise TypeError(f"thread_prefix={shown(thread_prefix)}: write a str")
         wanted = None if thread_ids is None else configs.names(thread_ids, "thread_id")
         names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
-        return latest.latest_values(self._context, names[0], wanted, thread_prefix or "", names[1])
+        return auditing.latest_values(self._context, names[0], wanted, thread_prefix or "", names[1])
 
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]

@@ -10,9 +10,8 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver._checkpoint.diff import CheckpointDiff, diff
-from redis_saver._checkpoint.owned_thread import Ownership
-from redis_saver._checkpoint.ownership import OnBusy, Record, Terms
+from redis_saver._checkpoint.comparing import CheckpointDiff, diff
+from redis_saver._checkpoint.ownership import OnBusy, Ownership, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.retention import retention
 from redis_saver._checkpoint.threads import ThreadState, thread_query
@@ -318,17 +317,15 @@ class ThreadInterface(Generic[InfoT]):
             ThreadNotFound: There is no such thread.
             ThreadBusy: Over two tiers, only cold has the thread, and it could not be brought back to Redis.
         """
-        self._run(
-            self._expire_gen(configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
-            "set_thread_ttl",
-        )
+        self._run(self._set_ttl(thread_id, ttl), "set_thread_ttl")
 
     async def aset_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
         """`set_thread_ttl` for asyncio."""
-        await self._arun(
-            self._expire_gen(configs.name(thread_id, "thread_id"), *_own_ttl(ttl)),
-            "set_thread_ttl",
-        )
+        await self._arun(self._set_ttl(thread_id, ttl), "set_thread_ttl")
+
+    def _set_ttl(self, thread_id: str, ttl: TTL) -> Generator[Any, Any, None]:
+        own = ttls.parse(ttl, refresh_allowed=False).milliseconds
+        return self._expire_gen(configs.name(thread_id, "thread_id"), "clear" if own is None else "set", own)
 
     def pin(self, thread_id: str) -> None:
         """Keep a thread until `unpin`, regardless of the saver's TTL and of a later `configurable["thread_ttl"]`.
@@ -354,9 +351,3 @@ class ThreadInterface(Generic[InfoT]):
     async def aunpin(self, thread_id: str) -> None:
         """`unpin` for asyncio."""
         await self._arun(self._expire_gen(configs.name(thread_id, "thread_id"), "unpin"), "unpin")
-
-
-def _own_ttl(ttl: TTL) -> tuple[str, int | None]:
-    """Return the arguments of `expire` for a TTL: the action and the milliseconds."""
-    own = ttls.parse(ttl, refresh_allowed=False).milliseconds
-    return ("clear" if own is None else "set"), own

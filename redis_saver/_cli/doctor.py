@@ -13,7 +13,7 @@ import typer
 from redis.exceptions import NoPermissionError, ResponseError
 from rich.text import Text
 
-from redis_saver._checkpoint import inventory, threads
+from redis_saver._checkpoint import checking, threads
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.listing import mapped, scan_keys
 from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
@@ -481,7 +481,7 @@ def _report(saver: Any, thread: str, *, is_named: bool) -> CheckReport | None:
         remedy = "see whether its name and --prefix are right"
     except ThreadBusy as error:
         what, remedy = str(error), "check it again when it is not in use"
-    return CheckReport(thread, findings=(inventory.Finding("error", f"thread {thread!r}", what, remedy),))
+    return CheckReport(thread, findings=(checking.Finding("error", f"thread {thread!r}", what, remedy),))
 
 
 def _lines(report: CheckReport) -> Iterator[str]:

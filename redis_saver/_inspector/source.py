@@ -16,7 +16,7 @@ from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import auditing, delta, listing, reading, threads
 from redis_saver._checkpoint.auditing import Entry, Size, VersionInfo, WriteHead, WriteInfo
-from redis_saver._checkpoint.diff import CheckpointDiff, compare, differs
+from redis_saver._checkpoint.comparing import CheckpointDiff, compare, differs
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
 from redis_saver._common import config as configs

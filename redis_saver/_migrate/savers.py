@@ -24,8 +24,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import listing
 from redis_saver._checkpoint.comparing import Record, Task, record
-from redis_saver._checkpoint.references import read_references
-from redis_saver._checkpoint.retention import CheckpointKey
+from redis_saver._checkpoint.retention import CheckpointKey, read_references
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.sync import SyncDriver

@@ -13,8 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langgraph.checkpoint.base import CheckpointTuple, get_serializable_checkpoint_metadata
 
 from redis_saver._checkpoint import checking, comparing, listing, scripts, threads
-from redis_saver._checkpoint.checking import CheckReport, State
-from redis_saver._checkpoint.inventory import Findings, Inventory, describe
+from redis_saver._checkpoint.checking import CheckReport, Findings, Inventory, State, describe
 from redis_saver._checkpoint.ownership import Owner
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE
 from redis_saver._checkpoint.retention import CheckpointKey

@@ -26,7 +26,7 @@ from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import Around, Meanwhile
 
 from redis_saver import RedisSaver, ThreadDamaged, TieredSaver, VersionInfo, WriteInfo
-from redis_saver._checkpoint import auditing, latest
+from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint import scripts
 from redis_saver._engine.requests import Batch, Call
 from redis_saver._storage import chunks as chunked
@@ -540,7 +540,7 @@ async def test_one_channel_of_many_threads(saver: Uniform) -> None:
 async def test_long_values_come_a_few_at_a_time_and_others_are_not_read(
     saver: Uniform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(latest, "BYTES_PER_BATCH", 40_000)
+    monkeypatch.setattr(auditing, "BYTES_PER_BATCH", 40_000)
     for number in range(12):
         large = [f"{number} {position} " + "x" * 1000 for position in range(10)]
         await put(saver, config(f"t{number}"), {"n": large, "other": "y" * 10_000})

@@ -47,7 +47,7 @@ MAY_IMPORT = {
 """Beside the leaves, which import only one another."""
 JOINTS = {
     "_cache": {"cache"},
-    "_checkpoint": {"owned_thread", "saver"},
+    "_checkpoint": {"ownership", "saver"},
     "_store": {"store"},
     "_tiered": {"drivers", "flushers"},
     "_tiered_store": {"store"},
