@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._common.display import printable, shown
-from redis_saver._migrate.new_files import NewFile, make_folder
+from redis_saver._migrate.files import NewFile, make_folder
 from redis_saver.errors import EndpointError
 
 _FILES = {name: f".langgraph_checkpoint.{number}.pckl" for number, name in enumerate(("storage", "writes", "blobs"), 1)}

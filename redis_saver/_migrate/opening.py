@@ -21,13 +21,11 @@ from redis_saver._client import clients, urls
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import postgres
 from redis_saver._common.display import printable, shown
-from redis_saver._migrate import langgraph_dev, new_files
-from redis_saver._migrate.files import ItemFile, ThreadFile
-from redis_saver._migrate.foreign import ForeignSource
-from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate import langgraph_dev
+from redis_saver._migrate.files import ItemFile, ThreadFile, make_empty
+from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
 from redis_saver._migrate.savers import endpoint_of
 from redis_saver._migrate.stores import OurItems, PostgresItems
-from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._store.store import RedisStore
 from redis_saver.errors import EndpointError, RedisSaverError
@@ -252,7 +250,7 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
     if not wanted.target and not path.is_file():
         raise EndpointError(f"{wanted.name}: there is no such file as {printable(str(path))}; write sqlite:PATH")
     if wanted.target:
-        new_files.make_empty(path)
+        make_empty(path)
     address = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
     connection = stack.enter_context(closing(sqlite3.connect(address, uri=True, check_same_thread=False)))
     saver = sqlite.SqliteSaver(connection, serde=serializer())

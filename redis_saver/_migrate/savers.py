@@ -36,9 +36,7 @@ from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Command, Operation, Request
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special
-from redis_saver._migrate.foreign import ForeignSource
-from redis_saver._migrate.redis_documents import RedisDocuments
-from redis_saver._migrate.valkey_saver import ValkeyStrings
+from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
 from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver.errors import EndpointError, ThreadMigrationError
