@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import typer
 
@@ -18,17 +18,14 @@ from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
 from redis_saver._cli.looking import expiry, thread_json
 from redis_saver._cli.options import (
+    EVERY,
     JSON,
     Savers,
     Servers,
-    Thread,
-    Words,
     command,
     count,
     duration,
-    flag,
     labels_of,
-    option,
     postgres_url,
     redis_url,
     span,
@@ -45,21 +42,15 @@ _CODES = (
     "Exit code: 0, done, or nothing was to be done; 1, some of the threads were not there or could not be changed "
     "(stderr names them); 2, the words, a URL, a login or a missing package is at fault."
 )
-_Threads: TypeAlias = Annotated[list[str], typer.Argument(metavar="THREAD", help="The names of the threads.")]
 
 
 @command("ttl", _CODES)
-def _ttl(
-    servers: Servers,
-    thread: Thread,
-    ttl: Annotated[
-        str | None,
-        typer.Argument(metavar="DURATION", help="A TTL of its own, such as 7d or 90m; none: its saver's TTL again."),
-    ] = None,
-    *,
-    as_json: bool = JSON,
-) -> int:
-    """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write."""
+def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool = JSON) -> int:
+    """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write.
+
+    Options:
+        ttl DURATION: A TTL of its own, such as 7d or 90m; none: its saver's TTL again.
+    """
     is_cleared = ttl == "none"
     own_ttl = None if ttl is None or is_cleared else duration(ttl, "DURATION")
     with servers.savers(readable=False) as savers:
@@ -76,14 +67,14 @@ def _ttl(
 
 
 @command("pin", _CODES)
-def _pin(servers: Servers, threads: _Threads, *, as_json: bool = JSON) -> int:
+def _pin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
     """Keep threads in Redis until unpin, whatever their TTL."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.pin, "pinned", {"pinned": True}, as_json=as_json)
 
 
 @command("unpin", _CODES)
-def _unpin(servers: Servers, threads: _Threads, *, as_json: bool = JSON) -> int:
+def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
     """End a pin. Threads expire again from their next write on, if its saver has a TTL."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.unpin, "unpinned", {"pinned": False}, as_json=as_json)
@@ -117,12 +108,13 @@ def _attempt(name: str, change: Callable[[], object], failure: str) -> bool:
 
 
 @command("delete", _CODES)
-def _delete(
-    servers: Servers, threads: _Threads, *, yes: bool = flag("--yes", "Do not ask."), as_json: bool = JSON
-) -> int:
+def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json: bool = JSON) -> int:
     """Delete threads, with all their history. It asks first.
 
     A damaged thread is deleted, too. To delete all threads and items of a user, use forget.
+
+    Options:
+        yes: Do not ask.
     """
     names = list(dict.fromkeys(threads))
     with servers.savers(readable=False) as savers:
@@ -165,18 +157,24 @@ def _description(info: Any) -> str:
 @command("prune", _CODES)
 def _prune(
     servers: Servers,
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
+    threads: list[str] | None = None,
     *,
-    every: bool = flag("--all", "All threads."),
-    thread_prefix: str | None = option("All threads whose names begin with TEXT.", "TEXT"),
-    keep_last: int | None = option(
-        "Keep the newest N of each namespace. Default: 1.", "N", parser=count("checkpoints", 1)
-    ),
-    older_than: timedelta | None = option("Remove only what is older, such as 30d.", "DURATION", parser=span),
-    yes: bool = flag("--yes", "Remove; without it nothing is removed."),
+    every: bool = EVERY,
+    thread_prefix: str | None = None,
+    keep_last: int | None = typer.Option(None, parser=count("checkpoints", 1)),
+    older_than: timedelta | None = typer.Option(None, parser=span),
+    yes: bool = False,
     as_json: bool = JSON,
 ) -> int:
-    """Remove old checkpoints, and what only they needed. Without --yes it says what it would remove."""
+    """Remove old checkpoints, and what only they needed. Without --yes it says what it would remove.
+
+    Options:
+        every: All threads.
+        thread_prefix TEXT: All threads whose names begin with TEXT.
+        keep_last N: Keep the newest N of each namespace. Default: 1.
+        older_than DURATION: Remove only what is older, such as 30d.
+        yes: Remove; without it nothing is removed.
+    """
     if sum((bool(threads), every, thread_prefix is not None)) != 1:
         raise typer.BadParameter("name the threads, or say --all, or --thread-prefix TEXT.", param_hint="THREAD")
     if thread_prefix == "":
@@ -207,15 +205,14 @@ def _prune(
 
 
 @command("copy", _CODES)
-def _copy(
-    servers: Servers,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The name of the thread.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The name of the copy.")],
-    *,
-    replace: bool = flag("--replace", "Replace TARGET, if it is there."),
-    as_json: bool = JSON,
-) -> int:
-    """Copy a thread with all its history. The copy shows up in one step, and has no TTL."""
+def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, as_json: bool = JSON) -> int:
+    """Copy a thread with all its history. The copy shows up in one step, and has no TTL.
+
+    Options:
+        source SOURCE: The name of the thread.
+        target TARGET: The name of the copy.
+        replace: Replace TARGET, if it is there.
+    """
     with servers.savers(readable=False) as savers:
         savers.thread(source)
         savers.refuse_cold_backed(source, "copied")
@@ -236,11 +233,6 @@ def _copy(
 
 _MAX_NAMED = 5
 """Maximum number of parts that are named when the command ends early."""
-_FORGET_CODES = (
-    "Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew "
-    "meanwhile; 2, a URL, a login or a missing package is at fault. Example: redis-saver forget --redis "
-    "redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes"
-)
 
 
 @dataclass(frozen=True)
@@ -255,41 +247,34 @@ class _Part:
     """Deletes the part. It returns the number deleted, or None if the part was damaged."""
 
 
-class _Words(Words):
-    """Here `--thread` takes several names, too."""
-
-    OPTIONS = Words.OPTIONS | {"--thread"}
-
-
-@command(
-    "forget",
-    _FORGET_CODES,
-    cls=_Words,
-    postgres=option(
-        "The cold tier behind it: its threads and items are deleted, too, which otherwise would come back.", "URL"
-    ),
-)
+@command("forget")
 def _forget(
     servers: Servers,
     *,
-    thread: list[str] | None = option("Threads by their names; may be repeated.", "ID..."),
-    thread_prefix: list[str] | None = option("All threads whose names begin with TEXT; may be repeated.", "TEXT"),
-    namespace: list[str] | None = option(
-        "All items of the namespace with these labels, and of those below it, such as --namespace memories user-1; "
-        "may be repeated.",
-        "LABEL...",
-    ),
-    store_prefix: str | None = option(
-        "The beginning of the store's keys, if it is another one, as of the RedisStore of a TieredStore. "
-        "Default: that of --prefix.",
-        "PREFIX",
-    ),
-    yes: bool = flag("--yes", "Delete; without it nothing is deleted."),
+    thread: list[str] | None = None,
+    thread_prefix: list[str] | None = None,
+    namespace: list[str] | None = None,
+    store_prefix: str | None = None,
+    yes: bool = False,
 ) -> int:
     """Delete what is kept of a user: threads, and all items of the store under namespaces.
 
     Without --yes it deletes nothing, and says what it would delete.
     What is gone already is no error: run it again after one that ended early.
+
+    Options:
+        thread ID...: Threads by their names; may be repeated.
+        thread_prefix TEXT: All threads whose names begin with TEXT; may be repeated.
+        namespace LABEL...: All items of the namespace with these labels, and of those below it, such as --namespace
+            memories user-1; may be repeated.
+        store_prefix PREFIX: The beginning of the store's keys, if it is another one, as of the RedisStore of a
+            TieredStore. Default: that of --prefix.
+        yes: Delete; without it nothing is deleted.
+        postgres URL: The cold tier behind it: its threads and items are deleted, too, which otherwise would come back.
+
+    Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew
+    meanwhile; 2, a URL, a login or a missing package is at fault. Example: redis-saver forget --redis
+    redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes
     """
     namespaces = dict.fromkeys(labels_of(words) for words in words_of(namespace))
     threads, prefixes = [name for words in words_of(thread) for name in words], tuple(thread_prefix or ())

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import typer
 from redis.exceptions import NoPermissionError, ResponseError
@@ -20,7 +20,7 @@ from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._cli import screen
 from redis_saver._cli.looking import OTHER_PREFIX
-from redis_saver._cli.options import JSON, WATCH, Servers, command, flag
+from redis_saver._cli.options import EVERY, JSON, Servers, command
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable
 from redis_saver._common.names import DATA, DIRTY, Keyspace
@@ -172,20 +172,11 @@ def _as_info(reply: Any) -> Mapping[str, Any]:
     return dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
 
 
-_STATS_CODES = "Exit code: 0; 2, a URL, a login or a missing package is at fault."
 _OF_SERVER = {
     "clients": ("connected_clients",),
     "memory": ("used_memory", "maxmemory"),
     "stats": ("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
 }
-_DOCTOR_CODES = (
-    "Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at "
-    "fault. What this user may not ask is named, and all else is looked at."
-)
-_CHECK_CODES = (
-    "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is "
-    "at fault. With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named."
-)
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 _FULL = 0.9
 _SLOW = 20_000
@@ -195,12 +186,14 @@ _LATE = 300
 _EVICTING = "it may evict one of a thread's two keys, and the conversation is lost"
 
 
-@command("stats", _STATS_CODES, postgres=None)
-def _stats(servers: Servers, *, watch: bool = WATCH, as_json: bool = JSON) -> int:
+@command("stats", has_postgres=False)
+def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> int:
     """Show a server and its threads in numbers: by state, bytes, deadlines, what cold lacks; memory, commands a second.
 
     It looks at all keys of the server with SCAN, and reads no values.
     What one process counts of its own calls is `stats()` in Python.
+
+    Exit code: 0; 2, a URL, a login or a missing package is at fault.
     """
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
@@ -249,13 +242,16 @@ _error, _warning, _info, _ok = (partial(Finding, severity) for severity in ("err
 _Findings: TypeAlias = Iterator[Finding]
 
 
-@command("doctor", _DOCTOR_CODES, postgres=None)
+@command("doctor", has_postgres=False)
 def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     """Find out whether a server is fit for savers, and its threads sound. Each finding has its remedy.
 
     The server: version, role, persistence, eviction, memory, slow scripts, what its user may not ask.
     The threads: damaged ones, those that never expire, owners whose lease has run out, what cold still has to get.
     It writes nothing, and reads no values; check does.
+
+    Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at
+    fault. What this user may not ask is named, and all else is looked at.
     """
     with servers.savers() as savers:
         answers, counts = Answers(savers.hot), overview(savers.hot)
@@ -439,18 +435,18 @@ def _of_cold(counts: Overview) -> _Findings:
 # -- check
 
 
-@command("check", _CHECK_CODES)
-def _check(
-    servers: Servers,
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
-    *,
-    every: bool = flag("--all", "Check all threads; those that are sound are only counted."),
-    as_json: bool = JSON,
-) -> int:
+@command("check")
+def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = EVERY, as_json: bool = JSON) -> int:
     """Check whether threads are whole: headers, digests, references, deadlines and counters.
 
     With --postgres, also whether Postgres has the same. It names what is wrong and how to repair it.
     It writes nothing, and threads may be in use.
+
+    Options:
+        every: Check all threads; those that are sound are only counted.
+
+    Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at
+    fault. With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")

@@ -18,7 +18,7 @@ import typer
 
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import PREFIX, app, count, flag, option, postgres_url, redis_option, redis_url
+from redis_saver._cli.options import command, count, note_url, postgres_url, redis_url
 from redis_saver._cli.servers import Cold, Hot, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
@@ -38,11 +38,6 @@ _MAX_PAUSE = 5.0
 _STEP = 0.1
 _TURN = 1.0
 """Seconds of a drain between two looks at servers and signals."""
-_CODES = (
-    "Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package "
-    "or a missing table is at fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written "
-    "encrypted."
-)
 
 
 def _seconds(text: str) -> float:
@@ -62,41 +57,42 @@ def _above_zero(text: str) -> float:
     return seconds
 
 
-@app.command("flush", epilog=_CODES)
+@command("flush")
 def _flush(
     *,
-    redis: str | None = redis_option("The hot tier, such as redis://host:6379."),
-    postgres: str | None = option(
-        "The cold tier, such as postgresql://user@host/database.", "URL", envvar=["POSTGRES_URL", "DATABASE_URL"]
+    redis: str | None = typer.Option(None, envvar="REDIS_URL", callback=note_url),
+    postgres: str | None = typer.Option(None, envvar=["POSTGRES_URL", "DATABASE_URL"]),
+    prefix: str = "langgraph",
+    interval: float = typer.Option("1s", parser=_above_zero),
+    cold_history: ColdHistory = "all",
+    workers: int = typer.Option(4, parser=count("workers", 1)),
+    once: bool = False,
+    timeout: float | None = typer.Option(
+        None, parser=_seconds, show_default=f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s"
     ),
-    prefix: str = PREFIX,
-    interval: float = option(
-        "How often to look for records that others left; one flusher at a time looks, at least 5s apart.",
-        "DURATION",
-        "1s",
-        parser=_above_zero,
-    ),
-    cold_history: ColdHistory = option("Which checkpoints Postgres gets.", None, "all"),
-    workers: int = option(
-        "Threads (conversations) to flush at once; each takes a connection to Postgres.",
-        "N",
-        4,
-        parser=count("workers", 1),
-    ),
-    once: bool = flag("--once", "Flush what is there now, and end."),
-    timeout: float | None = option(
-        "How long to flush after a signal; with --once, how long in all.",
-        "DURATION",
-        parser=_seconds,
-        show_default=f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s",
-    ),
-    setup: bool = flag("--setup", "Create LangGraph's tables first, or bring them up to date."),
-    quiet: bool = flag("--quiet", "Print errors only."),
+    setup: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Flush to Postgres what write-behind TieredSavers left in Redis.
 
     It runs until SIGTERM or SIGINT, flushes the rest, and ends. It outlives outages of both servers.
     Run as many as you like: they share the work.
+
+    Options:
+        redis URL: The hot tier, such as redis://host:6379.
+        postgres URL: The cold tier, such as postgresql://user@host/database.
+        interval DURATION: How often to look for records that others left; one flusher at a time looks, at least 5s
+            apart.
+        cold_history: Which checkpoints Postgres gets.
+        workers N: Threads (conversations) to flush at once; each takes a connection to Postgres.
+        once: Flush what is there now, and end.
+        timeout DURATION: How long to flush after a signal; with --once, how long in all.
+        setup: Create LangGraph's tables first, or bring them up to date.
+        quiet: Print errors only.
+
+    Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or
+    a missing table is at fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written
+    encrypted.
     """
     redis, postgres = redis_url(redis), postgres_url(postgres)
     if not postgres:

@@ -4,52 +4,47 @@ from __future__ import annotations
 
 import secrets
 import socket
-from typing import Annotated
 from urllib.parse import urlencode
 
 import typer
 
 from redis_saver._cli import screen
-from redis_saver._cli.options import Servers, command, flag, option
+from redis_saver._cli.options import Servers, command
 from redis_saver._common.display import printable
 from redis_saver.errors import EndpointError
 
-_CODES = (
-    "Exit code: 130, it was ended by Ctrl-C; 2, the words, a URL, a login or a missing package (extra inspector) is at "
-    "fault, or the port is taken. With LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes "
-    "that LangGraph calls safe."
-)
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@command("inspect", _CODES)
+@command("inspect")
 def _inspect(
     servers: Servers,
-    thread: Annotated[
-        str | None,
-        typer.Argument(metavar="THREAD", help="Print the URL of this thread; by default that of all threads."),
-    ] = None,
+    thread: str | None = None,
     *,
-    host: str = option(
-        "The address to listen on. Any but the loopback lets other machines connect.", "HOST", "127.0.0.1"
-    ),
-    port: int = option("The port; 0: a free one.", "N", 0, min=0, max=65535),
-    allowed_host: list[str] | None = option(
-        "Another host name by which browsers may reach the pages. May be repeated.", "NAME"
-    ),
-    mask: list[str] | None = option(
-        "Hide what stands under channels, keys and fields with such a name (*token*); '*' hides all values. "
-        "May be repeated.",
-        "PATTERN",
-    ),
-    token: str | None = option(
-        "The token that the URL has to carry. Default: a random one.", "TEXT", envvar="REDIS_SAVER_INSPECTOR_TOKEN"
-    ),
-    allow_changes: bool = flag("--allow-changes", "Let threads be deleted, pinned, and given a TTL."),
+    host: str = "127.0.0.1",
+    port: int = typer.Option(0, min=0, max=65535),
+    allowed_host: list[str] | None = None,
+    mask: list[str] | None = None,
+    token: str | None = typer.Option(None, envvar="REDIS_SAVER_INSPECTOR_TOKEN"),
+    allow_changes: bool = False,
 ) -> int:
     """Show threads, checkpoints and their values in the browser, until Ctrl-C.
 
     It prints a URL with a token. Without --allow-changes it only reads.
+
+    Options:
+        thread THREAD: Print the URL of this thread; by default that of all threads.
+        host HOST: The address to listen on. Any but the loopback lets other machines connect.
+        port N: The port; 0: a free one.
+        allowed_host NAME: Another host name by which browsers may reach the pages. May be repeated.
+        mask PATTERN: Hide what stands under channels, keys and fields with such a name (*token*); '*' hides all
+            values. May be repeated.
+        token TEXT: The token that the URL has to carry. Default: a random one.
+        allow_changes: Let threads be deleted, pinned, and given a TTL.
+
+    Exit code: 130, it was ended by Ctrl-C; 2, the words, a URL, a login or a missing package (extra inspector) is at
+    fault, or the port is taken. With LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes
+    that LangGraph calls safe.
     """
     try:
         import uvicorn  # noqa: PLC0415 - the extra may be missing

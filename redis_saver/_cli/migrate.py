@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from datetime import timedelta
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import typer
 
 from redis_saver._cli import screen
-from redis_saver._cli.options import (
-    JSON,
-    Words,
-    app,
-    count,
-    duration,
-    flag,
-    labels_of,
-    option,
-    refuse_embedded,
-    words_of,
-)
+from redis_saver._cli.options import JSON, command, count, duration, labels_of, refuse_embedded, words_of
 from redis_saver._common.display import counted, shown
 from redis_saver._migrate.engine import SAMPLE, ItemsReport, Report, migrate, migrate_items
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
@@ -37,47 +24,45 @@ _CODES = (
 _Replace: TypeAlias = Literal["older", "all"]
 
 
-@app.command("migrate", cls=Words, epilog=_CODES)
+@command("migrate", _CODES)
 def _migrate(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="Where the threads or items are (it is only read).")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="Where to copy them.")],
+    source: str,
+    target: str,
     *,
-    threads: list[str] | None = option("Only this thread (may be repeated).", "NAME", None, "--thread"),
-    thread_prefix: str = option("Only threads whose names begin with TEXT.", "TEXT", ""),
-    sample: int = option(
-        "Checkpoints of each copied thread to read again and compare in full.",
-        "N",
-        SAMPLE,
-        parser=count("checkpoints", 0),
-    ),
-    store: bool = flag("--store", "The items of a store instead of threads."),
-    source_prefix: str | None = option(
-        "The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages' savers, whatever it "
-        "is).",
-        "PREFIX",
-    ),
-    target_prefix: str = option("The beginning of all keys in a TARGET in Redis.", "PREFIX", "langgraph"),
-    namespace: list[str] | None = option(
-        "Of a store, only items whose namespaces begin with these labels, such as --namespace memories user-1.",
-        "LABEL...",
-    ),
-    ttl: timedelta | None = option(
-        "When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do "
-        "(default: as in the source).",
-        "DURATION",
-        parser=duration,
-    ),
-    replace: _Replace | None = option(
-        "Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always. "
-        "Default: leave and name it."
-    ),
-    dry_run: bool = flag("--dry-run", "Write no thread and no item, and count what would be written."),
+    threads: list[str] | None = typer.Option(None, "--thread"),
+    thread_prefix: str = "",
+    sample: int = typer.Option(SAMPLE, parser=count("checkpoints", 0)),
+    store: bool = False,
+    source_prefix: str | None = None,
+    target_prefix: str = "langgraph",
+    namespace: list[str] | None = None,
+    ttl: timedelta | None = typer.Option(None, parser=duration),
+    replace: _Replace | None = None,
+    dry_run: bool = False,
     as_json: bool = JSON,
 ) -> int:
     """Copy threads between savers with all their history, and compare.
 
     What the target has already is not written again, so an interrupted migration goes on where it ended.
     A thread that differs in the target is left alone and named. With --store: copy the items of a store.
+
+    Options:
+        source SOURCE: Where the threads or items are (it is only read).
+        target TARGET: Where to copy them.
+        threads NAME: Only this thread (may be repeated).
+        thread_prefix TEXT: Only threads whose names begin with TEXT.
+        sample N: Checkpoints of each copied thread to read again and compare in full.
+        store: The items of a store instead of threads.
+        source_prefix PREFIX: The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages'
+            savers, whatever it is).
+        target_prefix PREFIX: The beginning of all keys in a TARGET in Redis.
+        namespace LABEL...: Of a store, only items whose namespaces begin with these labels, such as --namespace
+            memories user-1.
+        ttl DURATION: When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do
+            (default: as in the source).
+        replace: Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always.
+            Default: leave and name it.
+        dry_run: Write no thread and no item, and count what would be written.
     """
     if dry_run and target.startswith("file:"):
         raise EndpointError(
@@ -120,46 +105,33 @@ def _migrate(
     )
 
 
-def _with_file(argument: str, text: str, **fixed: Any) -> Callable[[Callable[[], None]], Callable[..., int]]:
-    """Make a command of `_migrate` whose source or target is a file. It lacks the options that are fixed.
-
-    Args:
-        argument: Name of the argument that is a file.
-        text: Explanation of that argument.
-        fixed: Values of the options that the command lacks.
-    """
-
-    def described(command: Callable[[], None]) -> Callable[..., int]:
-        def run(**words: Any) -> int:
-            file = words[argument].removeprefix("file:")
-            return _migrate(**{**words, **fixed, argument: f"file:{file}"})
-
-        every = inspect.signature(_migrate, eval_str=True).parameters
-        file = every[argument].replace(annotation=Annotated[str, typer.Argument(metavar="FILE", help=text)])
-        shared = [parameter for name, parameter in {**every, argument: file}.items() if name not in fixed]
-        run.__signature__ = inspect.Signature(shared)  # type: ignore[attr-defined]
-        run.__annotations__, run.__doc__ = {}, command.__doc__
-        return run
-
-    return described
-
-
-@app.command("export", cls=Words, epilog=_CODES)
-@_with_file("target", "A file that is not there yet.", target_prefix="langgraph", ttl=None, replace=None, dry_run=False)
-def _export() -> None:
+@command(
+    "export",
+    _CODES,
+    like=_migrate,
+    fixed={"target_prefix": "langgraph", "ttl": None, "replace": None, "dry_run": False},
+)
+def _export(target: str, **words: Any) -> int:
     """Write threads with all their history to a file, or with --store the items of a store.
 
     The file appears under its name when it is complete.
+
+    Options:
+        target FILE: A file that is not there yet.
     """
+    return _migrate(target=f"file:{target.removeprefix('file:')}", **words)
 
 
-@app.command("import", cls=Words, epilog=_CODES)
-@_with_file("source", "A file that export wrote.", store=False, source_prefix=None)
-def _import() -> None:
+@command("import", _CODES, like=_migrate, fixed={"store": False, "source_prefix": None})
+def _import(source: str, **words: Any) -> int:
     """Read threads, or the items of a store, from a file that export wrote.
 
     Its first line says which. The whole file is checked before anything is written.
+
+    Options:
+        source FILE: A file that export wrote.
     """
+    return _migrate(source=f"file:{source.removeprefix('file:')}", **words)
 
 
 def _move_threads(
