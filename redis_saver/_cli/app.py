@@ -70,8 +70,7 @@ def _demo(
 
 
 # In the order of `--help`:
-from redis_saver._cli import looking, changing, doctor, inspect_command  # noqa: E402, F401, I001
-from redis_saver._cli import migrate, flush  # noqa: E402, F401
+from redis_saver._cli import looking, changing, doctor, moving  # noqa: E402, F401, I001
 
 program = typer.main.get_command(app)
 """All commands. `app()` would build this at each call, which takes longer than most commands."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -80,9 +80,7 @@ def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int
         return _each(threads, savers.saver.unpin, "unpinned", {"pinned": False}, as_json=as_json)
 
 
-def _each(
-    threads: Sequence[str], change: Callable[[str], Any], done: str, fields: Mapping[str, Any], *, as_json: bool
-) -> int:
+def _each(threads: Sequence[str], change: Callable[[str], Any], done: str, fields: Any, *, as_json: bool) -> int:
     """Change each thread, print `done` in words or `fields` as JSON, and return the exit code."""
     failed = 0
     for thread in dict.fromkeys(threads):

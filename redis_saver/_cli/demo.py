@@ -255,9 +255,8 @@ class Demo:
         if not self.drawn:
             yield Text("checkpoint  step  source  next        bytes  last message", "dim")
         gists: dict[str, str] = {}
-        for lane, here, parent, snapshot in lanes(
-            [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
-        ):
+        rows = [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
+        for lane, here, parent, snapshot in lanes(rows):
             mark, style, gists[here] = _seen(snapshot)
             if here not in self.drawn:
                 metadata: Any = snapshot.metadata or {}
@@ -313,9 +312,8 @@ def _id_of(config: RunnableConfig | None) -> str:
 
 def _gist(message: Any) -> tuple[str, str]:
     """Return the speaker and the text of a message."""
-    calls = [
-        f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in getattr(message, "tool_calls", ())
-    ]
+    made = getattr(message, "tool_calls", ())
+    calls = [f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in made]
     who = {"human": "you", "ai": "agent"}.get(message.type, message.type)
     return who, f"calls {', '.join(calls)}" if calls else str(message.content)
 

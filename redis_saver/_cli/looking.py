@@ -265,9 +265,8 @@ def _threads(
     Exit code: 0; 1, some threads are damaged (stderr names them, and the others are shown); 2, the words, a URL, a
     login or a missing package is at fault.
     """
-    query = ThreadQuery(
-        name_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
-    )
+    between = updated_after, updated_before
+    query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
             tally = _Tally()
@@ -419,9 +418,7 @@ class _Values:
             "metadata": saved.metadata,
             "channels": {name: plain(value) for name, value in saved.checkpoint["channel_values"].items()},
             "not_stored": sorted(unstored(saved.metadata)),
-            "pending_writes": [
-                {"task_id": task, "channel": name, "value": plain(value)} for task, name, value in writes
-            ],
+            "pending_writes": [{"task_id": task, "channel": name, "value": plain(of)} for task, name, of in writes],
         }
 
 
@@ -447,9 +444,8 @@ def _tree(
     """
     with servers.savers() as savers:
         savers.thread(thread)
-        entries = list(
-            islice(driver_of(savers.hot).stream(auditing.entries(context_of(savers.hot), thread, ns)), limit)
-        )
+        stream = driver_of(savers.hot).stream(auditing.entries(context_of(savers.hot), thread, ns))
+        entries = list(islice(stream, limit))
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
     for name, drawn in tree(entries):
         if as_json:

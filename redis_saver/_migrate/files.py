@@ -37,7 +37,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkstemp
-from types import TracebackType
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 from zlib import crc32
 
@@ -117,10 +116,7 @@ def checksum(data: bytes, at: int) -> int:
 
 
 class _File(Endpoint):
-    """A file of records: a source, which is checked when it is opened, or a new target.
-
-    Use it in a `with` block. A target gets its end and its name when the block exits, and is removed after an error.
-    """
+    """A file of records: a source, or a new target."""
 
     FIRST_LINE: ClassVar[bytes]
     FORMS: ClassVar[_Forms]
@@ -128,29 +124,38 @@ class _File(Endpoint):
     COUNTED: ClassVar[tuple[str, ...]]
     """The kinds that the end counts."""
 
-    def __init__(self, path: Path, serde: SerializerProtocol, *, target: bool) -> None:
-        """Check a source, or begin a target.
+    def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
+        self.name, self._file, self._serde = name, file, serde
+        self._counts: Counter[str] = Counter()
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path, serde: SerializerProtocol, *, target: bool) -> Iterator[Self]:
+        """Check a source, or begin a target, which gets its end and its name when the `with` block exits.
 
         Raises:
             FileDamaged: The source is no such file, or not all of it.
-            EndpointError: The target, or a link of that name, exists.
-            OSError: The source cannot be read, or the target cannot be written.
+            EndpointError: The target, or a link of that name, exists, or cannot be finished.
+            OSError: The source cannot be read, or the target cannot be begun.
         """
-        self.name = f"file {shown(str(path))}"
-        self._serde = serde
-        self._counts: Counter[str] = Counter()
-        self._new: NewFile | None = None
-        if target:
+        name = f"file {shown(str(path))}"
+        with ExitStack() as stack:
+            if not target:
+                source = cls(name, stack.enter_context(path.open("rb")), serde)
+                source._check()
+                yield source
+                return
             if path.exists() or path.is_symlink():
-                raise EndpointError(f"{self.name} exists already; give another name, or remove it. Nothing was written")
-            self._new = NewFile(path)
-            self._file: BinaryIO = self._new.file
-            self._file.write(self.FIRST_LINE)
-            return
-        with ExitStack() as unless_sound:
-            self._file = unless_sound.enter_context(path.open("rb"))
-            self._check()
-            unless_sound.pop_all()
+                raise EndpointError(f"{name} exists already; give another name, or remove it. Nothing was written")
+            new = cls(name, stack.enter_context(new_file(path)), serde)
+            new._file.write(cls.FIRST_LINE)
+            yield new
+            try:
+                new._file.seek(0, os.SEEK_END)
+                new._add("end", *(new._counts[kind] for kind in cls.COUNTED))
+                stack.close()
+            except OSError as error:
+                raise EndpointError(f"{name}: {printable(str(error))}") from error
 
     def _check(self) -> None:
         """Read all records once."""
@@ -222,25 +227,6 @@ class _File(Endpoint):
             raise EndpointError(f"{self.name}: {printable(str(error))}") from error
         self._counts[kind] += 1
 
-    def __enter__(self) -> Self:
-        """Return the file."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close a source. Finish a target, or remove it after an error."""
-        if self._new is None:
-            self._file.close()
-            return
-        try:
-            if kind is None:
-                self._file.seek(0, os.SEEK_END)
-                self._add("end", *(self._counts[counted] for counted in self.COUNTED))
-                self._new.finish()
-        except OSError as failure:
-            raise EndpointError(f"{self.name}: {printable(str(failure))}") from failure
-        finally:
-            self._new.discard()
-
 
 class ThreadFile(_File, Target):
     """A file of threads. A source is read again, thread by thread. A target gets one thread after the other."""
@@ -249,15 +235,15 @@ class ThreadFile(_File, Target):
     FORMS: ClassVar[_Forms] = {"thread": (str,), "bytes": (bytes,), "checkpoint": (_CHECKPOINT,), "end": (int, int)}
     COUNTED = ("thread", "checkpoint")
 
-    def __init__(self, path: Path, serde: SerializerProtocol, *, target: bool) -> None:
-        """Check a source, or begin a target; see `_File`."""
+    def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
+        """Use an open file; see `opened`."""
+        super().__init__(name, file, serde)
         self._positions: dict[str, int] = {}
         """Position of each thread's first record."""
         self._shared: dict[bytes, int] = {}
         """Numbers of the byte strings of the thread that is being written, by their digest."""
         self._last: tuple[str | None, int, int] = (None, 0, 0)
         """The thread that is being written, where it begins, and the number of checkpoints before it."""
-        super().__init__(path, serde, target=target)
 
     def _note(self, kind: str, rest: list[Any]) -> None:
         super()._note(kind, rest)
@@ -436,68 +422,40 @@ _WITHOUT = (errno.EINVAL, errno.ENOTSUP)
 """Errors of file systems that cannot sync a folder."""
 
 
-class NewFile:
-    """A file that replaces the file or link of its name at the end of a `with` block, or by `finish`.
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that replaces the file or link of its name when the block exits, unless by an error.
 
     Only its owner can read it, from the first byte on. It is written in its folder under a random name, and gets its
     own name when it is complete and on disk. No existing file is opened, no link is followed, and no permissions are
     inherited. A killed process leaves `.redis-saver-*.part`. The next new file in that folder removes it, but not the
     file of a living process, which holds a lock on it.
+
+    Raises:
+        OSError: The folder is missing, or must not be written to, or the disk is full, or fails.
     """
-
-    def __init__(self, path: Path) -> None:
-        """Begin the file.
-
-        Raises:
-            OSError: The folder is missing, or must not be written to.
-        """
-        self._path = path
-        with _locked(path.parent) as can_lock:
-            if can_lock:
-                _remove_abandoned(path.parent)
-            descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent)
-            if can_lock:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        self._part = Path(name)
-        self.file: BinaryIO = os.fdopen(descriptor, "w+b")
-
-    def finish(self) -> None:
-        """Sync the file to disk, and give it its name.
-
-        Raises:
-            OSError: The disk is full, or fails.
-        """
-        self.file.flush()
-        os.fsync(self.file.fileno())
-        self.file.close()
-        self._part.replace(self._path)
-        if not hasattr(os, "O_DIRECTORY"):
-            return
-        with _opened_folder(self._path.parent) as folder:
+    with _locked(path.parent) as can_lock:
+        if can_lock:
+            _remove_abandoned(path.parent)
+        descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent)
+        if can_lock:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        with _opened_folder(path.parent) as folder:
             try:
                 os.fsync(folder)
             except OSError as error:
                 if error.errno not in _WITHOUT:
                     raise
-
-    def discard(self) -> None:
-        """Remove the file, unless it is complete."""
-        try:
-            self.file.close()  # writes the rest of its buffer, which may fail
-        finally:
-            self._part.unlink(missing_ok=True)
-
-    def __enter__(self) -> Self:
-        """Return the new file."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Finish the file, or remove it after an error or an interruption."""
-        try:
-            if kind is None:
-                self.finish()
-        finally:
-            self.discard()
 
 
 @contextmanager

@@ -211,9 +211,8 @@ class ForeignSource(Source):
     @classmethod
     def _named(cls, keys: Sequence[bytes]) -> Operation[list[Head]]:
         types = yield from batched([Command(("TYPE", key)) for key in keys])
-        return (
-            yield from cls.heads([key for key, kind in zip(keys, types, strict=True) if raw(kind) == cls.redis_type])
-        )
+        typed_keys = [key for key, kind in zip(keys, types, strict=True) if raw(kind) == cls.redis_type]
+        return (yield from cls.heads(typed_keys))
 
     @classmethod
     @abstractmethod
@@ -275,9 +274,7 @@ _HEAD_BYTES = 1000
 """Bytes of a text that are read to learn its names. If they are longer, the whole text is read."""
 _NAMES = ("thread_id", "checkpoint_id", "parent_checkpoint_id")
 _TEXT = rb'"(?:[^"\\]|\\.)*"'
-_HEAD = re.compile(
-    rb'\{"thread_id":(%s),"checkpoint_id":(%s),"parent_checkpoint_id":(%s|null),' % (_TEXT, _TEXT, _TEXT)
-)
+_HEAD = re.compile(rb'\{"thread_id":(T),"checkpoint_id":(T),"parent_checkpoint_id":(T|null),'.replace(b"T", _TEXT))
 
 
 class ValkeyStrings(ForeignSource):
@@ -447,9 +444,8 @@ class RedisDocuments(ForeignSource):
         except json.JSONDecodeError:
             value = json.loads(base64.b64decode(blob, validate=True))
         if write["channel"] == INTERRUPT and isinstance(value, list):  # 0.1 has no mark
-            value = [
-                {**each, "__interrupt__": True} if isinstance(each, dict) and "id" in each else each for each in value
-            ]
+            marked = {"__interrupt__": True}
+            value = [{**each, **marked} if isinstance(each, dict) and "id" in each else each for each in value]
         return self._serde.loads_typed(typed(value, marked_bytes=False))
 
 
@@ -530,12 +526,8 @@ def _revived(fields: dict[str, Any]) -> Any:
 
 def _constructed(fields: dict[str, Any]) -> Any:
     name = fields.get("id")
-    if (
-        fields.get("lc") == 2
-        and isinstance(name, list)
-        and len(name) > 1
-        and all(isinstance(part, str) for part in name)
-    ):
+    is_name = isinstance(name, list) and len(name) > 1 and all(isinstance(part, str) for part in name)
+    if fields.get("lc") == 2 and is_name:
         return _of_class(fields)
     try:
         return LC_REVIVER(fields) if fields.get("lc") == 1 else fields

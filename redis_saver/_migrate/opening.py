@@ -77,12 +77,7 @@ _Opener: TypeAlias = Callable[[_Wanted, ExitStack], Any]
 
 @contextmanager
 def opened(
-    url: str,
-    *,
-    target: bool,
-    prefix: str | None = None,
-    ttl: timedelta | None = None,
-    require_encryption: bool = False,
+    url: str, *, target: bool, prefix: str | None = None, ttl: timedelta | None = None, require_encryption: bool = False
 ) -> Iterator[Any]:
     """Open a source or a target for `migrate`. A file is complete when the `with` block exits.
 
@@ -281,7 +276,7 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
 
 
 def _open_file(kind: type[ThreadFile | ItemFile], wanted: _Wanted, stack: ExitStack) -> Any:
-    return stack.enter_context(kind(wanted.path, serializer(), target=wanted.target))
+    return stack.enter_context(kind.opened(wanted.path, serializer(), target=wanted.target))
 
 
 _OPENERS: Mapping[str, _Opener] = {

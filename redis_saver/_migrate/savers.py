@@ -364,9 +364,8 @@ def check_empty(source: Any) -> None:
                 raise
             return  # a user who may read only their own keys, and has none
     if patterns:
-        text = "; ".join(
-            f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in patterns[:_MAX_PATTERNS]
-        )
+        first = patterns[:_MAX_PATTERNS]
+        text = "; ".join(f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in first)
         more = f"; and {len(patterns) - _MAX_PATTERNS} other patterns" if len(patterns) > _MAX_PATTERNS else ""
         under = f" with the prefix {shown(source.prefix)}" if source.prefix is not None else ""
         raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}{more}")

@@ -135,9 +135,7 @@ class OurItems(Items):
             except (RedisSaverError, TypeError, ValueError):  # `write` reports the error
                 continue
             asked.setdefault(place.partition, {})[place.field] = position
-        reads = {
-            partition: partial(_read_all, self._context, partition, list(some)) for partition, some in asked.items()
-        }
+        reads = {each: partial(_read_all, self._context, each, list(some)) for each, some in asked.items()}
         for partition, answer in self._run_each(reads).items():
             for at, position in enumerate(asked[partition].values()):
                 if isinstance(answer, RedisSaverError):
@@ -158,10 +156,7 @@ class OurItems(Items):
             else:
                 imports.setdefault(item_import.partition, []).append(item_import)
         put = transfer.new_put()
-        calls = {
-            partition: partial(transfer.import_items, self._context, partition, some, put)
-            for partition, some in imports.items()
-        }
+        calls = {each: partial(transfer.import_items, self._context, each, some, put) for each, some in imports.items()}
         for partition, left in self._run_each(calls).items():
             if isinstance(left, RedisSaverError):
                 items = [each.item for each in imports[partition]]
@@ -206,11 +201,7 @@ class PostgresItems(Items):
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
         """Iterate over the items as of one moment. A hundred are in memory."""
         condition, bounds = _below(labels)
-        with (
-            self.doing(),
-            self._connection.transaction(),
-            self._connection.cursor(name="redis_saver_items") as cursor,
-        ):
+        with self.doing(), self._connection.transaction(), self._connection.cursor(name="redis_saver_items") as cursor:
             cursor.itersize = _ROWS_PER_PAGE
             for row in cursor.execute(_SELECT.format(condition), bounds):
                 yield self._item(*row)

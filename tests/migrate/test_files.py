@@ -187,8 +187,8 @@ def test_all_that_writes_files_is_known() -> None:
 
 def test_what_a_killed_export_leaves_goes_with_the_next_one(source: str, tmp_path: Path) -> None:
     """Another process's file that is still being written stays."""
-    begin = "import sys; from pathlib import Path; from redis_saver._migrate.files import NewFile; "
-    begin += "new = NewFile(Path(sys.argv[1])); print(flush=True); sys.stdin.read(); new.finish()"
+    begin = "import sys; from pathlib import Path; from redis_saver._migrate.files import new_file; "
+    begin += "new = new_file(Path(sys.argv[1])); new.__enter__(); print(flush=True); sys.stdin.read(); new.__exit__(None, None, None)"
     killed, works = (
         subprocess.Popen(
             [sys.executable, "-c", begin, str(tmp_path / name)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

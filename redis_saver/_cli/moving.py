@@ -1,7 +1,4 @@
-"""The command `flush`: flushes to Postgres what write-behind savers of other processes left in Redis.
-
-It runs until SIGTERM or SIGINT, and outlives outages of both servers.
-"""
+"""Commands that copy: `migrate`, `export`, `import` (threads, or a store's items), `flush` (what Postgres lacks)."""
 
 from __future__ import annotations
 
@@ -9,30 +6,223 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, Literal, TypeAlias
 
 import typer
 
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import command, count, note_url, postgres_url, redis_url
+from redis_saver._cli.options import (
+    JSON,
+    command,
+    count,
+    duration,
+    labels_of,
+    note_url,
+    postgres_url,
+    redis_url,
+    refuse_embedded,
+    words_of,
+)
 from redis_saver._cli.servers import Cold, Hot, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
-from redis_saver._common.display import printable, shown
+from redis_saver._common.display import counted, printable, shown
+from redis_saver._migrate.engine import SAMPLE, ItemsReport, Report, migrate, migrate_items
+from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
 from redis_saver._tiered.backlog import ColdHistory
 from redis_saver._tiered.savers import TieredSaver
 from redis_saver._tiered.stats import Stats
 from redis_saver.errors import EndpointError
+
+_CODES = (
+    f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are "
+    f"read, and all values are written encrypted. With --store: {STORE_FORMS}. "
+    "Exit code: 0, all is there; 1, something conflicts or failed; 2, a URL, a login, a file or a missing package is "
+    "at fault."
+)
+_MAX_PROBLEMS = 20
+"""Maximum number of conflicts, and of failures, that are named."""
+_Opened: TypeAlias = AbstractContextManager[Any]
+_Replace: TypeAlias = Literal["older", "all"]
+
+
+@command("migrate", _CODES)
+def _migrate(
+    source: str,
+    target: str,
+    *,
+    threads: list[str] | None = typer.Option(None, "--thread"),
+    thread_prefix: str = "",
+    sample: int = typer.Option(SAMPLE, parser=count("checkpoints", 0)),
+    store: bool = False,
+    source_prefix: str | None = None,
+    target_prefix: str = "langgraph",
+    namespace: list[str] | None = None,
+    ttl: timedelta | None = typer.Option(None, parser=duration),
+    replace: _Replace | None = None,
+    dry_run: bool = False,
+    as_json: bool = JSON,
+) -> int:
+    """Copy threads between savers with all their history, and compare.
+
+    What the target has already is not written again, so an interrupted migration goes on where it ended.
+    A thread that differs in the target is left alone and named. With --store: copy the items of a store.
+
+    Options:
+        source SOURCE: Where the threads or items are (it is only read).
+        target TARGET: Where to copy them.
+        threads NAME: Only this thread (may be repeated).
+        thread_prefix TEXT: Only threads whose names begin with TEXT.
+        sample N: Checkpoints of each copied thread to read again and compare in full.
+        store: The items of a store instead of threads.
+        source_prefix PREFIX: The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages'
+            savers, whatever it is).
+        target_prefix PREFIX: The beginning of all keys in a TARGET in Redis.
+        namespace LABEL...: Of a store, only items whose namespaces begin with these labels, such as --namespace
+            memories user-1.
+        ttl DURATION: When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do
+            (default: as in the source).
+        replace: Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always.
+            Default: leave and name it.
+        dry_run: Write no thread and no item, and count what would be written.
+    """
+    if dry_run and target.startswith("file:"):
+        raise EndpointError(
+            "--dry-run compares with what the target has, and a file is always new: leave --dry-run out"
+        )
+    refuse_embedded(source)
+    refuse_embedded(target)
+    words, *others = words_of(namespace) or [[]]
+    if others:
+        again = shown(" ".join(others[0]))
+        raise EndpointError(f"--namespace {again}: give --namespace once, and run this again for another")
+    if store or is_file_of_items(source):
+        if threads or thread_prefix or sample != SAMPLE:
+            raise EndpointError(
+                "--thread, --thread-prefix and --sample are about threads, and these are the items of a store"
+            )
+        there = opened_store(source, target=False, prefix=source_prefix)
+        here = opened_store(target, target=True, prefix=target_prefix)
+        options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl}
+        return _move_items(there, here, dry_run=dry_run, as_json=as_json, **options)
+    if namespace or replace:
+        raise EndpointError(
+            "--namespace and --replace are about the items of a store, and these are threads: say --store, too"
+        )
+    if threads and thread_prefix:
+        raise EndpointError("--thread and --thread-prefix: give one of the two")
+    there = opened(source, target=False, prefix=source_prefix)
+    here = opened(target, target=True, prefix=target_prefix, ttl=ttl)
+    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample}
+    return _move_threads(there, here, dry_run=dry_run, as_json=as_json, **options)
+
+
+@command(
+    "export",
+    _CODES,
+    like=_migrate,
+    fixed={"target_prefix": "langgraph", "ttl": None, "replace": None, "dry_run": False},
+)
+def _export(target: str, **words: Any) -> int:
+    """Write threads with all their history to a file, or with --store the items of a store.
+
+    The file appears under its name when it is complete.
+
+    Options:
+        target FILE: A file that is not there yet.
+    """
+    return _migrate(target=f"file:{target.removeprefix('file:')}", **words)
+
+
+@command("import", _CODES, like=_migrate, fixed={"store": False, "source_prefix": None})
+def _import(source: str, **words: Any) -> int:
+    """Read threads, or the items of a store, from a file that export wrote.
+
+    Its first line says which. The whole file is checked before anything is written.
+
+    Options:
+        source FILE: A file that export wrote.
+    """
+    return _migrate(source=f"file:{source.removeprefix('file:')}", **words)
+
+
+def _move_threads(
+    source: _Opened, target: _Opened, *, thread_prefix: str, dry_run: bool, as_json: bool, **options: Any
+) -> int:
+    """Copy threads, and return the exit code."""
+
+    def progress(report: Report) -> None:
+        show(report.threads, report.total, counted(report.checkpoints, "checkpoint"))
+
+    options.update(thread_prefix=thread_prefix, dry_run=dry_run, progress=progress)
+    with source as there, target as here, screen.progress_bar("threads") as show:
+        report = migrate(there, here, **options)
+    would = "to be " if dry_run else ""
+    text = (
+        f"{counted(report.threads, 'thread')}: {report.moved:,} {would}copied, {report.completed:,} {would}"
+        f"completed, {report.unchanged:,} there already, {counted(len(report.conflicts), 'conflict')}, "
+        f"{len(report.failed):,} failed\n"
+        f"{counted(report.checkpoints, 'checkpoint')} and {report.writes:,} groups of pending writes {would}"
+        f"written, {counted(report.compared, 'checkpoint')} compared, {report.seconds:.1f} s"
+    )
+    nothing = "" if report.total or not thread_prefix else f"no thread's name begins with {shown(thread_prefix)}"
+    problems = [*(f"conflict: {each}" for each in report.conflicts), *(f"failed: {each}" for each in report.failed)]
+    return _end(report, text, problems, len(report.conflicts), len(report.failed), nothing, as_json=as_json)
+
+
+def _move_items(
+    source: _Opened, target: _Opened, *, namespace: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
+) -> int:
+    """Copy items, and return the exit code."""
+
+    def progress(report: ItemsReport) -> None:
+        show(report.items, None, f"{report.written + report.replaced:,} written")
+
+    options.update(namespace=namespace, dry_run=dry_run, progress=progress)
+    with source as there, target as here, screen.progress_bar("items") as show:
+        report = migrate_items(there, here, **options)
+    would = "to be " if dry_run else ""
+    text = (
+        f"{counted(report.items, 'item')}: {report.written:,} {would}copied, {report.replaced:,} {would}replaced, "
+        f"{report.unchanged:,} there already, {report.expired:,} expired, {counted(report.conflicts, 'conflict')}, "
+        f"{report.failed:,} failed, {report.seconds:.1f} s"
+    )
+    nothing = "" if report.items or not namespace else f"no item's namespace begins with {shown(namespace)}"
+    return _end(report, text, report.problems, report.conflicts, report.failed, nothing, as_json=as_json)
+
+
+def _end(
+    report: object, text: str, problems: Sequence[str], conflicts: int, failed: int, nothing: str, *, as_json: bool
+) -> int:
+    """Print a report. Name the first conflicts and failures on stderr, each in a line. Return the exit code."""
+    if as_json:
+        screen.emit(report)
+    else:
+        screen.line(text)
+        for kind, number in (("conflict", conflicts), ("failed", failed)):
+            of_kind = [problem for problem in problems if problem.startswith(f"{kind}: ")]
+            for problem in of_kind[:_MAX_PROBLEMS]:
+                screen.note(" ".join(problem.split()))
+            if number > _MAX_PROBLEMS:
+                screen.note(f"{kind}: and {number - _MAX_PROBLEMS:,} more")
+    if nothing:
+        screen.note(nothing)
+    return 1 if conflicts or failed else 0
+
+
+# -- flush
 
 ASKED_EVERY = 5.0
 """Seconds between two looks at the servers."""
 TOLD_EVERY = 10.0
 """Minimum number of seconds between two lines with numbers."""
 TO_STOP, AT_ONCE = 10.0, 600.0
+_TIMEOUTS = f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s"
 """Default seconds for the drain after a signal, and for the whole run with `--once`."""
 _MAX_PAUSE = 5.0
 _STEP = 0.1
@@ -67,9 +257,7 @@ def _flush(
     cold_history: ColdHistory = "all",
     workers: int = typer.Option(4, parser=count("workers", 1)),
     once: bool = False,
-    timeout: float | None = typer.Option(
-        None, parser=_seconds, show_default=f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s"
-    ),
+    timeout: float | None = typer.Option(None, parser=_seconds, show_default=_TIMEOUTS),
     setup: bool = False,
     quiet: bool = False,
 ) -> int:
@@ -194,11 +382,9 @@ class _Run:
         """Print the numbers if they have changed, and none were printed just now."""
         if not at_once and time.monotonic() - self._told_at < TOLD_EVERY:
             return
-        numbers = (
-            f"backlog {stats.backlog} records of {stats.dirty_threads} threads, oldest {stats.oldest_seconds:.0f} s"
-        )
-        numbers += f", flushed {stats.flushed}" + (f", coalesced {stats.coalesced}" if stats.coalesced else "")
-        numbers += f", set aside {stats.set_aside}"
+        numbers = f"backlog {stats.backlog} records of {stats.dirty_threads} threads, "
+        numbers += f"oldest {stats.oldest_seconds:.0f} s, flushed {stats.flushed}"
+        numbers += (f", coalesced {stats.coalesced}" if stats.coalesced else "") + f", set aside {stats.set_aside}"
         error = self._without_passwords(stats.last_error)
         if (numbers, error) != (self._numbers, self._error):
             self.say(numbers + (f", last error: {error}" if error != self._error else ""))
