@@ -16,7 +16,7 @@ import typer
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
-from redis_saver._cli.looking import expiry, thread_json
+from redis_saver._cli.looking import thread_json
 from redis_saver._cli.options import (
     EVERY,
     JSON,
@@ -32,7 +32,8 @@ from redis_saver._cli.options import (
     words_of,
 )
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.values import ago
+from redis_saver._inspector.source import Source
+from redis_saver._inspector.values import ago, left
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
 from redis_saver._tiered_store import copies
@@ -60,7 +61,7 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
     if as_json:
         screen.emit({"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned})
     else:
-        screen.line(f"{screen.named(thread)} expires: {expiry(info.ttl, pinned=info.pinned)}")
+        screen.line(f"{screen.named(thread)} expires: {left(info)}")
     if is_cleared and info.ttl is None and not info.pinned:
         screen.note("an idle thread now stays for ever: its saver's TTL counts again from its next write on")
     return 0
@@ -187,7 +188,8 @@ def _prune(
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
     with servers.savers(readable=False) as savers:
-        infos = () if threads else savers.threads(ThreadQuery(thread_prefix or ""))  # damaged threads, too
+        query = ThreadQuery(thread_prefix or "")
+        infos = () if threads else Source(savers.saver).threads(query, lambda: False)  # damaged threads, too
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")

@@ -29,10 +29,11 @@ from rich.text import Text
 
 from redis_saver._checkpoint.saver import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._cli.looking import expiry, lanes
+from redis_saver._cli.looking import lanes
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
+from redis_saver._inspector.values import left
 from redis_saver._store.store import RedisStore
 from redis_saver.errors import ThreadNotFound
 
@@ -275,7 +276,7 @@ class Demo:
     def _status(self, saver: RedisSaver) -> None:
         info = self._info(saver)
         line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {self._keys()} keys, "
-        line += "does not expire" if info.ttl is None else f"expires {expiry(info.ttl)}"
+        line += "does not expire" if info.ttl is None else f"expires {left(info)}"
         self.console.print(f"{line}{', waits for a human' if info.interrupted else ''}", style="bold magenta")
 
     def _keys(self) -> int:

@@ -26,7 +26,7 @@ from redis_saver._common import display, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import ago, state_of
+from redis_saver._inspector.values import ago, left, moment, state_of
 from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import EndpointError, ThreadNotFound
 
@@ -58,17 +58,10 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
         if info.owner is not None:
             owner = screen.named(info.owner.by) + ("" if info.owner.lease_left else " (late)")
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
-        row += [f"{info.checkpoints:,}", size(info.bytes), expiry(info.ttl, pinned=info.pinned)]
+        row += [f"{info.checkpoints:,}", size(info.bytes), left(info)]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
-
-
-def expiry(ttl: timedelta | None, *, pinned: bool = False) -> str:
-    """Return when a thread expires."""
-    if pinned:
-        return "pinned"
-    return "never" if ttl is None else f"in {times.shown(timedelta(seconds=int(ttl.total_seconds())))}"
 
 
 def size(amount: int | None) -> str:
@@ -150,11 +143,6 @@ def step(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def moment(at: datetime | None) -> str:
-    """Return a moment."""
-    return at.strftime("%Y-%m-%d %H:%M:%S") if at else "-"
-
-
 def names(values: Sequence[str]) -> str:
     """Return a list of names."""
     return ", ".join(map(screen.named, values)) or "-"
@@ -222,9 +210,9 @@ def _moment(text: str) -> datetime:
         return datetime.now(timezone.utc) - times.parse(text, name="")
     except (ValueError, OverflowError):
         pass
-    if (moment := times.moment(text)) is None:
+    if (at := times.moment(text)) is None:
         raise typer.BadParameter(f"{screen.named(text)} is no time: write how long ago (2h), or 2026-11-25T03:00:00Z.")
-    return moment
+    return at
 
 
 @command("threads")
@@ -270,7 +258,9 @@ def _threads(
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
             tally = _Tally()
-            infos = heapq.nlargest(limit, tally.sound(savers.threads(query)), key=_ORDERS[sort])
+            infos = heapq.nlargest(
+                limit, tally.sound(Source(savers.saver).threads(query, lambda: False)), key=_ORDERS[sort]
+            )
             if as_json:
                 for info in infos:
                     screen.emit(thread_json(info))
@@ -343,10 +333,9 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "updated", f"{info.updated_at.isoformat() if info.updated_at else '-'} ({ago(info.updated_at)})"
     yield "checkpoints", f"{info.checkpoints:,}"
     yield "bytes", size(info.bytes)
-    yield "expires", expiry(info.ttl, pinned=info.pinned)
+    yield "expires", left(info)
     if (owner := info.owner) is not None:
-        left = owner.lease_left
-        lease = f"{times.shown(left)} of the lease left" if left else "its lease has run out"
+        lease = f"{times.shown(owner.lease_left)} of the lease left" if owner.lease_left else "its lease has run out"
         yield "owner", f"{screen.named(owner.by)}, since {owner.since.isoformat()}, {lease}"
     if hasattr(info, "tier"):
         yield "tier", f"{info.tier}, cold lacks {info.lacking:,} records"

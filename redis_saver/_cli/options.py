@@ -20,7 +20,6 @@ from typer.models import ParameterInfo
 
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
-from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli.servers import Cold
 from redis_saver._client import urls
 from redis_saver._common import times
@@ -31,10 +30,7 @@ from redis_saver._migrate.opening import opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._store.context import check_labels
-from redis_saver._tiered.requests import with_own_errors
-from redis_saver._tiered.saver import driver_over, tiers_of
 from redis_saver._tiered.savers import TieredSaver
-from redis_saver._tiered.thread_info import threads_of, tiered_threads
 from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
 
 app = typer.Typer(
@@ -290,12 +286,6 @@ class Savers(NamedTuple):
         if (info := self.saver.get_thread(name)) is None:
             raise ThreadNotFound(f"thread {shown(name)} is not there: see whether its name and --prefix are right")
         return info
-
-    def threads(self, query: ThreadQuery) -> Iterator[Any]:
-        """Iterate over the matching threads of all tiers, each once, and over all damaged threads, as `Damaged`."""
-        if self.has_cold:
-            return driver_over(self.saver).stream(with_own_errors(tiered_threads(tiers_of(self.saver), query)))
-        return driver_of(self.hot).stream(threads_of(context_of(self.hot), query))
 
     def refuse_cold_backed(self, name: str, done: str) -> None:
         """Refuse a change of Redis alone that a cold tier would undo.

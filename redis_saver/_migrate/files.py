@@ -199,12 +199,12 @@ class _File(Endpoint):
                 is_there = length <= os.fstat(self._file.fileno()).st_size - self._file.tell()
                 data = self._file.read(length) if is_there else b""
                 if len(data) == length and checksum(data, at) == check:
-                    yield self._record(data)
+                    yield self._parsed(data)
                     at += FRAME.size + length
                     continue
             raise FileDamaged(f"{self.name} is damaged, or cut off, at byte {self._file.tell()}. {_AGAIN}")
 
-    def _record(self, data: bytes) -> list[Any]:
+    def _parsed(self, data: bytes) -> list[Any]:
         try:
             record: Any = ormsgpack.unpackb(data)
         except ormsgpack.MsgpackDecodeError as error:
@@ -251,12 +251,10 @@ class ThreadFile(_File, Target):
             self._positions[rest[0]] = self._file.tell()
             self._counts["thread"] = len(self._positions)
 
-    def threads(self) -> Iterable[str]:
-        """Return the names of all threads."""
+    def _threads(self) -> Iterable[str]:
         return list(self._positions)
 
-    def outline(self, thread: str) -> ThreadOutline:
-        """Return the outline of a thread."""
+    def _outline(self, thread: str) -> ThreadOutline:
         outline: ThreadOutline = {}
         for raw, load in self._walk(thread):
             with self._moving(thread):

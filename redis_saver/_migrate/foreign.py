@@ -100,15 +100,6 @@ class ThreadKeys:
         return [key for (key,) in rows]
 
 
-class Place(NamedTuple):
-    """A checkpoint's parent, keys and tasks."""
-
-    parent: str | None
-    keys: tuple[bytes, ...]
-    """Key of the checkpoint, then those of its pending writes."""
-    tasks: Mapping[Task, TaskInfo]
-
-
 class ForeignSource(Source):
     """A saver of another package. It finds all its keys on first use, and does not see later ones."""
 
@@ -135,17 +126,13 @@ class ForeignSource(Source):
         self.driver, self.prefix = driver, prefix
         self._serde = self._given_serde = serde
         self._keys: ThreadKeys | None = None
-        self._places: tuple[str, Mapping[CheckpointKey, Place]] = ("", {})
-        """The last thread, and its checkpoints."""
 
     def decode(self, *, objects: bool) -> None:
         """Decode values to objects, for a saver that takes objects, or leave them packed."""
         self._serde = _with_objects(self._given_serde) if objects else self._given_serde
 
-    def threads(self) -> Iterable[str]:
-        """Iterate over the names of all threads."""
-        with self.doing("the threads"):
-            yield from self._known().threads()
+    def _threads(self) -> Iterable[str]:
+        return self._known().threads()
 
     def _known(self) -> ThreadKeys:
         if self._keys is None:
@@ -160,38 +147,26 @@ class ForeignSource(Source):
             self._keys = keys
         return self._keys
 
-    def outline(self, thread: str) -> ThreadOutline:
-        """Return the outline of a thread."""
-        with self.doing("it"):
-            places = self.driver.run(self._survey(thread))
-            for key, place in places.items():
-                if not isinstance(place.parent, str | None):
-                    raise TypeError(f"the parent of checkpoint {shown(key[1])} is {shown(place.parent)}")
-        self._places = thread, places
-        return {key: Entry(place.parent, place.tasks) for key, place in places.items()}
+    def _outline(self, thread: str) -> ThreadOutline:
+        outline = self.driver.run(self._survey(thread))
+        for key, entry in outline.items():
+            if not isinstance(entry.parent, str | None):
+                raise TypeError(f"the parent of checkpoint {shown(key[1])} is {shown(entry.parent)}")
+        return outline
 
-    def _survey(self, thread: str) -> Operation[Mapping[CheckpointKey, Place]]:
+    def _survey(self, thread: str) -> Operation[ThreadOutline]:
         heads = yield from self.heads(self._known().of(thread))
-        return (yield from self.places([head for head in heads if head.thread == thread]))
+        return (yield from self.entries([head for head in heads if head.thread == thread]))
 
-    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
-        """Iterate over the wanted checkpoints."""
-        if self._places[0] != thread:
-            self.outline(thread)
-        places = self._places[1]
-        for key in wanted:
-            if (place := places.get(key)) is None:
-                continue
-            with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
-                if (saved := self.driver.run(self._read(thread, key, place))) is None:
-                    continue
-                if not is_sound(saved.checkpoint, saved.metadata):
-                    raise ValueError("it has not the form of a checkpoint with its metadata")
-            yield saved
+    def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
+        saved = self.driver.run(self._read(thread, key, entry))
+        if saved is not None and not is_sound(saved.checkpoint, saved.metadata):
+            raise ValueError("it has not the form of a checkpoint with its metadata")
+        return saved
 
-    def _read(self, thread: str, key: CheckpointKey, place: Place) -> Operation[Record | None]:
+    def _read(self, thread: str, key: CheckpointKey, entry: Entry) -> Operation[Record | None]:
         """Read a checkpoint with its pending writes. Return None if it is gone."""
-        document, *rest = map(_parsed, (yield from batched([Command((self.get, key)) for key in place.keys])))
+        document, *rest = map(_parsed, (yield from batched([Command((self.get, key)) for key in entry.keys])))
         if document is None:
             return None
         checkpoint, metadata = self.load(document)
@@ -199,9 +174,9 @@ class ForeignSource(Source):
         writes = [(write["task_id"], write["channel"], self.written(write)) for write in stored]
         if not all(isinstance(task, str) and isinstance(channel, str) for task, channel, _ in writes):
             raise ValueError("a pending write has no task, or no channel")
-        under = config.to_config(thread, key[0], place.parent) if place.parent else None
+        under = config.to_config(thread, key[0], entry.parent) if entry.parent else None
         saved = CheckpointTuple(config.to_config(thread, *key), checkpoint, metadata, under, writes)
-        return record(saved, {task: info.path for task, info in place.tasks.items()})
+        return record(saved, {task: info.path for task, info in entry.tasks.items()})
 
     @classmethod
     def scan(cls) -> Stream[Head]:
@@ -220,7 +195,7 @@ class ForeignSource(Source):
         """Read the names in values, except those that are gone, or are not the saver's."""
 
     @abstractmethod
-    def places(self, heads: Sequence[Head]) -> Operation[Mapping[CheckpointKey, Place]]:
+    def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
         """Find the checkpoints of a thread, and their tasks."""
 
     @abstractmethod
@@ -303,12 +278,12 @@ class ValkeyStrings(ForeignSource):
         heads = [_string_head(key, *values) for key, values in zip(keys, found, strict=True) if values]
         return [head for head in heads if head is not None]
 
-    def places(self, heads: Sequence[Head]) -> Operation[Mapping[CheckpointKey, Place]]:
+    def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
         """Find the checkpoints of a thread, and their tasks."""
         writes = [b"writes" + head.key.removeprefix(b"checkpoint") for head in heads]
         tasks = yield from summarized("GET", writes, self._tasks)
         rows = zip(heads, writes, tasks, strict=True)
-        return {head.at: Place(head.parent, (head.key, key), some) for head, key, some in rows}
+        return {head.at: Entry(head.parent, some, (head.key, key)) for head, key, some in rows}
 
     def _tasks(self, stored: Any) -> Mapping[Task, TaskInfo]:
         tasks: dict[Task, TaskInfo] = {}
@@ -388,7 +363,7 @@ class RedisDocuments(ForeignSource):
         heads = [_document_head(key, reply) for key, reply in zip(keys, map(_parsed, replies), strict=True)]
         return [head for head in heads if head is not None]
 
-    def places(self, heads: Sequence[Head]) -> Operation[Mapping[CheckpointKey, Place]]:
+    def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
         """Find the checkpoints of a thread, and their tasks.
 
         Raises:
@@ -408,14 +383,14 @@ class RedisDocuments(ForeignSource):
                 writes.setdefault(head.at, {})[head.task, head.number] = head
         specials = [write.key for some in writes.values() for write in some.values() if write.channel in WRITES_IDX_MAP]
         digests = dict(zip(specials, (yield from summarized("JSON.GET", specials, self._digest)), strict=True))
-        places: dict[CheckpointKey, Place] = {}
+        outline: ThreadOutline = {}
         for key, head in checkpoints.items():
             tasks, ordered = dict[Task, TaskInfo](), sorted(writes.get(key, {}).values(), key=_order)
             for write in ordered:
                 info = TaskInfo(write.path, digests.get(write.key, b""))
                 tasks.setdefault(task_of(write.task, write.channel), info)
-            places[key] = Place(head.parent, (head.key, *(write.key for write in ordered)), tasks)
-        return places
+            outline[key] = Entry(head.parent, tasks, (head.key, *(write.key for write in ordered)))
+        return outline
 
     def _digest(self, stored: Any) -> bytes:
         """Return the digest of a value in a special channel. It is empty if the value is gone."""
