@@ -17,20 +17,8 @@ from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
 from redis_saver._cli.looking import thread_json
-from redis_saver._cli.options import (
-    EVERY,
-    JSON,
-    Savers,
-    Servers,
-    command,
-    count,
-    duration,
-    labels_of,
-    postgres_url,
-    redis_url,
-    span,
-    words_of,
-)
+from redis_saver._cli.options import EVERY, JSON, command, count, duration, labels_of, span, words_of
+from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, left

@@ -23,7 +23,8 @@ from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._cli import screen
 from redis_saver._cli.looking import OTHER_PREFIX
-from redis_saver._cli.options import EVERY, JSON, Servers, command
+from redis_saver._cli.options import EVERY, JSON, command
+from redis_saver._cli.servers import Servers
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable
 from redis_saver._common.names import DATA, DIRTY, Keyspace

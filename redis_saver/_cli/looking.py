@@ -21,7 +21,8 @@ from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
 from redis_saver._cli import screen
-from redis_saver._cli.options import JSON, Savers, Servers, command, count, span
+from redis_saver._cli.options import JSON, command, count, span
+from redis_saver._cli.servers import Savers, Servers
 from redis_saver._common import display, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown

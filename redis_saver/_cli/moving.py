@@ -16,19 +16,8 @@ import typer
 
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import (
-    JSON,
-    command,
-    count,
-    duration,
-    labels_of,
-    note_url,
-    postgres_url,
-    redis_url,
-    refuse_embedded,
-    words_of,
-)
-from redis_saver._cli.servers import Cold, Hot, warn
+from redis_saver._cli.options import JSON, command, count, duration, labels_of, note_url, words_of
+from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_embedded, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable, shown

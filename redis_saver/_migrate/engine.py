@@ -407,17 +407,10 @@ def _lacking_of(there: ThreadOutline, has: ThreadOutline, *, specials: bool) -> 
     """List what the target lacks, oldest first; with `specials`, also other values in special channels."""
     lacking: _Lacking = {}
     for key in sorted(there, key=_age):
-        if key not in has:
-            lacking[key] = (True, set(there[key].tasks))
-            continue
-        had = has[key].tasks
-        tasks = {
-            task
-            for task, info in there[key].tasks.items()
-            if task not in had or (specials and info.digest != had[task].digest)
-        }
-        if tasks:
-            lacking[key] = (False, tasks)
+        had, infos = has[key].tasks if key in has else {}, there[key].tasks.items()
+        tasks = {task for task, info in infos if task not in had or (specials and info.digest != had[task].digest)}
+        if key not in has or tasks:
+            lacking[key] = (key not in has, tasks)
     return lacking
 
 

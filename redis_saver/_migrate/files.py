@@ -58,8 +58,6 @@ from redis_saver._migrate.endpoints import (
     ThreadOutline,
     Written,
     is_sound,
-    item_name,
-    not_moved,
     special,
 )
 from redis_saver._storage.chunks import digest
@@ -408,8 +406,7 @@ class ItemFile(_File, Items):
                 kind, data = self._serde.dumps_typed(item.value)
                 self._add("item", item.namespace, item.key, kind, data, *item[3:7])
             except (TypeError, ValueError) as error:  # noqa: PERF203
-                why = f"{item_name(item)} cannot be written to {self.name}: {error_text(error)}"
-                written.failed.append((item, not_moved(why, error)))
+                written.failed.append((item, self.not_stored(item, error, error_text(error))))
         return written
 
 
