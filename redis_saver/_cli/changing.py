@@ -46,10 +46,8 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
         if ttl is not None:
             savers.saver.set_thread_ttl(thread, own_ttl)
         info = savers.thread(thread)
-    if as_json:
-        screen.emit({"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned})
-    else:
-        screen.line(f"{screen.named(thread)} expires: {left(info)}")
+    fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
+    screen.show(fields, f"{screen.named(thread)} expires: {left(info)}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
         screen.note("an idle thread now stays for ever: its saver's TTL counts again from its next write on")
     return 0
@@ -75,10 +73,8 @@ def _each(threads: Sequence[str], change: Callable[[str], Any], done: str, field
     for thread in dict.fromkeys(threads):
         if not _attempt(screen.named(thread), partial(change, thread), f"not {done}"):
             failed += 1
-        elif as_json:
-            screen.emit({"thread_id": thread, **fields})
         else:
-            screen.line(f"{done}: {screen.named(thread)}")
+            screen.show({"thread_id": thread, **fields}, f"{done}: {screen.named(thread)}", as_json=as_json)
     return 1 if failed else 0
 
 
@@ -182,13 +178,11 @@ def _prune(
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")
         done = [_attempt(screen.named(thread), partial(prune, thread), "not pruned") for thread in names]
-    if as_json:
-        screen.emit({**total._asdict(), "threads": pruned, "dry_run": not yes})
-    else:
-        what = f"{counted(total.checkpoints, 'checkpoint')} of {counted(pruned, 'thread')}"
-        what += f", {counted(total.writes, 'pending write')}, {counted(total.blobs, 'value')}"
-        what += f", {counted(total.bytes, 'byte')}"
-        screen.line(f"removed: {what}" if yes else f"Nothing was removed. --yes removes {what}")
+    numbers = {"pending write": total.writes, "value": total.blobs, "byte": total.bytes}
+    what = f"{counted(total.checkpoints, 'checkpoint')} of {counted(pruned, 'thread')}, "
+    what += ", ".join(counted(number, unit) for unit, number in numbers.items())
+    text = f"removed: {what}" if yes else f"Nothing was removed. --yes removes {what}"
+    screen.show({**total._asdict(), "threads": pruned, "dry_run": not yes}, text, as_json=as_json)
     return 0 if all(done) else 1
 
 
@@ -211,11 +205,9 @@ def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, 
         savers.refuse_cold_backed(target, "copied")
         savers.saver.copy_thread(source, target)
         info = savers.thread(target)
-    if as_json:
-        screen.emit({**thread_json(info), "copied_from": source})
-    else:
-        size = f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
-        screen.line(f"copied: {screen.named(target)} has {size}")
+    size = f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
+    text = f"copied: {screen.named(target)} has {size}"
+    screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)
     return 0
 
 

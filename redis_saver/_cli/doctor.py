@@ -454,10 +454,8 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
                 continue
             looked_at += 1
             unsound += not report.sound
-            if as_json:
-                screen.emit({**report._asdict(), "sound": report.sound})
-            elif report.findings or not every:
-                screen.line("\n".join(_lines(report)))
+            if as_json or report.findings or not every:
+                screen.show({**report._asdict(), "sound": report.sound}, "\n".join(_lines(report)), as_json=as_json)
     if every and not as_json:
         screen.line(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not")
     return 1 if unsound else 0

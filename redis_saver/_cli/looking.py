@@ -259,9 +259,8 @@ def _threads(
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
             tally = _Tally()
-            infos = heapq.nlargest(
-                limit, tally.sound(Source(savers.saver).threads(query, lambda: False)), key=_ORDERS[sort]
-            )
+            stream = Source(savers.saver).threads(query, lambda: False)
+            infos = heapq.nlargest(limit, tally.sound(stream), key=_ORDERS[sort])
             if as_json:
                 for info in infos:
                     screen.emit(thread_json(info))

@@ -189,16 +189,13 @@ def _end(
     report: object, text: str, problems: Sequence[str], conflicts: int, failed: int, nothing: str, *, as_json: bool
 ) -> int:
     """Print a report. Name the first conflicts and failures on stderr, each in a line. Return the exit code."""
-    if as_json:
-        screen.emit(report)
-    else:
-        screen.line(text)
-        for kind, number in (("conflict", conflicts), ("failed", failed)):
-            of_kind = [problem for problem in problems if problem.startswith(f"{kind}: ")]
-            for problem in of_kind[:_MAX_PROBLEMS]:
-                screen.note(" ".join(problem.split()))
-            if number > _MAX_PROBLEMS:
-                screen.note(f"{kind}: and {number - _MAX_PROBLEMS:,} more")
+    screen.show(report, text, as_json=as_json)
+    for kind, number in () if as_json else (("conflict", conflicts), ("failed", failed)):
+        of_kind = [problem for problem in problems if problem.startswith(f"{kind}: ")]
+        for problem in of_kind[:_MAX_PROBLEMS]:
+            screen.note(" ".join(problem.split()))
+        if number > _MAX_PROBLEMS:
+            screen.note(f"{kind}: and {number - _MAX_PROBLEMS:,} more")
     if nothing:
         screen.note(nothing)
     return 1 if conflicts or failed else 0

@@ -80,6 +80,14 @@ def emit(value: Any) -> None:
     line(json.dumps(plain(value), ensure_ascii=True))
 
 
+def show(value: Any, text: str, *, as_json: bool) -> None:
+    """Print a result: its value as JSON, or its text."""
+    if as_json:
+        emit(value)
+    else:
+        line(text)
+
+
 _CONVERSIONS: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
     (float, lambda value: value if math.isfinite(value) else repr(value)),
     (datetime, datetime.isoformat),

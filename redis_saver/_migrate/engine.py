@@ -144,7 +144,13 @@ def migrate(
     there, here = as_endpoint("source", source), as_endpoint("target", target)
     if isinstance(there, ForeignSource):
         there.decode(objects=isinstance(target, BaseCheckpointSaver))
-    names = _threads_of(there, thread_prefix) if threads is None else _named(threads, thread_prefix)
+    if threads is None:
+        every = set(there.threads())
+        if not every:
+            check_empty(there)
+        names = sorted(name for name in every if name.startswith(thread_prefix))
+    else:
+        names = _named(threads, thread_prefix)
     report = Report(total=len(names))
     tell = progress or (lambda _: None)
     moves = (_Move(there, here, name, report, tell, sample, dry_run, threads is not None).run for name in names)
@@ -190,10 +196,9 @@ async def amigrate(
         if stopped.is_set():
             raise _Stopped
 
-    work = partial(
-        migrate, source, target, threads=threads, thread_prefix=thread_prefix, sample=sample, dry_run=dry_run
-    )
-    running = asyncio.ensure_future(asyncio.to_thread(work, progress=watched))
+    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "dry_run": dry_run}
+    work = partial(migrate, source, target, **options, progress=watched)  # type: ignore[arg-type]
+    running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -258,18 +263,6 @@ def _run(moves: Iterable[Callable[[], None]], report: _R, progress: Callable[[_R
 
 
 # -- threads
-
-
-def _threads_of(source: Source, prefix: str) -> list[str]:
-    """Return the names of a source's threads that begin with a prefix.
-
-    Raises:
-        EndpointError: The source has no thread, and its server has threads elsewhere.
-    """
-    names = set(source.threads())
-    if not names:
-        check_empty(source)
-    return sorted(name for name in names if name.startswith(prefix))
 
 
 def _named(threads: Collection[str], prefix: str) -> list[str]:
@@ -523,7 +516,9 @@ class _ItemsMove:
             self.report.items += 1
             if isinstance(item, RedisSaverError):
                 self._fail(str(item))
-            elif isinstance(item.value, Opaque | dict) and all(isinstance(key, str) for key in _keys(item.value)):
+            elif isinstance(item.value, Opaque) or (
+                isinstance(item.value, dict) and all(isinstance(key, str) for key in item.value)
+            ):
                 yield item
             else:
                 self._fail(
@@ -579,10 +574,6 @@ class _ItemsMove:
     def _fail(self, text: str) -> None:
         self.report.failed += 1
         self.report.problems += [f"failed: {text}"] if self.report.failed <= MAX_PROBLEMS else []
-
-
-def _keys(value: Opaque | dict[Any, Any]) -> Iterable[Any]:
-    return value if isinstance(value, dict) else ()
 
 
 def _time(microseconds: int) -> str:
