@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import typer
 
@@ -21,7 +21,7 @@ from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._migrate.engine import SAMPLE, ItemsReport, Report, migrate, migrate_items
+from redis_saver._migrate.engine import SAMPLE, ItemsReport, Replace, Report, migrate, migrate_items
 from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
 from redis_saver._tiered.backlog import ColdHistory
 from redis_saver._tiered.savers import TieredSaver
@@ -37,7 +37,6 @@ _CODES = (
 _MAX_PROBLEMS = 20
 """Maximum number of conflicts, and of failures, that are named."""
 _Opened: TypeAlias = AbstractContextManager[Any]
-_Replace: TypeAlias = Literal["older", "all"]
 
 
 @command("migrate", _CODES)
@@ -53,7 +52,7 @@ def _migrate(
     target_prefix: str = "langgraph",
     namespace: list[str] | None = None,
     ttl: timedelta | None = typer.Option(None, parser=duration),
-    replace: _Replace | None = None,
+    replace: Replace | None = None,
     dry_run: bool = False,
     as_json: bool = JSON,
 ) -> int:

@@ -142,6 +142,10 @@ def _is_version(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
+ItemOrError: TypeAlias = StoredItem | RedisSaverError
+"""An item, or why it cannot be read."""
+
+
 class Written(NamedTuple):
     """Items that `ItemTarget.write` did not store."""
 
@@ -157,11 +161,11 @@ class Items(Endpoint):
     refusals: tuple[type[Exception], ...] = ()
 
     @abstractmethod
-    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+    def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
         """Iterate over the items of a namespace and its children. An unreadable item is an error in its place."""
 
     @abstractmethod
-    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+    def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
         """Return what the target has of each item. An unreadable item is an error in its place."""
 
     @abstractmethod

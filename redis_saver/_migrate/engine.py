@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 from redis_saver._checkpoint.comparing import Record, Task, difference
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import shown
-from redis_saver._migrate.endpoints import Entry, Items, Source, Target, ThreadOutline, item_name
+from redis_saver._migrate.endpoints import Entry, ItemOrError, Items, Source, Target, ThreadOutline, item_name
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.savers import as_endpoint, check_empty
 from redis_saver._migrate.stores import same_value
@@ -510,7 +510,7 @@ class _ItemsMove:
     dry_run: bool
     report: ItemsReport
 
-    def readable(self, items: Iterable[StoredItem | RedisSaverError]) -> Iterator[StoredItem]:
+    def readable(self, items: Iterable[ItemOrError]) -> Iterator[StoredItem]:
         """Iterate over the items that can be read. The report names the others."""
         for item in items:
             self.report.items += 1
@@ -554,7 +554,7 @@ class _ItemsMove:
         self.report.written += expected.count(0)
         return changed
 
-    def _is_wanted(self, item: StoredItem, stored: StoredItem | RedisSaverError | None) -> bool:
+    def _is_wanted(self, item: StoredItem, stored: ItemOrError | None) -> bool:
         """True if the item should be written. Otherwise the report says why not."""
         if stored is None:
             return True

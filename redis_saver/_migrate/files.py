@@ -49,17 +49,7 @@ from redis_saver._checkpoint.comparing import Record, Task, Writes
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
-from redis_saver._migrate.endpoints import (
-    Endpoint,
-    Entry,
-    Items,
-    Target,
-    TaskInfo,
-    ThreadOutline,
-    Written,
-    is_sound,
-    special,
-)
+from redis_saver._migrate.endpoints import Entry, Items, Target, TaskInfo, ThreadOutline, Written, is_sound, special
 from redis_saver._storage.chunks import digest
 from redis_saver._store.transfer import StoredItem
 from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
@@ -113,9 +103,10 @@ def checksum(data: bytes, at: int) -> int:
     return crc32(data, at & 0xFFFFFFFF)
 
 
-class _File(Endpoint):
+class _File:
     """A file of records: a source, or a new target."""
 
+    name: str
     FIRST_LINE: ClassVar[bytes]
     FORMS: ClassVar[_Forms]
     """The forms of records, without the kind, by kind."""

@@ -12,7 +12,7 @@ from redis_saver import errors
 from redis_saver._common.display import error_text
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation, T
-from redis_saver._migrate.endpoints import Items, Written, item_name, not_moved
+from redis_saver._migrate.endpoints import ItemOrError, Items, Written, item_name, not_moved
 from redis_saver._storage import opaque
 from redis_saver._store import namespaces, transfer
 from redis_saver._store.calling import together
@@ -98,7 +98,7 @@ class OurItems(Items):
         except _OF_ONE_PARTITION as error:
             return error
 
-    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | errors.RedisSaverError]:
+    def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
         """Iterate over the items by partition. In memory are a partition's names and a page of its items."""
         for partition in self._partitions(labels):
             try:
@@ -118,10 +118,10 @@ class OurItems(Items):
             page = self._run(namespaces.partition_page(self._context, labels, after=page[-1][0]))
             yield from (partition for partition, _ in page)
 
-    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | errors.RedisSaverError | None]:
+    def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
         """Return what the store has of each item, in one round trip, and one more for each megabyte of a partition."""
         asked: dict[Partition, dict[bytes, int]] = {}
-        results: list[StoredItem | errors.RedisSaverError | None] = [None] * len(items)
+        results: list[ItemOrError | None] = [None] * len(items)
         for position, item in enumerate(items):
             try:
                 place = transfer.find_place(self._context, item)
@@ -159,10 +159,8 @@ class OurItems(Items):
         return written
 
 
-def _read_all(
-    context: StoreContext, partition: Partition, fields: list[bytes]
-) -> Operation[list[StoredItem | errors.RedisSaverError | None]]:
-    items: list[StoredItem | errors.RedisSaverError | None] = []
+def _read_all(context: StoreContext, partition: Partition, fields: list[bytes]) -> Operation[list[ItemOrError | None]]:
+    items: list[ItemOrError | None] = []
     while len(items) < len(fields):
         items += yield from transfer.read_items(context, partition, fields[len(items) :])
     return items
@@ -191,7 +189,7 @@ class PostgresItems(Items):
         with self.doing():
             return bool(self._connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0])
 
-    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | errors.RedisSaverError]:
+    def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
         """Iterate over the items as of one moment. A hundred are in memory."""
         condition, bounds = _below(labels)
         with self.doing(), self._connection.transaction(), self._connection.cursor(name="redis_saver_items") as cursor:
@@ -201,7 +199,7 @@ class PostgresItems(Items):
 
     def _item(
         self, prefix: str, key: str, text: str, created: int, updated: int, expires: int | None, minutes: int | None
-    ) -> StoredItem | errors.RedisSaverError:
+    ) -> ItemOrError:
         expires_at = 0 if expires is None else max(1, expires // 1000)
         ttl = 0 if expires is None else (minutes or 0) * 60_000 or max(1, expires_at - updated // 1000)
         item = StoredItem(tuple(prefix.split(".")), key, None, created, updated, ttl, expires_at, len(text))
@@ -211,10 +209,10 @@ class PostgresItems(Items):
             why = f"whose value cannot be read: {error_text(error)}"
             return not_moved(f"{self.name} has {item_name(item)}, {why}", error)
 
-    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | errors.RedisSaverError | None]:
+    def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
         """Return what the table has of each item."""
         storable = [item for item in items if _has_storable_names(item)]  # `write` reports the others
-        stored: dict[tuple[tuple[str, ...], str], StoredItem | errors.RedisSaverError] = {}
+        stored: dict[tuple[tuple[str, ...], str], ItemOrError] = {}
         with self.doing():
             asked = [[".".join(item.namespace) for item in storable], [item.key for item in storable]]
             for row in self._connection.execute(_LOOK_UP, asked):
