@@ -231,9 +231,9 @@ class _Part:
 def _forget(
     servers: Servers,
     *,
-    thread: list[str] | None = None,
+    thread: list[str] | None = typer.Option(None, metavar="ID..."),
     thread_prefix: list[str] | None = None,
-    namespace: list[str] | None = None,
+    namespace: list[str] | None = typer.Option(None, metavar="LABEL..."),
     store_prefix: str | None = None,
     yes: bool = False,
 ) -> int:
@@ -243,9 +243,9 @@ def _forget(
     What is gone already is no error: run it again after one that ended early.
 
     Options:
-        thread ID...: Threads by their names; may be repeated.
+        thread: Threads by their names; may be repeated.
         thread_prefix TEXT: All threads whose names begin with TEXT; may be repeated.
-        namespace LABEL...: All items of the namespace with these labels, and of those below it, such as --namespace
+        namespace: All items of the namespace with these labels, and of those below it, such as --namespace
             memories user-1; may be repeated.
         store_prefix PREFIX: The beginning of the store's keys, if it is another one, as of the RedisStore of a
             TieredStore. Default: that of --prefix.

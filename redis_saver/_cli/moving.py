@@ -50,7 +50,7 @@ def _migrate(
     store: bool = False,
     source_prefix: str | None = None,
     target_prefix: str = "langgraph",
-    namespace: list[str] | None = None,
+    namespace: list[str] | None = typer.Option(None, metavar="LABEL..."),
     ttl: timedelta | None = typer.Option(None, parser=duration),
     replace: Replace | None = None,
     dry_run: bool = False,
@@ -71,7 +71,7 @@ def _migrate(
         source_prefix PREFIX: The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages'
             savers, whatever it is).
         target_prefix PREFIX: The beginning of all keys in a TARGET in Redis.
-        namespace LABEL...: Of a store, only items whose namespaces begin with these labels, such as --namespace
+        namespace: Of a store, only items whose namespaces begin with these labels, such as --namespace
             memories user-1.
         ttl DURATION: When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do
             (default: as in the source).

@@ -78,8 +78,8 @@ def command(
     """Register a function as a command. Its docstring has the help.
 
     A section `Options:` has a line for each parameter: its name, its metavar if it needs one, and its explanation.
-    Parameters that only take names are options, the others are arguments. If the first parameter is `servers`, it gets
-    what the options `--redis`, `--postgres` and `--prefix` name.
+    Nothing but the help depends on it. Keyword-only parameters are options, the others are arguments. If the first
+    parameter is `servers`, it gets what the options `--redis`, `--postgres` and `--prefix` name.
 
     Args:
         name: Name of the command.
@@ -104,7 +104,7 @@ def command(
                 return run(Servers(words.pop("url"), words.pop("postgres", None), words.pop("prefix")), **words)
             return run(**(fixed or {}), **words)
 
-        described = [_described(each, *explained[each.name]) for each in parameters.values()]
+        described = [_described(each, *explained.get(each.name, ("", ""))) for each in parameters.values()]
         of_words.__signature__ = inspect.Signature(described)  # type: ignore[attr-defined]
         of_words.__annotations__ = {}
         app.command(name, help=text, cls=_Command, epilog=codes or own_codes)(of_words)
@@ -127,7 +127,7 @@ def _described(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
         names = [f"--{parameter.name.replace('_', '-')}"] if parameter.annotation is bool else []
         default = ... if info is parameter.empty else info
         info = typer.Option(default, *names) if is_option else typer.Argument(default)
-    info.metavar, info.help = metavar or None, text
+    info.metavar, info.help = info.metavar or metavar or None, text
     return parameter.replace(default=info)
 
 
