@@ -13,25 +13,26 @@ Name them in `langgraph.json` by their dotted paths, and have the package in the
 The server reads `module.name` for what is installed and `./file.py:name` for a file; it does not find `module:name`.
 
     REDIS_URL                          the server to keep both on, in any form of `RedisSaver.from_conn_string`;
-    required REDIS_SAVER_PREFIX                 the beginning of all keys; by default the saver's
+                                       required
+    REDIS_SAVER_PREFIX                 the beginning of all keys; by default the saver's
     REDIS_SAVER_TTL                    how long after its last write a thread expires, such as 7d or 90m; by default
-    never
+                                       never
     REDIS_SAVER_REFRESH_ON_READ        true: reading a thread moves its deadline too; by default false
-    REDIS_SAVER_KEEP_LAST              keep the newest so many checkpoints of each namespace, such as 100; by default
-    all
+    REDIS_SAVER_KEEP_LAST              number of newest checkpoints to keep of each namespace, such as 100; by default
+                                       all
     REDIS_SAVER_OWNERSHIP              run: a run owns its thread from when it first reads it, so what an older run
-    still writes is refused; by
-                                       default nobody owns threads
-    REDIS_SAVER_STORE_TTL              how long after it was last put, or read, an item of the store expires; by default
-    never
+                                       still writes is refused; by default nobody owns threads
+    REDIS_SAVER_STORE_TTL              how long after its last put or read an item of the store expires; by default
+                                       never
     REDIS_SAVER_STORE_REFRESH_ON_READ  false: reading an item does not move its deadline; by default true, as in
-    LangGraph's stores REDIS_SAVER_STORE_EMBED            the model that embeds items, such as
-    openai:text-embedding-3-small (extra `vectors`, and LangChain
-                                       with the model's package); by default none, so searches have no `query`
-    REDIS_SAVER_STORE_DIMS             how many dimensions its vectors have, such as 1536; required with it
-    REDIS_SAVER_STORE_FIELDS           which fields of items are embedded, such as text,meta.title; by default all of an
-    item
-    LANGGRAPH_AES_KEY                  16, 24 or 32 bytes: values and metadata are stored encrypted (needs pycryptodome)
+                                       LangGraph's stores
+    REDIS_SAVER_STORE_EMBED            the model that embeds items, such as openai:text-embedding-3-small (extra
+                                       `vectors`, and LangChain with the model's package); by default none, so
+                                       searches have no `query`
+    REDIS_SAVER_STORE_DIMS             the number of dimensions of its vectors, such as 1536; required with it
+    REDIS_SAVER_STORE_FIELDS           the fields of items to embed, such as text,meta.title; by default all of an item
+    LANGGRAPH_AES_KEY                  16, 24 or 32 bytes: values and metadata are stored encrypted (needs
+                                       pycryptodome)
 
 A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So
 are `checkpointer.ttl` and `store.ttl` in `langgraph.json`, which the server reads for savers and stores of its own.)
@@ -65,7 +66,7 @@ __all__ = ["checkpointer", "store"]
 
 @asynccontextmanager
 async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
-    """An `AsyncRedisSaver` as the environment describes it, for one event loop; its connections close at the end.
+    """Open an `AsyncRedisSaver` as the environment describes it, for one event loop. It closes at the end.
 
     Raises:
         ValueError: A variable is missing or makes no sense; the message says which and why.
@@ -81,7 +82,7 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
 
 @asynccontextmanager
 async def store() -> AsyncIterator[AsyncRedisStore]:
-    """An `AsyncRedisStore` as the environment describes it, for one event loop; its connections close at the end.
+    """Open an `AsyncRedisStore` as the environment describes it, for one event loop. It closes at the end.
 
     Raises:
         ValueError: A variable is missing or makes no sense; the message says which and why.
@@ -104,7 +105,7 @@ class SaverOfRuns(AsyncRedisSaver):
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
-        """As `AsyncRedisSaver`."""
+        """Take the arguments of `AsyncRedisSaver`."""
         super().__init__(*arguments, **settings)
         self._nonce = os.urandom(8)
         self._tokens: BoundedCache[tuple[str, str, str], str] = BoundedCache(_MAX_RUNS)
@@ -137,12 +138,11 @@ class SaverOfRuns(AsyncRedisSaver):
 
 
 _MAX_RUNS = 10_000
-"""Of so many runs a process knows that they have begun. One that it has forgotten takes its thread anew when it reads
-it."""
+"""Maximum number of runs that a process knows to have begun. A forgotten one takes its thread again when it reads it."""
 
 
 def _run_of(config: RunnableConfig) -> tuple[str, str] | None:
-    """The run that a call belongs to, and which attempt at it; None: it belongs to none.
+    """Return the run and the attempt that a call belongs to; None if it belongs to none.
 
     The server names the run in one of these places, by release and attempt. A later attempt may come back to a process
     that knows an earlier one.
@@ -165,14 +165,13 @@ def _url() -> str:
     if not (url := os.environ.get("REDIS_URL")):
         raise ValueError(
             "REDIS_URL is not set; it says where checkpoints and items are kept: set it to "
-            "redis://[user:password@]host:port/0, in "
-            'the server\'s environment, or by "env" in langgraph.json'
+            'redis://[user:password@]host:port/0, in the server\'s environment, or by "env" in langgraph.json'
         )
     return url
 
 
 def _shared() -> dict[str, Any]:
-    """What is said of both."""
+    """Return the settings of both."""
     serde = EncryptedSerializer.from_pycryptodome_aes() if "LANGGRAPH_AES_KEY" in os.environ else None
     prefix = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
     return {"serde": serde, **prefix}
@@ -187,25 +186,20 @@ def _pass_histories_on() -> None:
     """
     adapter: Any = getattr(sys.modules.get("langgraph_api._checkpointer._adapter"), "_CustomCheckpointerAdapter", None)
     default = BaseCheckpointSaver.aget_delta_channel_history
-    if (
-        getattr(adapter, "aget_delta_channel_history", None) is not default
-        or "_inner" not in adapter.__init__.__code__.co_names
-    ):
+    is_known = getattr(adapter, "aget_delta_channel_history", None) is default
+    if not is_known or "_inner" not in adapter.__init__.__code__.co_names:
         return
 
     async def aget_delta_channel_history(
         self: Any, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        found: Mapping[str, DeltaChannelHistory] = await self._inner.aget_delta_channel_history(
-            config=config, channels=channels
-        )
-        return found
+        return await self._inner.aget_delta_channel_history(config=config, channels=channels)  # type: ignore[no-any-return]
 
     adapter.aget_delta_channel_history = aget_delta_channel_history
 
 
 def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
-    """The TTL that two variables say; `refreshes` is what holds where the second is not set."""
+    """Return the TTL that two variables set. `refreshes` is the default of the second."""
     name = f"{prefix}_REFRESH_ON_READ"
     refresh = os.environ.get(name, str(refreshes))
     if refresh.lower() not in ("true", "false"):
@@ -218,14 +212,13 @@ def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
 
 
 def _index() -> RedisIndexConfig | None:
-    """How items are embedded; None if they are not."""
+    """Return how items are embedded; None if they are not."""
     embed, dims, fields = (os.environ.get(f"REDIS_SAVER_STORE_{name}") for name in ("EMBED", "DIMS", "FIELDS"))
     if embed is None:
         if dims is not None or fields is not None:
             raise ValueError(
                 "REDIS_SAVER_STORE_EMBED is not set, and REDIS_SAVER_STORE_DIMS or REDIS_SAVER_STORE_FIELDS is: name "
-                "the model, such as "
-                "openai:text-embedding-3-small, or leave all three out"
+                "the model, such as openai:text-embedding-3-small, or leave all three out"
             )
         return None
     if ":" not in embed:

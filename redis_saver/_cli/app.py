@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from redis_saver import __version__
-from redis_saver._cli.options import app, duration, flag, option, redis_option
+from redis_saver._cli.options import app, command, duration, note_url
 from redis_saver._common import times
 
 _MIN_TTL = timedelta(seconds=6)
@@ -41,17 +41,24 @@ def _demo_ttl(text: str) -> timedelta:
     return ttl
 
 
-@app.command("demo", epilog="Exit code: 0; 2, the URL, the server or a missing package is at fault.")
+@command("demo")
 def _demo(
     *,
-    url: str = redis_option(
-        "The server, such as redis://host:6379. By default an embedded one.", "memory://redis-saver-demo"
-    ),
-    ttl: timedelta = option("When the thread expires, such as 90m.", "DURATION", "1h", parser=_demo_ttl),
-    keep: bool = flag("--keep", "Keep the demo's thread, and say what to do with it next."),
-    no_color: bool = flag("--no-color", "Plain text, also on a terminal."),
+    url: str = typer.Option("memory://redis-saver-demo", "--redis", envvar="REDIS_URL", callback=note_url),
+    ttl: timedelta = typer.Option("1h", parser=_demo_ttl),
+    keep: bool = False,
+    no_color: bool = False,
 ) -> int:
-    """Watch an agent chat, wait for a human, be resumed by another worker, and go back in time."""
+    """Watch an agent chat, wait for a human, be resumed by another worker, and go back in time.
+
+    Options:
+        url URL: The server, such as redis://host:6379. By default an embedded one.
+        ttl DURATION: When the thread expires, such as 90m.
+        keep: Keep the demo's thread, and say what to do with it next.
+        no_color: Plain text, also on a terminal.
+
+    Exit code: 0; 2, the URL, the server or a missing package is at fault.
+    """
     from rich.console import Console  # noqa: PLC0415
 
     from redis_saver._cli.demo import Demo  # noqa: PLC0415 - it needs LangGraph
@@ -63,8 +70,7 @@ def _demo(
 
 
 # In the order of `--help`:
-from redis_saver._cli import looking, changing, doctor, inspect_command  # noqa: E402, F401, I001
-from redis_saver._cli import migrate, flush  # noqa: E402, F401
+from redis_saver._cli import looking, changing, doctor, moving  # noqa: E402, F401, I001
 
-command = typer.main.get_command(app)
+program = typer.main.get_command(app)
 """All commands. `app()` would build this at each call, which takes longer than most commands."""

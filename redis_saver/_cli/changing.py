@@ -4,38 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any, TypeAlias
+from typing import Any
 
 import typer
 
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
-from redis_saver._cli.looking import expiry, thread_json
-from redis_saver._cli.options import (
-    JSON,
-    Savers,
-    Servers,
-    Thread,
-    Words,
-    command,
-    count,
-    duration,
-    flag,
-    labels_of,
-    option,
-    postgres_url,
-    redis_url,
-    span,
-    words_of,
-)
+from redis_saver._cli.looking import thread_json
+from redis_saver._cli.options import EVERY, JSON, command, count, duration, labels_of, span, words_of
+from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.values import ago
+from redis_saver._inspector.source import Source
+from redis_saver._inspector.values import ago, left
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
 from redis_saver._tiered_store import copies
@@ -45,62 +31,50 @@ _CODES = (
     "Exit code: 0, done, or nothing was to be done; 1, some of the threads were not there or could not be changed "
     "(stderr names them); 2, the words, a URL, a login or a missing package is at fault."
 )
-_Threads: TypeAlias = Annotated[list[str], typer.Argument(metavar="THREAD", help="The names of the threads.")]
 
 
 @command("ttl", _CODES)
-def _ttl(
-    servers: Servers,
-    thread: Thread,
-    ttl: Annotated[
-        str | None,
-        typer.Argument(metavar="DURATION", help="A TTL of its own, such as 7d or 90m; none: its saver's TTL again."),
-    ] = None,
-    *,
-    as_json: bool = JSON,
-) -> int:
-    """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write."""
+def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool = JSON) -> int:
+    """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write.
+
+    Options:
+        ttl DURATION: A TTL of its own, such as 7d or 90m; none: its saver's TTL again.
+    """
     is_cleared = ttl == "none"
     own_ttl = None if ttl is None or is_cleared else duration(ttl, "DURATION")
     with servers.savers(readable=False) as savers:
         if ttl is not None:
             savers.saver.set_thread_ttl(thread, own_ttl)
         info = savers.thread(thread)
-    if as_json:
-        screen.emit({"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned})
-    else:
-        screen.line(f"{screen.named(thread)} expires: {expiry(info.ttl, pinned=info.pinned)}")
+    fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
+    screen.show(fields, f"{screen.named(thread)} expires: {left(info)}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
         screen.note("an idle thread now stays for ever: its saver's TTL counts again from its next write on")
     return 0
 
 
 @command("pin", _CODES)
-def _pin(servers: Servers, threads: _Threads, *, as_json: bool = JSON) -> int:
+def _pin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
     """Keep threads in Redis until unpin, whatever their TTL."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.pin, "pinned", {"pinned": True}, as_json=as_json)
 
 
 @command("unpin", _CODES)
-def _unpin(servers: Servers, threads: _Threads, *, as_json: bool = JSON) -> int:
+def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
     """End a pin. Threads expire again from their next write on, if its saver has a TTL."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.unpin, "unpinned", {"pinned": False}, as_json=as_json)
 
 
-def _each(
-    threads: Sequence[str], change: Callable[[str], Any], done: str, fields: Mapping[str, Any], *, as_json: bool
-) -> int:
+def _each(threads: Sequence[str], change: Callable[[str], Any], done: str, fields: Any, *, as_json: bool) -> int:
     """Change each thread, print `done` in words or `fields` as JSON, and return the exit code."""
     failed = 0
     for thread in dict.fromkeys(threads):
         if not _attempt(screen.named(thread), partial(change, thread), f"not {done}"):
             failed += 1
-        elif as_json:
-            screen.emit({"thread_id": thread, **fields})
         else:
-            screen.line(f"{done}: {screen.named(thread)}")
+            screen.show({"thread_id": thread, **fields}, f"{done}: {screen.named(thread)}", as_json=as_json)
     return 1 if failed else 0
 
 
@@ -117,12 +91,13 @@ def _attempt(name: str, change: Callable[[], object], failure: str) -> bool:
 
 
 @command("delete", _CODES)
-def _delete(
-    servers: Servers, threads: _Threads, *, yes: bool = flag("--yes", "Do not ask."), as_json: bool = JSON
-) -> int:
+def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json: bool = JSON) -> int:
     """Delete threads, with all their history. It asks first.
 
     A damaged thread is deleted, too. To delete all threads and items of a user, use forget.
+
+    Options:
+        yes: Do not ask.
     """
     names = list(dict.fromkeys(threads))
     with servers.savers(readable=False) as savers:
@@ -165,18 +140,24 @@ def _description(info: Any) -> str:
 @command("prune", _CODES)
 def _prune(
     servers: Servers,
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
+    threads: list[str] | None = None,
     *,
-    every: bool = flag("--all", "All threads."),
-    thread_prefix: str | None = option("All threads whose names begin with TEXT.", "TEXT"),
-    keep_last: int | None = option(
-        "Keep the newest N of each namespace. Default: 1.", "N", parser=count("checkpoints", 1)
-    ),
-    older_than: timedelta | None = option("Remove only what is older, such as 30d.", "DURATION", parser=span),
-    yes: bool = flag("--yes", "Remove; without it nothing is removed."),
+    every: bool = EVERY,
+    thread_prefix: str | None = None,
+    keep_last: int | None = typer.Option(None, parser=count("checkpoints", 1)),
+    older_than: timedelta | None = typer.Option(None, parser=span),
+    yes: bool = False,
     as_json: bool = JSON,
 ) -> int:
-    """Remove old checkpoints, and what only they needed. Without --yes it says what it would remove."""
+    """Remove old checkpoints, and what only they needed. Without --yes it says what it would remove.
+
+    Options:
+        every: All threads.
+        thread_prefix TEXT: All threads whose names begin with TEXT.
+        keep_last N: Keep the newest N of each namespace. Default: 1.
+        older_than DURATION: Remove only what is older, such as 30d.
+        yes: Remove; without it nothing is removed.
+    """
     if sum((bool(threads), every, thread_prefix is not None)) != 1:
         raise typer.BadParameter("name the threads, or say --all, or --thread-prefix TEXT.", param_hint="THREAD")
     if thread_prefix == "":
@@ -191,31 +172,29 @@ def _prune(
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
     with servers.savers(readable=False) as savers:
-        infos = () if threads else savers.threads(ThreadQuery(thread_prefix or ""))  # damaged threads, too
+        query = ThreadQuery(thread_prefix or "")
+        infos = () if threads else Source(savers.saver).threads(query, lambda: False)  # damaged threads, too
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")
         done = [_attempt(screen.named(thread), partial(prune, thread), "not pruned") for thread in names]
-    if as_json:
-        screen.emit({**total._asdict(), "threads": pruned, "dry_run": not yes})
-    else:
-        what = f"{counted(total.checkpoints, 'checkpoint')} of {counted(pruned, 'thread')}"
-        what += f", {counted(total.writes, 'pending write')}, {counted(total.blobs, 'value')}"
-        what += f", {counted(total.bytes, 'byte')}"
-        screen.line(f"removed: {what}" if yes else f"Nothing was removed. --yes removes {what}")
+    numbers = {"pending write": total.writes, "value": total.blobs, "byte": total.bytes}
+    what = f"{counted(total.checkpoints, 'checkpoint')} of {counted(pruned, 'thread')}, "
+    what += ", ".join(counted(number, unit) for unit, number in numbers.items())
+    text = f"removed: {what}" if yes else f"Nothing was removed. --yes removes {what}"
+    screen.show({**total._asdict(), "threads": pruned, "dry_run": not yes}, text, as_json=as_json)
     return 0 if all(done) else 1
 
 
 @command("copy", _CODES)
-def _copy(
-    servers: Servers,
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The name of the thread.")],
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The name of the copy.")],
-    *,
-    replace: bool = flag("--replace", "Replace TARGET, if it is there."),
-    as_json: bool = JSON,
-) -> int:
-    """Copy a thread with all its history. The copy shows up in one step, and has no TTL."""
+def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, as_json: bool = JSON) -> int:
+    """Copy a thread with all its history. The copy shows up in one step, and has no TTL.
+
+    Options:
+        source SOURCE: The name of the thread.
+        target TARGET: The name of the copy.
+        replace: Replace TARGET, if it is there.
+    """
     with servers.savers(readable=False) as savers:
         savers.thread(source)
         savers.refuse_cold_backed(source, "copied")
@@ -226,21 +205,14 @@ def _copy(
         savers.refuse_cold_backed(target, "copied")
         savers.saver.copy_thread(source, target)
         info = savers.thread(target)
-    if as_json:
-        screen.emit({**thread_json(info), "copied_from": source})
-    else:
-        size = f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
-        screen.line(f"copied: {screen.named(target)} has {size}")
+    size = f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
+    text = f"copied: {screen.named(target)} has {size}"
+    screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)
     return 0
 
 
 _MAX_NAMED = 5
 """Maximum number of parts that are named when the command ends early."""
-_FORGET_CODES = (
-    "Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew "
-    "meanwhile; 2, a URL, a login or a missing package is at fault. Example: redis-saver forget --redis "
-    "redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes"
-)
 
 
 @dataclass(frozen=True)
@@ -255,41 +227,34 @@ class _Part:
     """Deletes the part. It returns the number deleted, or None if the part was damaged."""
 
 
-class _Words(Words):
-    """Here `--thread` takes several names, too."""
-
-    OPTIONS = Words.OPTIONS | {"--thread"}
-
-
-@command(
-    "forget",
-    _FORGET_CODES,
-    cls=_Words,
-    postgres=option(
-        "The cold tier behind it: its threads and items are deleted, too, which otherwise would come back.", "URL"
-    ),
-)
+@command("forget")
 def _forget(
     servers: Servers,
     *,
-    thread: list[str] | None = option("Threads by their names; may be repeated.", "ID..."),
-    thread_prefix: list[str] | None = option("All threads whose names begin with TEXT; may be repeated.", "TEXT"),
-    namespace: list[str] | None = option(
-        "All items of the namespace with these labels, and of those below it, such as --namespace memories user-1; "
-        "may be repeated.",
-        "LABEL...",
-    ),
-    store_prefix: str | None = option(
-        "The beginning of the store's keys, if it is another one, as of the RedisStore of a TieredStore. "
-        "Default: that of --prefix.",
-        "PREFIX",
-    ),
-    yes: bool = flag("--yes", "Delete; without it nothing is deleted."),
+    thread: list[str] | None = typer.Option(None, metavar="ID..."),
+    thread_prefix: list[str] | None = None,
+    namespace: list[str] | None = typer.Option(None, metavar="LABEL..."),
+    store_prefix: str | None = None,
+    yes: bool = False,
 ) -> int:
     """Delete what is kept of a user: threads, and all items of the store under namespaces.
 
     Without --yes it deletes nothing, and says what it would delete.
     What is gone already is no error: run it again after one that ended early.
+
+    Options:
+        thread: Threads by their names; may be repeated.
+        thread_prefix TEXT: All threads whose names begin with TEXT; may be repeated.
+        namespace: All items of the namespace with these labels, and of those below it, such as --namespace
+            memories user-1; may be repeated.
+        store_prefix PREFIX: The beginning of the store's keys, if it is another one, as of the RedisStore of a
+            TieredStore. Default: that of --prefix.
+        yes: Delete; without it nothing is deleted.
+        postgres URL: The cold tier behind it: its threads and items are deleted, too, which otherwise would come back.
+
+    Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew
+    meanwhile; 2, a URL, a login or a missing package is at fault. Example: redis-saver forget --redis
+    redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes
     """
     namespaces = dict.fromkeys(labels_of(words) for words in words_of(namespace))
     threads, prefixes = [name for words in words_of(thread) for name in words], tuple(thread_prefix or ())

@@ -29,10 +29,11 @@ from rich.text import Text
 
 from redis_saver._checkpoint.saver import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._cli.looking import expiry, lanes
+from redis_saver._cli.looking import lanes
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
+from redis_saver._inspector.values import left
 from redis_saver._store.store import RedisStore
 from redis_saver.errors import ThreadNotFound
 
@@ -255,9 +256,8 @@ class Demo:
         if not self.drawn:
             yield Text("checkpoint  step  source  next        bytes  last message", "dim")
         gists: dict[str, str] = {}
-        for lane, here, parent, snapshot in lanes(
-            [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
-        ):
+        rows = [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
+        for lane, here, parent, snapshot in lanes(rows):
             mark, style, gists[here] = _seen(snapshot)
             if here not in self.drawn:
                 metadata: Any = snapshot.metadata or {}
@@ -276,7 +276,7 @@ class Demo:
     def _status(self, saver: RedisSaver) -> None:
         info = self._info(saver)
         line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {self._keys()} keys, "
-        line += "does not expire" if info.ttl is None else f"expires {expiry(info.ttl)}"
+        line += "does not expire" if info.ttl is None else f"expires {left(info)}"
         self.console.print(f"{line}{', waits for a human' if info.interrupted else ''}", style="bold magenta")
 
     def _keys(self) -> int:
@@ -313,9 +313,8 @@ def _id_of(config: RunnableConfig | None) -> str:
 
 def _gist(message: Any) -> tuple[str, str]:
     """Return the speaker and the text of a message."""
-    calls = [
-        f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in getattr(message, "tool_calls", ())
-    ]
+    made = getattr(message, "tool_calls", ())
+    calls = [f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in made]
     who = {"human": "you", "ai": "agent"}.get(message.type, message.type)
     return who, f"calls {', '.join(calls)}" if calls else str(message.content)
 

@@ -1,13 +1,16 @@
-"""Commands about a whole server and the health of its threads: `stats`, `doctor`, `check`."""
+"""Commands about a whole server: `stats`, `doctor`, `check` (the health of its threads), `inspect` (in a browser)."""
 
 from __future__ import annotations
 
 import re
+import secrets
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from functools import partial
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlencode
 
 import typer
 from redis.exceptions import NoPermissionError, ResponseError
@@ -20,7 +23,8 @@ from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._cli import screen
 from redis_saver._cli.looking import OTHER_PREFIX
-from redis_saver._cli.options import JSON, WATCH, Servers, command, flag
+from redis_saver._cli.options import EVERY, JSON, command
+from redis_saver._cli.servers import Servers
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable
 from redis_saver._common.names import DATA, DIRTY, Keyspace
@@ -29,7 +33,7 @@ from redis_saver._inspector.values import state_of
 from redis_saver._migrate.opening import is_encrypted
 from redis_saver._tiered import scripts
 from redis_saver._tiered.thread_info import Damaged, threads_of
-from redis_saver.errors import ThreadBusy, ThreadNotFound
+from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 
 MAX_NAMED = 20
 """Maximum number of threads that are named."""
@@ -172,20 +176,11 @@ def _as_info(reply: Any) -> Mapping[str, Any]:
     return dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
 
 
-_STATS_CODES = "Exit code: 0; 2, a URL, a login or a missing package is at fault."
 _OF_SERVER = {
     "clients": ("connected_clients",),
     "memory": ("used_memory", "maxmemory"),
     "stats": ("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
 }
-_DOCTOR_CODES = (
-    "Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at "
-    "fault. What this user may not ask is named, and all else is looked at."
-)
-_CHECK_CODES = (
-    "Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is "
-    "at fault. With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named."
-)
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 _FULL = 0.9
 _SLOW = 20_000
@@ -195,12 +190,14 @@ _LATE = 300
 _EVICTING = "it may evict one of a thread's two keys, and the conversation is lost"
 
 
-@command("stats", _STATS_CODES, postgres=None)
-def _stats(servers: Servers, *, watch: bool = WATCH, as_json: bool = JSON) -> int:
+@command("stats", has_postgres=False)
+def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> int:
     """Show a server and its threads in numbers: by state, bytes, deadlines, what cold lacks; memory, commands a second.
 
     It looks at all keys of the server with SCAN, and reads no values.
     What one process counts of its own calls is `stats()` in Python.
+
+    Exit code: 0; 2, a URL, a login or a missing package is at fault.
     """
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
@@ -212,11 +209,10 @@ def _stats(servers: Servers, *, watch: bool = WATCH, as_json: bool = JSON) -> in
                 continue
             if counts["largest_thread"] is not None:
                 counts["largest_thread"] = screen.named(counts["largest_thread"])
-            numbers = {name.replace("_", " "): value for name, value in {**counts, **server}.items()}
-            present = [(name, value) for name, value in numbers.items() if value is not None]
-            screen.table(
-                ("", ""), [(name, value if isinstance(value, str) else f"{value:,}") for name, value in present]
-            )
+            present = {name: value for name, value in {**counts, **server}.items() if value is not None}
+            numbers = {name.replace("_", " "): value for name, value in present.items()}
+            texts = {name: value if isinstance(value, str) else f"{value:,}" for name, value in numbers.items()}
+            screen.table(("", ""), [*texts.items()])
             for right in answers.refused:
                 screen.note(f"this user may not ask {right.replace('|', ' ').upper()}")
     return 0
@@ -249,13 +245,16 @@ _error, _warning, _info, _ok = (partial(Finding, severity) for severity in ("err
 _Findings: TypeAlias = Iterator[Finding]
 
 
-@command("doctor", _DOCTOR_CODES, postgres=None)
+@command("doctor", has_postgres=False)
 def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     """Find out whether a server is fit for savers, and its threads sound. Each finding has its remedy.
 
     The server: version, role, persistence, eviction, memory, slow scripts, what its user may not ask.
     The threads: damaged ones, those that never expire, owners whose lease has run out, what cold still has to get.
     It writes nothing, and reads no values; check does.
+
+    Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at
+    fault. What this user may not ask is named, and all else is looked at.
     """
     with servers.savers() as savers:
         answers, counts = Answers(savers.hot), overview(savers.hot)
@@ -344,11 +343,8 @@ def _of_persistence(info: Mapping[str, Any], counts: Overview) -> _Findings:
 
 
 def _of_memory(info: Mapping[str, Any], counts: Overview) -> _Findings:
-    policy, used, most = (
-        info.get("maxmemory_policy", ""),
-        int(info.get("used_memory", 0)),
-        int(info.get("maxmemory", 0)),
-    )
+    policy, used = info.get("maxmemory_policy", ""), int(info.get("used_memory", 0))
+    most = int(info.get("maxmemory", 0))
     if not policy and not most:
         return
     evicting = f"maxmemory-policy {policy}: {_EVICTING}"
@@ -371,9 +367,8 @@ def _of_slow(entries: Any, prefix: str) -> _Findings:
     if slow:
         longest = f"the longest {max(slow) / 1000:,.0f} ms"
         remedy = "docs/limits.md has what takes how long; long histories: prune, or history={'keep_last': n}"
-        yield _warning(
-            "slow scripts", f"{len(slow):,} of the last slow commands were scripts on threads, {longest}", remedy
-        )
+        what = f"{len(slow):,} of the last slow commands were scripts on threads, {longest}"
+        yield _warning("slow scripts", what, remedy)
 
 
 def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
@@ -418,10 +413,8 @@ def _of_owners(counts: Overview) -> _Findings:
     if late := counts.late:
         number = f"{len(late):,}{' or more' if len(late) == MAX_NAMED else ''}"
         what = f"the leases of {number} owners have run out: {', '.join(map(screen.named, late))}"
-        remedy = (
-            "their processes are stopped or gone, or cannot reach the server; whoever runs the thread next takes it"
-        )
-        yield _info("owners", what, remedy)
+        why = "their processes are stopped or gone, or cannot reach the server"
+        yield _info("owners", what, f"{why}; whoever runs the thread next takes it")
 
 
 def _of_cold(counts: Overview) -> _Findings:
@@ -439,18 +432,18 @@ def _of_cold(counts: Overview) -> _Findings:
 # -- check
 
 
-@command("check", _CHECK_CODES)
-def _check(
-    servers: Servers,
-    threads: Annotated[list[str] | None, typer.Argument(metavar="THREAD", help="The names of the threads.")] = None,
-    *,
-    every: bool = flag("--all", "Check all threads; those that are sound are only counted."),
-    as_json: bool = JSON,
-) -> int:
+@command("check")
+def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = EVERY, as_json: bool = JSON) -> int:
     """Check whether threads are whole: headers, digests, references, deadlines and counters.
 
     With --postgres, also whether Postgres has the same. It names what is wrong and how to repair it.
     It writes nothing, and threads may be in use.
+
+    Options:
+        every: Check all threads; those that are sound are only counted.
+
+    Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at
+    fault. With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
@@ -461,10 +454,8 @@ def _check(
                 continue
             looked_at += 1
             unsound += not report.sound
-            if as_json:
-                screen.emit({**report._asdict(), "sound": report.sound})
-            elif report.findings or not every:
-                screen.line("\n".join(_lines(report)))
+            if as_json or report.findings or not every:
+                screen.show({**report._asdict(), "sound": report.sound}, "\n".join(_lines(report)), as_json=as_json)
     if every and not as_json:
         screen.line(f"{counted(looked_at, 'thread')}: {looked_at - unsound:,} sound, {unsound:,} not")
     return 1 if unsound else 0
@@ -496,3 +487,77 @@ def _lines(report: CheckReport) -> Iterator[str]:
         yield f"    {finding.remedy}"
     if report.more:
         yield f"  and {report.more:,} more"
+
+
+# -- inspect
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@command("inspect")
+def _inspect(
+    servers: Servers,
+    thread: str | None = None,
+    *,
+    host: str = "127.0.0.1",
+    port: int = typer.Option(0, min=0, max=65535),
+    allowed_host: list[str] | None = None,
+    mask: list[str] | None = None,
+    token: str | None = typer.Option(None, envvar="REDIS_SAVER_INSPECTOR_TOKEN"),
+    allow_changes: bool = False,
+) -> int:
+    """Show threads, checkpoints and their values in the browser, until Ctrl-C.
+
+    It prints a URL with a token. Without --allow-changes it only reads.
+
+    Options:
+        thread THREAD: Print the URL of this thread; by default that of all threads.
+        host HOST: The address to listen on. Any but the loopback lets other machines connect.
+        port N: The port; 0: a free one.
+        allowed_host NAME: Another host name by which browsers may reach the pages. May be repeated.
+        mask PATTERN: Hide what stands under channels, keys and fields with such a name (*token*); '*' hides all
+            values. May be repeated.
+        token TEXT: The token that the URL has to carry. Default: a random one.
+        allow_changes: Let threads be deleted, pinned, and given a TTL.
+
+    Exit code: 130, it was ended by Ctrl-C; 2, the words, a URL, a login or a missing package (extra inspector) is at
+    fault, or the port is taken. With LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes
+    that LangGraph calls safe.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - the extra may be missing
+
+        from redis_saver import inspector  # noqa: PLC0415
+    except ImportError as error:
+        raise EndpointError(f"this needs more packages: pip install 'redis-saver[inspector]' ({error})") from error
+    token = token or secrets.token_urlsafe(24)
+    is_ipv6 = ":" in host
+    with servers.savers(connections=4) as savers, _listening(host, port) as listening:
+        pages = inspector.app(
+            savers.saver,
+            token=token,
+            hosts=[f"[{name}]" if ":" in name else name for name in (host, *_LOOPBACK, *(allowed_host or ()))],
+            mask=mask or (),
+            allow_changes=allow_changes,
+        )
+        address = f"{f'[{host}]' if is_ipv6 else host}:{listening.getsockname()[1]}"
+        arguments = {"token": token} if thread is None else {"id": thread, "token": token}
+        path = "" if thread is None else "thread"
+        screen.line(f"http://{address}/{path}?{urlencode(arguments, errors='surrogatepass')}")
+        screen.note("Ctrl-C ends it.")
+        config = uvicorn.Config(pages, log_level="warning", access_log=False, server_header=False, lifespan="off")
+        uvicorn.Server(config).run(sockets=[listening])
+    return 130  # it ends only by a signal, even if its parent ignores that
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        EndpointError: The port is taken, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family, backlog=128)
+    except OSError as error:
+        raise EndpointError(f"--host {printable(host)} --port {port}: {printable(str(error))}") from error

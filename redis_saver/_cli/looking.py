@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from itertools import islice
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import typer
 from langchain_core.messages import BaseMessage
@@ -21,28 +21,13 @@ from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
 from redis_saver._cli import screen
-from redis_saver._cli.options import (
-    AN_ID,
-    ANY_NAMESPACE,
-    JSON,
-    NAMESPACE,
-    WATCH,
-    OneOfTwo,
-    Savers,
-    Servers,
-    Thread,
-    command,
-    count,
-    flag,
-    limit,
-    option,
-    span,
-)
+from redis_saver._cli.options import JSON, command, count, span
+from redis_saver._cli.servers import Savers, Servers
 from redis_saver._common import display, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.source import Source
-from redis_saver._inspector.values import ago, state_of
+from redis_saver._inspector.values import ago, left, moment, state_of
 from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import EndpointError, ThreadNotFound
 
@@ -74,17 +59,10 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
         if info.owner is not None:
             owner = screen.named(info.owner.by) + ("" if info.owner.lease_left else " (late)")
         row: list[str | Text] = [screen.named(info.thread_id), Text(state, STATES[state]), ago(info.updated_at)]
-        row += [f"{info.checkpoints:,}", size(info.bytes), expiry(info.ttl, pinned=info.pinned)]
+        row += [f"{info.checkpoints:,}", size(info.bytes), left(info)]
         row += [info.tier, f"{info.lacking:,}"] if has_cold else []
         rows.append([*row, *([owner] if is_owned else [])])
     screen.table(columns, rows, right=("checkpoints", "bytes", "lacking"))
-
-
-def expiry(ttl: timedelta | None, *, pinned: bool = False) -> str:
-    """Return when a thread expires."""
-    if pinned:
-        return "pinned"
-    return "never" if ttl is None else f"in {times.shown(timedelta(seconds=int(ttl.total_seconds())))}"
 
 
 def size(amount: int | None) -> str:
@@ -166,11 +144,6 @@ def step(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def moment(at: datetime | None) -> str:
-    """Return a moment."""
-    return at.strftime("%Y-%m-%d %H:%M:%S") if at else "-"
-
-
 def names(values: Sequence[str]) -> str:
     """Return a list of names."""
     return ", ".join(map(screen.named, values)) or "-"
@@ -225,10 +198,6 @@ _ORDERS: dict[_Order, Callable[[Any], Any]] = {
     "name": lambda info: [-ord(letter) for letter in info.thread_id] + [1],
 }
 """Sort keys. The greatest comes first."""
-_THREADS_CODES = (
-    "Exit code: 0; 1, some threads are damaged (stderr names them, and the others are shown); 2, the words, a URL, "
-    "a login or a missing package is at fault."
-)
 _CODES = (
     "Exit code: 0; 2, there is no such thread or checkpoint, or a URL, a login or a missing package is at fault. With "
     "LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes that LangGraph calls safe."
@@ -242,54 +211,56 @@ def _moment(text: str) -> datetime:
         return datetime.now(timezone.utc) - times.parse(text, name="")
     except (ValueError, OverflowError):
         pass
-    if (moment := times.moment(text)) is None:
+    if (at := times.moment(text)) is None:
         raise typer.BadParameter(f"{screen.named(text)} is no time: write how long ago (2h), or 2026-11-25T03:00:00Z.")
-    return moment
+    return at
 
 
-@command("threads", _THREADS_CODES, cls=OneOfTwo)
+@command("threads")
 def _threads(
     servers: Servers,
-    name_prefix: Annotated[
-        str, typer.Argument(metavar="PREFIX", help="Only threads whose names begin with PREFIX.")
-    ] = "",
+    name_prefix: str = "",
     *,
-    state: ThreadState | None = option(
-        "Only threads that wait for an answer to interrupt() (interrupted), failed in a task, or neither (active)."
-    ),
-    updated_after: datetime | None = option(
-        "Only threads updated after TIME: how long ago (2h), or ISO 8601.", "TIME", parser=_moment
-    ),
-    updated_before: datetime | None = option("Only threads last updated before TIME.", "TIME", parser=_moment),
-    min_bytes: int = option("Only threads of N bytes or more.", "N", 0, parser=count("bytes", 0)),
-    expires_within: timedelta | None = option(
-        "Only threads that expire within this time, such as 1h.", "DURATION", parser=span
-    ),
-    pinned: bool | None = option("Only threads that are pinned, or that are not.", None, None, "--pinned/--not-pinned"),
-    dirty: bool | None = option(
-        "Only threads of which the cold tier lacks something, or of which it has all.", None, None, "--dirty/--clean"
-    ),
-    owned: bool | None = option(
-        "Only threads that somebody owns by a lease that lasts, or only others.", None, None, "--owned/--free"
-    ),
-    sort: _Order = option(
-        "Newest, largest, or with the most checkpoints first; first to expire first; or by name.", None, "updated"
-    ),
-    limit: int = limit(50, "threads", "Show N threads."),
-    watch: bool = WATCH,
+    state: ThreadState | None = None,
+    updated_after: datetime | None = typer.Option(None, parser=_moment),
+    updated_before: datetime | None = typer.Option(None, parser=_moment),
+    min_bytes: int = typer.Option(0, parser=count("bytes", 0)),
+    expires_within: timedelta | None = typer.Option(None, parser=span),
+    pinned: bool | None = typer.Option(None, "--pinned/--not-pinned"),
+    dirty: bool | None = typer.Option(None, "--dirty/--clean"),
+    owned: bool | None = typer.Option(None, "--owned/--free"),
+    sort: _Order = "updated",
+    limit: int = typer.Option(50, parser=count("threads", 1)),
+    watch: bool = False,
     as_json: bool = JSON,
 ) -> int:
     """Show which threads there are: their state, age, size and deadline.
 
     It looks at all keys of the server with SCAN, and reads no values.
+
+    Options:
+        name_prefix PREFIX: Only threads whose names begin with PREFIX.
+        state: Only threads that wait for an answer to interrupt() (interrupted), failed in a task, or neither (active).
+        updated_after TIME: Only threads updated after TIME: how long ago (2h), or ISO 8601.
+        updated_before TIME: Only threads last updated before TIME.
+        min_bytes N: Only threads of N bytes or more.
+        expires_within DURATION: Only threads that expire within this time, such as 1h.
+        pinned: Only threads that are pinned, or that are not.
+        dirty: Only threads of which the cold tier lacks something, or of which it has all.
+        owned: Only threads that somebody owns by a lease that lasts, or only others.
+        sort: Newest, largest, or with the most checkpoints first; first to expire first; or by name.
+        limit N: Show N threads.
+
+    Exit code: 0; 1, some threads are damaged (stderr names them, and the others are shown); 2, the words, a URL, a
+    login or a missing package is at fault.
     """
-    query = ThreadQuery(
-        name_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
-    )
+    between = updated_after, updated_before
+    query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
             tally = _Tally()
-            infos = heapq.nlargest(limit, tally.sound(savers.threads(query)), key=_ORDERS[sort])
+            stream = Source(savers.saver).threads(query, lambda: False)
+            infos = heapq.nlargest(limit, tally.sound(stream), key=_ORDERS[sort])
             if as_json:
                 for info in infos:
                     screen.emit(thread_json(info))
@@ -323,17 +294,21 @@ class _Tally:
 @command("show", _CODES)
 def _show(
     servers: Servers,
-    thread: Thread,
-    checkpoint: Annotated[
-        str | None, typer.Argument(metavar="CHECKPOINT", help=f"A checkpoint: {AN_ID}; by default the newest.")
-    ] = None,
+    thread: str,
+    checkpoint: str | None = None,
     *,
-    ns: str = NAMESPACE,
-    values: bool = flag("--values", "Show values as a whole."),
-    raw: bool = flag("--raw", "Show values as the serializer's type and bytes."),
+    ns: str = "",
+    values: bool = False,
+    raw: bool = False,
     as_json: bool = JSON,
 ) -> int:
-    """Show a thread and its newest checkpoint, or another one: its channels, metadata and pending writes."""
+    """Show a thread and its newest checkpoint, or another one: its channels, metadata and pending writes.
+
+    Options:
+        checkpoint CHECKPOINT: A checkpoint: its id, or the beginning or the end of it; by default the newest.
+        values: Show values as a whole.
+        raw: Show values as the serializer's type and bytes.
+    """
     with servers.savers(readable=not raw) as savers:
         info = savers.thread(thread)
         source, address = Source(savers.saver), Address(thread, ns, checkpoint)
@@ -358,10 +333,9 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "updated", f"{info.updated_at.isoformat() if info.updated_at else '-'} ({ago(info.updated_at)})"
     yield "checkpoints", f"{info.checkpoints:,}"
     yield "bytes", size(info.bytes)
-    yield "expires", expiry(info.ttl, pinned=info.pinned)
+    yield "expires", left(info)
     if (owner := info.owner) is not None:
-        left = owner.lease_left
-        lease = f"{times.shown(left)} of the lease left" if left else "its lease has run out"
+        lease = f"{times.shown(owner.lease_left)} of the lease left" if owner.lease_left else "its lease has run out"
         yield "owner", f"{screen.named(owner.by)}, since {owner.since.isoformat()}, {lease}"
     if hasattr(info, "tier"):
         yield "tier", f"{info.tier}, cold lacks {info.lacking:,} records"
@@ -433,9 +407,7 @@ class _Values:
             "metadata": saved.metadata,
             "channels": {name: plain(value) for name, value in saved.checkpoint["channel_values"].items()},
             "not_stored": sorted(unstored(saved.metadata)),
-            "pending_writes": [
-                {"task_id": task, "channel": name, "value": plain(value)} for task, name, value in writes
-            ],
+            "pending_writes": [{"task_id": task, "channel": name, "value": plain(of)} for task, name, of in writes],
         }
 
 
@@ -443,19 +415,26 @@ def _parent(saved: CheckpointTuple) -> str | None:
     return saved.parent_config["configurable"]["checkpoint_id"] if saved.parent_config else None
 
 
-@command("tree", _CODES, postgres=None)
+@command("tree", _CODES, has_postgres=False)
 def _tree(
-    servers: Servers, thread: Thread, *, ns: str | None = ANY_NAMESPACE, limit: int = limit(1000), as_json: bool = JSON
+    servers: Servers,
+    thread: str,
+    *,
+    ns: str | None = None,
+    limit: int = typer.Option(1000, parser=count("lines", 1)),
+    as_json: bool = JSON,
 ) -> int:
     """Draw the checkpoints of a thread, the oldest first: namespaces, forks, who ran, what waits or failed.
 
     It shows what Redis has, and reads no values except Sends.
+
+    Options:
+        ns NAMESPACE: One namespace; empty: the root. Default: all.
     """
     with servers.savers() as savers:
         savers.thread(thread)
-        entries = list(
-            islice(driver_of(savers.hot).stream(auditing.entries(context_of(savers.hot), thread, ns)), limit)
-        )
+        stream = driver_of(savers.hot).stream(auditing.entries(context_of(savers.hot), thread, ns))
+        entries = list(islice(stream, limit))
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
     for name, drawn in tree(entries):
         if as_json:
@@ -474,15 +453,14 @@ def _tree(
 
 @command("diff", _CODES)
 def _diff(
-    servers: Servers,
-    thread: Thread,
-    before: Annotated[str, typer.Argument(metavar="BEFORE", help=f"A checkpoint: {AN_ID}.")],
-    after: Annotated[str | None, typer.Argument(metavar="AFTER", help="Another one; by default the newest.")] = None,
-    *,
-    ns: str = NAMESPACE,
-    as_json: bool = JSON,
+    servers: Servers, thread: str, before: str, after: str | None = None, *, ns: str = "", as_json: bool = JSON
 ) -> int:
-    """Show what is different between two checkpoints: channels, elements of lists and dicts, messages by their ids."""
+    """Show what is different between two checkpoints: channels, elements of lists and dicts, messages by their ids.
+
+    Options:
+        before BEFORE: A checkpoint: its id, or the beginning or the end of it.
+        after AFTER: Another one; by default the newest.
+    """
     with servers.savers() as savers:
         source = Source(savers.saver)
         compared = source.compare(*(source.search(Address(thread, ns, name)) for name in (before, after)))
@@ -511,20 +489,24 @@ def _diff(
     return 0
 
 
-@command("writes", _CODES, postgres=None)
+@command("writes", _CODES, has_postgres=False)
 def _writes(
     servers: Servers,
-    thread: Thread,
+    thread: str,
     *,
-    ns: str | None = ANY_NAMESPACE,
-    channel: str | None = option("Only writes to this channel.", "NAME"),
-    limit: int = limit(100),
+    ns: str | None = None,
+    channel: str | None = None,
+    limit: int = typer.Option(100, parser=count("lines", 1)),
     as_json: bool = JSON,
 ) -> int:
     """Show which task of which node wrote which channel, and how large.
 
     It shows what Redis has, newest first, and reads no values except Sends.
     A node with a question mark is inferred, and so is a write without a task.
+
+    Options:
+        ns NAMESPACE: One namespace; empty: the root. Default: all.
+        channel NAME: Only writes to this channel.
     """
     with servers.savers() as savers:
         savers.thread(thread)
@@ -549,19 +531,22 @@ def _writes(
     return 0
 
 
-@command("history", _CODES, postgres=None)
+@command("history", _CODES, has_postgres=False)
 def _history(
     servers: Servers,
-    thread: Thread,
-    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel.")],
+    thread: str,
+    channel: str,
     *,
-    ns: str = NAMESPACE,
-    limit: int = limit(100),
+    ns: str = "",
+    limit: int = typer.Option(100, parser=count("lines", 1)),
     as_json: bool = JSON,
 ) -> int:
     """Show the versions of a channel: when, by whom, and how many bytes are new or shared with the version before.
 
     It shows what Redis has, newest first, and reads no values except Sends.
+
+    Options:
+        channel CHANNEL: The channel.
     """
     with servers.savers() as savers:
         savers.thread(thread)

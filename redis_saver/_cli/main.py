@@ -52,11 +52,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: list[str] | None, about: dict[str, str]) -> int:
     import typer  # noqa: PLC0415 - the extra may be missing
 
-    from redis_saver._cli.app import command  # noqa: PLC0415
+    from redis_saver._cli.app import program  # noqa: PLC0415
 
     usage_error: type[Exception] = typer.BadParameter.__mro__[1]  # it has no public name
     try:
-        return int(command(arguments, prog_name="redis-saver", standalone_mode=False, obj=about) or 0)
+        return int(program(arguments, prog_name="redis-saver", standalone_mode=False, obj=about) or 0)
     except usage_error as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context else "redis-saver"

@@ -27,8 +27,6 @@ _NARROWEST = 12
 """Minimum width of a column that is cut."""
 _ENDING = 8
 """Minimum number of characters of a shortened id. Commands accept such an ending for the id."""
-MAX_PROBLEMS = 20
-"""Maximum number of conflicts, and of failures, that are named."""
 
 
 def line(text: str) -> None:
@@ -41,14 +39,6 @@ def note(text: str) -> None:
     """Print a line about the results on stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
-
-
-def problems(texts: Sequence[str], count: int, kind: str) -> None:
-    """Name the first conflicts or failures on stderr, each in a line, and count the others."""
-    for text in texts[:MAX_PROBLEMS]:
-        note(" ".join(text.split()))
-    if count > MAX_PROBLEMS:
-        note(f"{kind}: and {count - MAX_PROBLEMS:,} more")
 
 
 def named(name: str | None) -> str:
@@ -88,6 +78,14 @@ def progress_bar(unit: str) -> Iterator[Callable[[int, int | None, str], None]]:
 def emit(value: Any) -> None:
     """Print a value as a line of JSON."""
     line(json.dumps(plain(value), ensure_ascii=True))
+
+
+def show(value: Any, text: str, *, as_json: bool) -> None:
+    """Print a result: its value as JSON, or its text."""
+    if as_json:
+        emit(value)
+    else:
+        line(text)
 
 
 _CONVERSIONS: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (

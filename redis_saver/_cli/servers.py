@@ -1,39 +1,180 @@
-"""The two servers of `flush`, and whether they can be reached.
-
-If another try may help, `is_up` returns False. If it cannot, as with a wrong password, `is_up` raises.
-"""
+"""The servers of commands: URLs, the savers over them, and for `flush` whether they can be reached."""
 
 from __future__ import annotations
 
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, nullcontext
+from typing import Any, NamedTuple
 
-from redis.exceptions import (
-    AuthenticationError,
-    AuthenticationWrongNumberOfArgsError,
-    AuthorizationError,
-    NoPermissionError,
-    RedisClusterException,
-    RedisError,
-)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from redis import exceptions as redis_errors
 
-from redis_saver._checkpoint.saver import RedisSaver, driver_of
+from redis_saver._checkpoint import scripts
+from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._client import clients, urls
-from redis_saver._common.display import printable
+from redis_saver._common.display import printable, shown
 from redis_saver._common.names import Keyspace
-from redis_saver._migrate.opening import is_encrypted, needs, serializer
-from redis_saver.errors import EndpointError
+from redis_saver._engine.requests import Call, Operation
+from redis_saver._migrate.opening import is_encrypted, needs, opened, serializer
+from redis_saver._serde.serializer import StrictSerializer
+from redis_saver._storage.context import Context
+from redis_saver._tiered.saver import TieredSaver
+from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
+
+
+def redis_url(url: str | None) -> str:
+    """Return the URL of a server of Redis or Valkey, which is required.
+
+    Raises:
+        EndpointError: The URL is missing, or is another one, or that of an embedded server.
+    """
+    if not url:
+        raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
+    refuse_embedded(url)
+    if url.partition(":")[0] not in urls.SCHEMES:
+        forms = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
+        raise EndpointError(f"--redis {urls.without_login(url)} is not the URL of a server: write {forms}")
+    return url
+
+
+def postgres_url(url: str | None) -> str | None:
+    """Return the URL of a cold tier, if there is one.
+
+    Raises:
+        EndpointError: It is the URL of something else.
+    """
+    if url and url.partition(":")[0] not in ("postgresql", "postgres"):
+        form = "postgresql://user@host/database"
+        raise EndpointError(f"--postgres {urls.without_login(url)} is not the URL of a database: write {form}")
+    return url
+
+
+def refuse_embedded(url: str) -> None:
+    """Refuse `memory:`.
+
+    Raises:
+        EndpointError: The URL is that of an embedded server.
+    """
+    if url.startswith("memory:"):
+        raise EndpointError(
+            f"{url}: an embedded server is empty when this command begins, and ends with it. "
+            "Name a server, such as redis://host:6379"
+        )
+
+
+class Savers(NamedTuple):
+    """The savers of a command."""
+
+    saver: Any
+    """The saver over both tiers if Postgres was named, otherwise that of Redis."""
+    hot: RedisSaver
+    """The saver of Redis."""
+    endpoints: Sequence[Any]
+    """Redis, and Postgres if it was named, as sources of threads."""
+
+    @property
+    def has_cold(self) -> bool:
+        """True if Postgres was named."""
+        return len(self.endpoints) > 1
+
+    def thread(self, name: str) -> Any:
+        """Return the information about a thread.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+        """
+        if (info := self.saver.get_thread(name)) is None:
+            raise ThreadNotFound(f"thread {shown(name)} is not there: see whether its name and --prefix are right")
+        return info
+
+    def refuse_cold_backed(self, name: str, done: str) -> None:
+        """Refuse a change of Redis alone that a cold tier would undo.
+
+        Raises:
+            EndpointError: The thread is in a cold tier, too, and none was named.
+        """
+        if not self.has_cold and driver_of(self.hot).run(_is_cold_backed(context_of(self.hot), name)):
+            raise EndpointError(
+                f"thread {shown(name)} is in a cold tier, too, and what is {done} in Redis alone comes back "
+                f"from there, or is not all of it. Nothing was {done}. Name it with --postgres URL. If there is none "
+                "any more, or it is another saver, do it in Python"
+            )
+
+
+def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
+    try:
+        (value,) = yield Call(scripts.READ_FIELDS, (context.keyspace.keys(name).data_key,), (1, "@cold_backed"))
+    except KeyConflict:  # it is no thread, and the command that changes it says so
+        return False
+    return value is not None
+
+
+class Servers(NamedTuple):
+    """Words of a command that name its servers."""
+
+    url: str | None
+    postgres: str | None
+    prefix: str
+
+    @contextmanager
+    def savers(
+        self, *, readable: bool = True, connections: int = 1, require_encryption: bool = False
+    ) -> Iterator[Savers]:
+        """Open the savers.
+
+        Args:
+            readable: True to make objects of the classes that LangGraph calls safe. Otherwise objects stay packed, so
+                that copies are the same byte for byte.
+            connections: Connections to Postgres. Several come from a pool, which outlives outages.
+            require_encryption: True to report values that are not encrypted.
+
+        Raises:
+            EndpointError: A URL is not understood, leads nowhere, or Postgres fails.
+        """
+        url, postgres = redis_url(self.url), postgres_url(self.postgres)
+        with ExitStack() as stack:
+            source = opened(url, target=False, prefix=self.prefix, require_encryption=require_encryption)
+            endpoint = stack.enter_context(source)
+            hot = endpoint.saver
+            if readable:
+                hot.serde = _readable_serializer()
+            if not postgres:
+                yield Savers(hot, hot, [endpoint])
+                return
+            cold = stack.enter_context(opened(postgres, target=False))
+            saver = cold.saver
+            if connections > 1:
+                saver = stack.enter_context(closing(Cold(postgres, connections, setup=False))).saver
+            if readable:
+                saver.serde = hot.serde
+            try:
+                yield Savers(TieredSaver(hot, saver), hot, [endpoint, cold])
+            except cold.failures as error:
+                no_table = getattr(error, "sqlstate", "") == "42P01"
+                remedy = ". It has none of LangGraph's tables: see whether it is the right database" if no_table else ""
+                raise EndpointError(f"--postgres: {printable(str(error))}{remedy}") from error
+
+
+def _readable_serializer() -> SerializerProtocol:
+    """Return a serializer that makes objects only of safe classes, and decrypts if there is a key."""
+    logging.getLogger("langgraph").addHandler(logging.NullHandler())  # it would log each other class once
+    return serializer(StrictSerializer())
+
+
+# -- flush
 
 _CONNECTING = 5
 """Seconds to wait for a connection to a server, unless its URL says otherwise."""
 _ANSWERING = 10
 """Seconds to wait for a reply of Redis, and for a connection from the pool, unless the URL says otherwise."""
-_NOT_YOURS = (AuthenticationError, AuthenticationWrongNumberOfArgsError, AuthorizationError, NoPermissionError)
+_NOT_YOURS = (
+    *(redis_errors.AuthenticationError, redis_errors.AuthenticationWrongNumberOfArgsError),
+    *(redis_errors.AuthorizationError, redis_errors.NoPermissionError),
+)
 _WRONG_REDIS = re.compile(r"DB index|invalid password|Cluster mode is not enabled|cluster support disabled")
 _WRONG_POSTGRES = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
@@ -48,7 +189,10 @@ _LIVELY = {"connect_timeout": _CONNECTING, **_KEEPALIVE}
 
 
 class Server(ABC):
-    """A server that a long-running command watches."""
+    """A server that a long-running command watches.
+
+    If another try may help, `is_up` returns False. If it cannot, as with a wrong password, `is_up` raises.
+    """
 
     why: str = ""
     """Its name, and why it could not be used at the last look. It is empty if it could."""
@@ -93,7 +237,7 @@ class Server(ABC):
 class Hot(Server):
     """Redis."""
 
-    _failures = (RedisError, RedisClusterException, OSError)
+    _failures = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 
     def __init__(self, url: str, prefix: str) -> None:
         """Check the prefix. Nothing is sent.

@@ -15,17 +15,8 @@ from redis_saver._common.logs import Log
 
 _LOG = Log("redis_saver.common")
 _PARAMETERS = (
-    "connection_class",
-    "kwargs",
-    "name",
-    "timeout",
-    "max_waiting",
-    "max_lifetime",
-    "max_idle",
-    "reconnect_timeout",
-    "num_workers",
-    "min_size",
-    "max_size",
+    *("connection_class", "kwargs", "name", "timeout", "max_waiting", "max_lifetime", "max_idle"),
+    *("reconnect_timeout", "num_workers", "min_size", "max_size"),
 )
 _HOOKS = ("configure", "check", "reset", "reconnect_failed")
 """Arguments that a pool keeps in attributes with an underscore in front."""
@@ -49,9 +40,9 @@ def is_known(saver: Any) -> bool:
         if is_one and not _known[kind]:
             _LOG.warning(
                 "redis_saver does not know this %s, which has changed since langgraph-checkpoint-postgres 3.2. It uses "
-                "only LangGraph's interface of it: delete_for_runs and prune "
-                "are the saver's own, threads() tells less of what only it has, and it may not be usable after a fork. "
-                "Upgrade redis-saver, or install langgraph-checkpoint-postgres 3.2.",
+                "only LangGraph's interface of it: delete_for_runs and prune are the saver's own, threads() tells less "
+                "of what only it has, and it may not be usable after a fork. Upgrade redis-saver, or install "
+                "langgraph-checkpoint-postgres 3.2.",
                 kind.__name__,
             )
     return _known[kind]
@@ -83,10 +74,8 @@ def is_known_store(store: Any) -> bool:
 def is_renewable(cold: Any) -> bool:
     """True if the connections of a saver or a store can be replaced by others with the same settings."""
     conn = getattr(cold, "conn", None)
-    if not (is_known(cold) or is_known_store(cold)) or type(conn).__module__.partition(".")[0] not in (
-        "psycopg",
-        "psycopg_pool",
-    ):
+    package = type(conn).__module__.partition(".")[0]
+    if not (is_known(cold) or is_known_store(cold)) or package not in ("psycopg", "psycopg_pool"):
         return False
     return not is_pool(conn) or all(hasattr(conn, name) for name in _PARAMETERS)
 

@@ -30,8 +30,11 @@ class TaskInfo(NamedTuple):
 class Entry(NamedTuple):
     """A checkpoint in an outline."""
 
-    parent: str | None
+    parent: Any
+    """Id of the parent, or None."""
     tasks: Mapping[Task, TaskInfo]
+    keys: tuple[bytes, ...] = ()
+    """In another package's saver: the key of the checkpoint, then those of its pending writes."""
 
 
 ThreadOutline: TypeAlias = dict[CheckpointKey, Entry]
@@ -64,17 +67,33 @@ class Endpoint(ABC):
 class Source(Endpoint):
     """Source of threads."""
 
-    @abstractmethod
     def threads(self) -> Iterable[str]:
         """Iterate over the names of all threads. A name may come twice."""
+        with self.doing("the threads"):
+            yield from self._threads()
 
     @abstractmethod
+    def _threads(self) -> Iterable[str]: ...
+
     def outline(self, thread: str) -> ThreadOutline:
         """Return the outline of a thread. It is empty if there is no such thread."""
+        with self.doing("it"):
+            return self._outline(thread)
 
     @abstractmethod
+    def _outline(self, thread: str) -> ThreadOutline: ...
+
     def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
-        """Iterate over these checkpoints, in this order, except those that are gone."""
+        """Iterate over these checkpoints of an outline, in this order, except those that are gone."""
+        for key, entry in wanted.items():
+            with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
+                saved = self._record(thread, key, entry)
+            if saved is not None:
+                yield saved
+
+    def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
+        """Return a checkpoint; None if it is gone."""
+        raise NotImplementedError
 
 
 class Target(Source):
@@ -123,6 +142,10 @@ def _is_version(value: Any) -> bool:
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
+ItemOrError: TypeAlias = StoredItem | RedisSaverError
+"""An item, or why it cannot be read."""
+
+
 class Written(NamedTuple):
     """Items that `ItemTarget.write` did not store."""
 
@@ -138,11 +161,11 @@ class Items(Endpoint):
     refusals: tuple[type[Exception], ...] = ()
 
     @abstractmethod
-    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+    def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
         """Iterate over the items of a namespace and its children. An unreadable item is an error in its place."""
 
     @abstractmethod
-    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+    def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
         """Return what the target has of each item. An unreadable item is an error in its place."""
 
     @abstractmethod

@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, ChannelVersions
 from redis_saver._checkpoint.comparing import Record, Task, difference
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import shown
-from redis_saver._migrate.endpoints import Entry, Items, Source, Target, ThreadOutline, item_name
+from redis_saver._migrate.endpoints import Entry, ItemOrError, Items, Source, Target, ThreadOutline, item_name
 from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.savers import as_endpoint, check_empty
 from redis_saver._migrate.stores import same_value
@@ -144,7 +144,13 @@ def migrate(
     there, here = as_endpoint("source", source), as_endpoint("target", target)
     if isinstance(there, ForeignSource):
         there.decode(objects=isinstance(target, BaseCheckpointSaver))
-    names = _threads_of(there, thread_prefix) if threads is None else _named(threads, thread_prefix)
+    if threads is None:
+        every = set(there.threads())
+        if not every:
+            check_empty(there)
+        names = sorted(name for name in every if name.startswith(thread_prefix))
+    else:
+        names = _named(threads, thread_prefix)
     report = Report(total=len(names))
     tell = progress or (lambda _: None)
     moves = (_Move(there, here, name, report, tell, sample, dry_run, threads is not None).run for name in names)
@@ -190,10 +196,9 @@ async def amigrate(
         if stopped.is_set():
             raise _Stopped
 
-    work = partial(
-        migrate, source, target, threads=threads, thread_prefix=thread_prefix, sample=sample, dry_run=dry_run
-    )
-    running = asyncio.ensure_future(asyncio.to_thread(work, progress=watched))
+    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "dry_run": dry_run}
+    work = partial(migrate, source, target, **options, progress=watched)  # type: ignore[arg-type]
+    running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
@@ -258,18 +263,6 @@ def _run(moves: Iterable[Callable[[], None]], report: _R, progress: Callable[[_R
 
 
 # -- threads
-
-
-def _threads_of(source: Source, prefix: str) -> list[str]:
-    """Return the names of a source's threads that begin with a prefix.
-
-    Raises:
-        EndpointError: The source has no thread, and its server has threads elsewhere.
-    """
-    names = set(source.threads())
-    if not names:
-        check_empty(source)
-    return sorted(name for name in names if name.startswith(prefix))
 
 
 def _named(threads: Collection[str], prefix: str) -> list[str]:
@@ -407,17 +400,10 @@ def _lacking_of(there: ThreadOutline, has: ThreadOutline, *, specials: bool) -> 
     """List what the target lacks, oldest first; with `specials`, also other values in special channels."""
     lacking: _Lacking = {}
     for key in sorted(there, key=_age):
-        if key not in has:
-            lacking[key] = (True, set(there[key].tasks))
-            continue
-        had = has[key].tasks
-        tasks = {
-            task
-            for task, info in there[key].tasks.items()
-            if task not in had or (specials and info.digest != had[task].digest)
-        }
-        if tasks:
-            lacking[key] = (False, tasks)
+        had, infos = has[key].tasks if key in has else {}, there[key].tasks.items()
+        tasks = {task for task, info in infos if task not in had or (specials and info.digest != had[task].digest)}
+        if key not in has or tasks:
+            lacking[key] = (key not in has, tasks)
     return lacking
 
 
@@ -524,13 +510,15 @@ class _ItemsMove:
     dry_run: bool
     report: ItemsReport
 
-    def readable(self, items: Iterable[StoredItem | RedisSaverError]) -> Iterator[StoredItem]:
+    def readable(self, items: Iterable[ItemOrError]) -> Iterator[StoredItem]:
         """Iterate over the items that can be read. The report names the others."""
         for item in items:
             self.report.items += 1
             if isinstance(item, RedisSaverError):
                 self._fail(str(item))
-            elif isinstance(item.value, Opaque | dict) and all(isinstance(key, str) for key in _keys(item.value)):
+            elif isinstance(item.value, Opaque) or (
+                isinstance(item.value, dict) and all(isinstance(key, str) for key in item.value)
+            ):
                 yield item
             else:
                 self._fail(
@@ -566,7 +554,7 @@ class _ItemsMove:
         self.report.written += expected.count(0)
         return changed
 
-    def _is_wanted(self, item: StoredItem, stored: StoredItem | RedisSaverError | None) -> bool:
+    def _is_wanted(self, item: StoredItem, stored: ItemOrError | None) -> bool:
         """True if the item should be written. Otherwise the report says why not."""
         if stored is None:
             return True
@@ -586,10 +574,6 @@ class _ItemsMove:
     def _fail(self, text: str) -> None:
         self.report.failed += 1
         self.report.problems += [f"failed: {text}"] if self.report.failed <= MAX_PROBLEMS else []
-
-
-def _keys(value: Opaque | dict[Any, Any]) -> Iterable[Any]:
-    return value if isinstance(value, dict) else ()
 
 
 def _time(microseconds: int) -> str:

@@ -29,13 +29,14 @@ that make up its bytes. So what versions of a value share is in the file once pe
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
+from tempfile import mkstemp
 from typing import Any, BinaryIO, ClassVar, TypeAlias
 from zlib import crc32
 
@@ -48,23 +49,15 @@ from redis_saver._checkpoint.comparing import Record, Task, Writes
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
-from redis_saver._migrate.endpoints import (
-    Endpoint,
-    Entry,
-    Items,
-    Target,
-    TaskInfo,
-    ThreadOutline,
-    Written,
-    is_sound,
-    item_name,
-    not_moved,
-    special,
-)
-from redis_saver._migrate.new_files import NewFile
+from redis_saver._migrate.endpoints import Entry, Items, Target, TaskInfo, ThreadOutline, Written, is_sound, special
 from redis_saver._storage.chunks import digest
 from redis_saver._store.transfer import StoredItem
 from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
+
+try:
+    import fcntl
+except ImportError:  # on Windows the file of a killed process stays
+    fcntl = None  # type: ignore[assignment]
 
 FRAME = struct.Struct(">II")
 _AGAIN = "Export it again, or copy the file again. Nothing was read from it"
@@ -110,41 +103,48 @@ def checksum(data: bytes, at: int) -> int:
     return crc32(data, at & 0xFFFFFFFF)
 
 
-class _File(Endpoint):
-    """A file of records: a source, which is checked when it is opened, or a new target.
+class _File:
+    """A file of records: a source, or a new target."""
 
-    Use it in a `with` block. A target gets its end and its name when the block exits, and is removed after an error.
-    """
-
+    name: str
     FIRST_LINE: ClassVar[bytes]
     FORMS: ClassVar[_Forms]
     """The forms of records, without the kind, by kind."""
     COUNTED: ClassVar[tuple[str, ...]]
     """The kinds that the end counts."""
 
-    def __init__(self, path: Path, serde: SerializerProtocol, *, target: bool) -> None:
-        """Check a source, or begin a target.
+    def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
+        self.name, self._file, self._serde = name, file, serde
+        self._counts: Counter[str] = Counter()
+
+    @classmethod
+    @contextmanager
+    def opened(cls, path: Path, serde: SerializerProtocol, *, target: bool) -> Iterator[Self]:
+        """Check a source, or begin a target, which gets its end and its name when the `with` block exits.
 
         Raises:
             FileDamaged: The source is no such file, or not all of it.
-            EndpointError: The target, or a link of that name, exists.
-            OSError: The source cannot be read, or the target cannot be written.
+            EndpointError: The target, or a link of that name, exists, or cannot be finished.
+            OSError: The source cannot be read, or the target cannot be begun.
         """
-        self.name = f"file {shown(str(path))}"
-        self._serde = serde
-        self._counts: Counter[str] = Counter()
-        self._new: NewFile | None = None
-        if target:
+        name = f"file {shown(str(path))}"
+        with ExitStack() as stack:
+            if not target:
+                source = cls(name, stack.enter_context(path.open("rb")), serde)
+                source._check()
+                yield source
+                return
             if path.exists() or path.is_symlink():
-                raise EndpointError(f"{self.name} exists already; give another name, or remove it. Nothing was written")
-            self._new = NewFile(path)
-            self._file: BinaryIO = self._new.file
-            self._file.write(self.FIRST_LINE)
-            return
-        with ExitStack() as unless_sound:
-            self._file = unless_sound.enter_context(path.open("rb"))
-            self._check()
-            unless_sound.pop_all()
+                raise EndpointError(f"{name} exists already; give another name, or remove it. Nothing was written")
+            new = cls(name, stack.enter_context(new_file(path)), serde)
+            new._file.write(cls.FIRST_LINE)
+            yield new
+            try:
+                new._file.seek(0, os.SEEK_END)
+                new._add("end", *(new._counts[kind] for kind in cls.COUNTED))
+                stack.close()
+            except OSError as error:
+                raise EndpointError(f"{name}: {printable(str(error))}") from error
 
     def _check(self) -> None:
         """Read all records once."""
@@ -188,12 +188,12 @@ class _File(Endpoint):
                 is_there = length <= os.fstat(self._file.fileno()).st_size - self._file.tell()
                 data = self._file.read(length) if is_there else b""
                 if len(data) == length and checksum(data, at) == check:
-                    yield self._record(data)
+                    yield self._parsed(data)
                     at += FRAME.size + length
                     continue
             raise FileDamaged(f"{self.name} is damaged, or cut off, at byte {self._file.tell()}. {_AGAIN}")
 
-    def _record(self, data: bytes) -> list[Any]:
+    def _parsed(self, data: bytes) -> list[Any]:
         try:
             record: Any = ormsgpack.unpackb(data)
         except ormsgpack.MsgpackDecodeError as error:
@@ -216,25 +216,6 @@ class _File(Endpoint):
             raise EndpointError(f"{self.name}: {printable(str(error))}") from error
         self._counts[kind] += 1
 
-    def __enter__(self) -> Self:
-        """Return the file."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close a source. Finish a target, or remove it after an error."""
-        if self._new is None:
-            self._file.close()
-            return
-        try:
-            if kind is None:
-                self._file.seek(0, os.SEEK_END)
-                self._add("end", *(self._counts[counted] for counted in self.COUNTED))
-                self._new.finish()
-        except OSError as failure:
-            raise EndpointError(f"{self.name}: {printable(str(failure))}") from failure
-        finally:
-            self._new.discard()
-
 
 class ThreadFile(_File, Target):
     """A file of threads. A source is read again, thread by thread. A target gets one thread after the other."""
@@ -243,15 +224,15 @@ class ThreadFile(_File, Target):
     FORMS: ClassVar[_Forms] = {"thread": (str,), "bytes": (bytes,), "checkpoint": (_CHECKPOINT,), "end": (int, int)}
     COUNTED = ("thread", "checkpoint")
 
-    def __init__(self, path: Path, serde: SerializerProtocol, *, target: bool) -> None:
-        """Check a source, or begin a target; see `_File`."""
+    def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
+        """Use an open file; see `opened`."""
+        super().__init__(name, file, serde)
         self._positions: dict[str, int] = {}
         """Position of each thread's first record."""
         self._shared: dict[bytes, int] = {}
         """Numbers of the byte strings of the thread that is being written, by their digest."""
         self._last: tuple[str | None, int, int] = (None, 0, 0)
         """The thread that is being written, where it begins, and the number of checkpoints before it."""
-        super().__init__(path, serde, target=target)
 
     def _note(self, kind: str, rest: list[Any]) -> None:
         super()._note(kind, rest)
@@ -259,12 +240,10 @@ class ThreadFile(_File, Target):
             self._positions[rest[0]] = self._file.tell()
             self._counts["thread"] = len(self._positions)
 
-    def threads(self) -> Iterable[str]:
-        """Return the names of all threads."""
+    def _threads(self) -> Iterable[str]:
         return list(self._positions)
 
-    def outline(self, thread: str) -> ThreadOutline:
-        """Return the outline of a thread."""
+    def _outline(self, thread: str) -> ThreadOutline:
         outline: ThreadOutline = {}
         for raw, load in self._walk(thread):
             with self._moving(thread):
@@ -418,6 +397,103 @@ class ItemFile(_File, Items):
                 kind, data = self._serde.dumps_typed(item.value)
                 self._add("item", item.namespace, item.key, kind, data, *item[3:7])
             except (TypeError, ValueError) as error:  # noqa: PERF203
-                why = f"{item_name(item)} cannot be written to {self.name}: {error_text(error)}"
-                written.failed.append((item, not_moved(why, error)))
+                written.failed.append((item, self.not_stored(item, error, error_text(error))))
         return written
+
+
+# -- new files
+
+_PREFIX, _SUFFIX = ".redis-saver-", ".part"
+_WITHOUT = (errno.EINVAL, errno.ENOTSUP)
+"""Errors of file systems that cannot sync a folder."""
+
+
+@contextmanager
+def new_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that replaces the file or link of its name when the block exits, unless by an error.
+
+    Only its owner can read it, from the first byte on. It is written in its folder under a random name, and gets its
+    own name when it is complete and on disk. No existing file is opened, no link is followed, and no permissions are
+    inherited. A killed process leaves `.redis-saver-*.part`. The next new file in that folder removes it, but not the
+    file of a living process, which holds a lock on it.
+
+    Raises:
+        OSError: The folder is missing, or must not be written to, or the disk is full, or fails.
+    """
+    with _locked(path.parent) as can_lock:
+        if can_lock:
+            _remove_abandoned(path.parent)
+        descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent)
+        if can_lock:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    part = Path(name)
+    try:
+        with os.fdopen(descriptor, "w+b") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    if hasattr(os, "O_DIRECTORY"):
+        with _opened_folder(path.parent) as folder:
+            try:
+                os.fsync(folder)
+            except OSError as error:
+                if error.errno not in _WITHOUT:
+                    raise
+
+
+@contextmanager
+def _opened_folder(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder against other new files. Yield False if the system or the file system has no locks."""
+    if fcntl is None:
+        yield False
+        return
+    with _opened_folder(folder) as descriptor:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            can_lock = True
+        except OSError as error:
+            if error.errno not in (*_WITHOUT, errno.EBADF, errno.ENOLCK):
+                raise
+            can_lock = False
+        yield can_lock
+
+
+def _remove_abandoned(folder: Path) -> None:
+    """Remove the unfinished files of processes that are gone. The caller has locked the folder."""
+    for part in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with suppress(BlockingIOError, FileNotFoundError, PermissionError), part.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            part.unlink()
+
+
+def make_empty(path: Path) -> None:
+    """Make an empty file for a library that opens it by its name. An existing file stays.
+
+    Raises:
+        OSError: The file cannot be made, or its name is that of a broken link.
+    """
+    if not path.exists():
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and its parents, unless they exist.
+
+    Raises:
+        OSError: A folder cannot be made.
+    """
+    if not path.parent.exists():
+        make_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)

@@ -1,30 +1,51 @@
 """Savers of other packages on Redis and Valkey, as sources. Their keys are read directly.
 
-Their own classes lose things: the pending writes of a named checkpoint, and some threads of a server. `redis_documents`
-and `valkey_saver` know what each of them stores: how its keys are found, what they hold of a thread, and how a
-checkpoint is read.
+Their own classes lose things: the pending writes of a named checkpoint, and some threads of a server. `RedisDocuments`
+and `ValkeyStrings` know what each of them stores: how its keys are found, what they hold of a thread, and how a
+checkpoint is read. Names may hold colons and braces, so a key does not show where they end, but its value repeats them.
+
+In the documents of langgraph-checkpoint-redis an object is a dict with a mark:
+
+    {"lc": 1, "type": "constructor", "id": [...], "kwargs": {...}}    an object of langchain_core, such as a message
+    {"lc": 2, "type": "constructor", "id": [module, ..., name], ...}  any other object, with "kwargs" or "args"; a set
+                                                                      with "args", or kwargs.__set_items__ (before 0.5);
+                                                                      "method" (0.1) makes an object of one argument
+    {"__interrupt__": true, "value": ..., "id": ...}                  an Interrupt; without the mark in 0.1
+    {"__send__": true, "node": ..., "arg": ...}                       a Send
+    {"__delta_snapshot__": true, "value": ...}                        a snapshot of a DeltaChannel (from 0.5 on)
+    {"__bytes__": base64}                                             bytes, in documents of checkpoints
+
+They become the msgpack extensions that LangGraph's serializer writes for the same objects, so no class is imported.
+Only objects of langchain_core are made, by LangChain's own loader, which allows no others.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import json
+import re
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, NamedTuple
 
-from langgraph.checkpoint.base import CheckpointTuple
+import ormsgpack
+from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
-from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.checkpoint.serde.jsonplus import LC_REVIVER, JsonPlusSerializer
+from langgraph.checkpoint.serde.types import INTERRUPT
 
-from redis_saver._checkpoint.comparing import Record, Task, record
+from redis_saver._checkpoint.comparing import Record, Task, record, task_of
+from redis_saver._checkpoint.listing import mapped, scan_keys
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._client.base import RedisDriver
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Batch, Command, Operation, Stream, T
-from redis_saver._migrate.endpoints import Entry, Source, TaskInfo, ThreadOutline, is_sound
+from redis_saver._migrate.endpoints import Entry, Source, TaskInfo, ThreadOutline, is_sound, special
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import EndpointError
 
@@ -32,19 +53,27 @@ COMMANDS_PER_BATCH, VALUES_PER_BATCH = 500, 20
 """Maximum number of commands per batch, and of commands whose replies may be long."""
 
 
-class ThreadKey(NamedTuple):
-    """A key that belongs to a thread."""
+class Head(NamedTuple):
+    """Names in the value of a key of another saver."""
 
     thread: str
     key: bytes
     prefix: str | None
     """Beginning of the key of a checkpoint, without the separator. It is None for a key of something else."""
+    at: CheckpointKey = ("", "")
+    """The checkpoint, or the one that a write belongs to."""
+    parent: Any = None
+    task: str = ""
+    number: int = 0
+    """Index among the task's writes. It is negative for special channels."""
+    path: str | None = None
+    channel: str = ""
 
 
 class ThreadKeys:
     """Any number of keys by thread, in a temporary SQLite file, which is removed with this object."""
 
-    def __init__(self, keys: Iterable[ThreadKey]) -> None:
+    def __init__(self, keys: Iterable[Head]) -> None:
         """Keep keys. A repeated key is kept once."""
         sqlite3 = import_module("sqlite3")  # some Pythons are built without it
         self._rows = sqlite3.connect("", check_same_thread=False)
@@ -71,20 +100,16 @@ class ThreadKeys:
         return [key for (key,) in rows]
 
 
-class Place(NamedTuple):
-    """A checkpoint's parent, keys and tasks."""
-
-    parent: str | None
-    keys: tuple[bytes, ...]
-    """Key of the checkpoint, then those of its pending writes."""
-    tasks: Mapping[Task, TaskInfo]
-
-
 class ForeignSource(Source):
     """A saver of another package. It finds all its keys on first use, and does not see later ones."""
 
     kind: ClassVar[str]
     """Name of the package, also in URLs."""
+    pattern: ClassVar[bytes]
+    redis_type: ClassVar[bytes]
+    """Pattern and type of the keys that `heads` looks at."""
+    get: ClassVar[str]
+    """Command that reads a value, which is JSON."""
     refusals: tuple[type[Exception], ...] = (*Source.refusals, AttributeError, RecursionError)
     """Also errors of documents of other programs, which may have any form and any depth."""
 
@@ -101,17 +126,13 @@ class ForeignSource(Source):
         self.driver, self.prefix = driver, prefix
         self._serde = self._given_serde = serde
         self._keys: ThreadKeys | None = None
-        self._places: tuple[str, Mapping[CheckpointKey, Place]] = ("", {})
-        """The last thread, and its checkpoints."""
 
     def decode(self, *, objects: bool) -> None:
         """Decode values to objects, for a saver that takes objects, or leave them packed."""
         self._serde = _with_objects(self._given_serde) if objects else self._given_serde
 
-    def threads(self) -> Iterable[str]:
-        """Iterate over the names of all threads."""
-        with self.doing("the threads"):
-            yield from self._known().threads()
+    def _threads(self) -> Iterable[str]:
+        return self._known().threads()
 
     def _known(self) -> ThreadKeys:
         if self._keys is None:
@@ -126,45 +147,64 @@ class ForeignSource(Source):
             self._keys = keys
         return self._keys
 
-    def outline(self, thread: str) -> ThreadOutline:
-        """Return the outline of a thread."""
-        with self.doing("it"):
-            places = self.driver.run(self.survey(thread, self._known().of(thread)))
-            for key, place in places.items():
-                if not isinstance(place.parent, str | None):
-                    raise TypeError(f"the parent of checkpoint {shown(key[1])} is {shown(place.parent)}")
-        self._places = thread, places
-        return {key: Entry(place.parent, place.tasks) for key, place in places.items()}
+    def _outline(self, thread: str) -> ThreadOutline:
+        outline = self.driver.run(self._survey(thread))
+        for key, entry in outline.items():
+            if not isinstance(entry.parent, str | None):
+                raise TypeError(f"the parent of checkpoint {shown(key[1])} is {shown(entry.parent)}")
+        return outline
 
-    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
-        """Iterate over the wanted checkpoints."""
-        if self._places[0] != thread:
-            self.outline(thread)
-        places = self._places[1]
-        for key in wanted:
-            if (place := places.get(key)) is None:
-                continue
-            with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
-                checkpoint_tuple = self.driver.run(self.read(thread, key, place))
-                if checkpoint_tuple is None:
-                    continue
-                saved = record(checkpoint_tuple, {task: info.path for task, info in place.tasks.items()})
-                if not is_sound(saved.checkpoint, saved.metadata):
-                    raise ValueError("it has not the form of a checkpoint with its metadata")
-            yield saved
+    def _survey(self, thread: str) -> Operation[ThreadOutline]:
+        heads = yield from self.heads(self._known().of(thread))
+        return (yield from self.entries([head for head in heads if head.thread == thread]))
 
-    @staticmethod
-    @abstractmethod
-    def scan() -> Stream[ThreadKey]:
-        """Find the keys of the saver by SCAN."""
+    def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
+        saved = self.driver.run(self._read(thread, key, entry))
+        if saved is not None and not is_sound(saved.checkpoint, saved.metadata):
+            raise ValueError("it has not the form of a checkpoint with its metadata")
+        return saved
 
-    @abstractmethod
-    def survey(self, thread: str, keys: Sequence[bytes]) -> Operation[Mapping[CheckpointKey, Place]]:
-        """Find the checkpoints of a thread, except those that are gone."""
-
-    @abstractmethod
-    def read(self, thread: str, key: CheckpointKey, place: Place) -> Operation[CheckpointTuple | None]:
+    def _read(self, thread: str, key: CheckpointKey, entry: Entry) -> Operation[Record | None]:
         """Read a checkpoint with its pending writes. Return None if it is gone."""
+        document, *rest = map(_parsed, (yield from batched([Command((self.get, key)) for key in entry.keys])))
+        if document is None:
+            return None
+        checkpoint, metadata = self.load(document)
+        stored = [write for part in rest for write in (part if isinstance(part, list) else [part]) if write is not None]
+        writes = [(write["task_id"], write["channel"], self.written(write)) for write in stored]
+        if not all(isinstance(task, str) and isinstance(channel, str) for task, channel, _ in writes):
+            raise ValueError("a pending write has no task, or no channel")
+        under = config.to_config(thread, key[0], entry.parent) if entry.parent else None
+        saved = CheckpointTuple(config.to_config(thread, *key), checkpoint, metadata, under, writes)
+        return record(saved, {task: info.path for task, info in entry.tasks.items()})
+
+    @classmethod
+    def scan(cls) -> Stream[Head]:
+        """Find the keys of the saver by SCAN."""
+        return mapped(scan_keys(cls.pattern), cls._named)
+
+    @classmethod
+    def _named(cls, keys: Sequence[bytes]) -> Operation[list[Head]]:
+        types = yield from batched([Command(("TYPE", key)) for key in keys])
+        typed_keys = [key for key, kind in zip(keys, types, strict=True) if raw(kind) == cls.redis_type]
+        return (yield from cls.heads(typed_keys))
+
+    @classmethod
+    @abstractmethod
+    def heads(cls, keys: Sequence[bytes]) -> Operation[list[Head]]:
+        """Read the names in values, except those that are gone, or are not the saver's."""
+
+    @abstractmethod
+    def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
+        """Find the checkpoints of a thread, and their tasks."""
+
+    @abstractmethod
+    def load(self, document: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the checkpoint and the metadata in a value."""
+
+    @abstractmethod
+    def written(self, write: Mapping[str, Any]) -> Any:
+        """Return the value of a pending write."""
 
 
 def _with_objects(serde: SerializerProtocol) -> SerializerProtocol:
@@ -174,12 +214,6 @@ def _with_objects(serde: SerializerProtocol) -> SerializerProtocol:
     if isinstance(serde, EncryptedSerializer):
         return EncryptedSerializer(serde.cipher, _with_objects(serde.serde))
     return serde
-
-
-def of_type(keys: Sequence[bytes], kind: bytes) -> Operation[list[bytes]]:
-    """Select the keys of a type."""
-    types = yield from batched([Command(("TYPE", key)) for key in keys])
-    return [key for key, reply in zip(keys, types, strict=True) if raw(reply) == kind]
 
 
 def raw(reply: bytes | str) -> bytes:
@@ -204,20 +238,298 @@ def summarized(command: str, keys: Sequence[bytes], summary: Callable[[Any], T])
     return summaries
 
 
-def as_tuple(
-    thread: str,
-    key: CheckpointKey,
-    parent: str | None,
-    checkpoint: Any,
-    metadata: Any,
-    writes: list[tuple[Any, Any, Any]],
-) -> CheckpointTuple:
-    """Return a checkpoint as savers return it.
+def _parsed(reply: Any) -> Any:
+    """Parse JSON. A client on which redis-py's `json()` was called has done it already."""
+    return json.loads(reply) if isinstance(reply, (bytes, str)) else reply
+
+
+# -- langgraph-checkpoint-aws
+
+_HEAD_BYTES = 1000
+"""Bytes of a text that are read to learn its names. If they are longer, the whole text is read."""
+_NAMES = ("thread_id", "checkpoint_id", "parent_checkpoint_id")
+_TEXT = rb'"(?:[^"\\]|\\.)*"'
+_HEAD = re.compile(rb'\{"thread_id":(T),"checkpoint_id":(T),"parent_checkpoint_id":(T|null),'.replace(b"T", _TEXT))
+
+
+class ValkeyStrings(ForeignSource):
+    """The JSON texts of ValkeySaver (langgraph-checkpoint-aws), in strings.
+
+        checkpoint:{<thread>}:<namespace>:<checkpoint>   a checkpoint: its names, and all in LangGraph's format, in
+                                                         base64
+        writes:{<thread>}:<namespace>:<checkpoint>       its pending writes: a list
+        thread:{<thread>}:<namespace>                    the ids of its checkpoints: a list, which is not needed here
+
+    The text begins with the names. It has no paths of tasks.
+    """
+
+    kind = "langgraph-checkpoint-aws"
+    pattern, redis_type, get = b"checkpoint:{*", b"string", "GET"
+
+    @classmethod
+    def heads(cls, keys: Sequence[bytes]) -> Operation[list[Head]]:
+        """Read the names in checkpoints."""
+        beginnings = yield from batched([Command(("GETRANGE", key, 0, _HEAD_BYTES - 1)) for key in keys])
+        matches = [_HEAD.match(raw(beginning)) for beginning in beginnings]
+        found = [_parsed_or_none(b"[%s]" % b",".join(match.groups())) if match else None for match in matches]
+        longer = [at for at, values in enumerate(found) if values is None]
+        for at, values in zip(longer, (yield from summarized("GET", [keys[at] for at in longer], _names)), strict=True):
+            found[at] = values
+        heads = [_string_head(key, *values) for key, values in zip(keys, found, strict=True) if values]
+        return [head for head in heads if head is not None]
+
+    def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
+        """Find the checkpoints of a thread, and their tasks."""
+        writes = [b"writes" + head.key.removeprefix(b"checkpoint") for head in heads]
+        tasks = yield from summarized("GET", writes, self._tasks)
+        rows = zip(heads, writes, tasks, strict=True)
+        return {head.at: Entry(head.parent, some, (head.key, key)) for head, key, some in rows}
+
+    def _tasks(self, stored: Any) -> Mapping[Task, TaskInfo]:
+        tasks: dict[Task, TaskInfo] = {}
+        for write in json.loads(stored or "[]"):
+            task = task_of(write["task_id"], write["channel"])
+            tasks[task] = TaskInfo(None, special(task, self.written(write)) if task[1] else b"")
+        return tasks
+
+    def load(self, document: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the checkpoint and the metadata in a text."""
+        checkpoint = self._serde.loads_typed((document["type"], base64.b64decode(document["checkpoint"])))
+        return checkpoint, json.loads(base64.b64decode(document["metadata"]) or "{}")
+
+    def written(self, write: Mapping[str, Any]) -> Any:
+        """Return the value of a pending write."""
+        return self._serde.loads_typed((write["type"], base64.b64decode(write["value"])))
+
+
+def _names(text: Any) -> list[Any] | None:
+    """Return the names in the whole text of a checkpoint; None for another text."""
+    fields = _parsed_or_none(text or "null")
+    return list(map(fields.get, _NAMES)) if isinstance(fields, dict) else None
+
+
+def _parsed_or_none(text: Any) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _string_head(key: bytes, thread: Any, checkpoint_id: Any, parent: Any) -> Head | None:
+    if not isinstance(thread, str) or not isinstance(checkpoint_id, str):
+        return None
+    before, after = names.encode(f"checkpoint:{{{thread}}}:"), names.encode(f":{checkpoint_id}")
+    if not (key.startswith(before) and key.endswith(after) and len(key) >= len(before) + len(after)):
+        return None
+    ns = names.decode(key[len(before) : -len(after)])
+    return Head(thread, key, "checkpoint", (ns, checkpoint_id), parent or None)
+
+
+# -- langgraph-checkpoint-redis
+
+_CHECKPOINT = ("$.thread_id", "$.checkpoint_ns", "$.checkpoint_id", "$.parent_checkpoint_id")
+_WRITE = ("$.task_id", "$.idx", "$.task_path", "$.channel")
+_NO_NAMESPACE = "__empty__"
+_NO_ID = "00000000-0000-0000-0000-000000000000"
+_ONE_ARGUMENT, _ARGUMENTS, _KEYWORDS, _METHOD, _SNAPSHOT = 0, 1, 2, 3, 7
+"""Codes of LangGraph's msgpack extensions."""
+_SERIALIZER = OpaqueSerializer()
+_NOT_REVIVED = (ValueError, TypeError, LookupError, AttributeError, ImportError, NotImplementedError)
+"""Errors of LangChain's loader for an object that it does not know or allow."""
+
+
+class RedisDocuments(ForeignSource):
+    """The documents of langgraph-checkpoint-redis since 0.1: JSON for each checkpoint and each pending write.
+
+        <prefix>:<thread>:<namespace>:<checkpoint>             a checkpoint of RedisSaver, with its channels' values
+        <prefix>:<thread>:<namespace>                          the newest checkpoint of ShallowRedisSaver
+        <writes>:<thread>:<namespace>:<checkpoint>:<task>:<n>  a pending write; n is its index
+
+    An empty namespace is `__empty__` in keys and documents. It is empty in the keys of ShallowRedisSaver, and in the
+    documents of its twin for asyncio. The documents are found by their type and the names in them, with any prefix.
+    Everything else (pointers to the newest checkpoint, lists of keys, search indexes) follows from them.
+
+    0.1 stored the JSON of a pending write as it is. Since 0.2 it is in base64. A thread may have both. 0.0 named the
+    parent in place of the checkpoint, so a thread with such documents is refused.
+    """
+
+    kind = "langgraph-checkpoint-redis"
+    pattern, redis_type, get = b"*", b"ReJSON-RL", "JSON.GET"
+
+    @classmethod
+    def heads(cls, keys: Sequence[bytes]) -> Operation[list[Head]]:
+        """Read the names in documents."""
+        replies = yield from batched([Command(("JSON.GET", key, *_CHECKPOINT, *_WRITE)) for key in keys])
+        heads = [_document_head(key, reply) for key, reply in zip(keys, map(_parsed, replies), strict=True)]
+        return [head for head in heads if head is not None]
+
+    def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
+        """Find the checkpoints of a thread, and their tasks.
+
+        Raises:
+            ValueError: The thread has documents of release 0.0, which have the parent's id twice, or none.
+        """
+        if any(head.prefix is not None and head.at[1] in ("", head.parent) for head in heads):
+            raise ValueError(
+                "it has documents of langgraph-checkpoint-redis 0.0, which name the parent in place of the checkpoint. "
+                "Read its state with that release, and put it into a new thread by update_state"
+            )
+        # If both savers stored a checkpoint, RedisSaver's document wins, because it names the parent.
+        by_parent = sorted(heads, key=lambda head: head.parent is not None)
+        checkpoints = {head.at: head for head in by_parent if head.prefix is not None}
+        writes: dict[CheckpointKey, dict[tuple[str, int], Head]] = {}
+        for head in heads:
+            if head.prefix is None:
+                writes.setdefault(head.at, {})[head.task, head.number] = head
+        specials = [write.key for some in writes.values() for write in some.values() if write.channel in WRITES_IDX_MAP]
+        digests = dict(zip(specials, (yield from summarized("JSON.GET", specials, self._digest)), strict=True))
+        outline: ThreadOutline = {}
+        for key, head in checkpoints.items():
+            tasks, ordered = dict[Task, TaskInfo](), sorted(writes.get(key, {}).values(), key=_order)
+            for write in ordered:
+                info = TaskInfo(write.path, digests.get(write.key, b""))
+                tasks.setdefault(task_of(write.task, write.channel), info)
+            outline[key] = Entry(head.parent, tasks, (head.key, *(write.key for write in ordered)))
+        return outline
+
+    def _digest(self, stored: Any) -> bytes:
+        """Return the digest of a value in a special channel. It is empty if the value is gone."""
+        if (document := _parsed(stored)) is None:
+            return b""
+        return special(task_of(document["task_id"], document["channel"]), self.written(document))
+
+    def load(self, document: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the checkpoint and the metadata in a document."""
+        stored, metadata = _parsed(document["checkpoint"]), _parsed(document["metadata"])
+        checkpoint = {name: value for name, value in stored.items() if name not in ("type", "pending_sends")}
+        checkpoint["channel_values"] = {
+            channel: self._serde.loads_typed(typed(value, marked_bytes=True))
+            for channel, value in (stored["channel_values"] or {}).items()
+        }
+        return checkpoint, metadata
+
+    def written(self, write: Mapping[str, Any]) -> Any:
+        """Return the value of a pending write."""
+        kind, blob = write["type"], write["blob"]
+        if kind != "json":
+            data = base64.b64decode(blob, validate=True)
+            return self._serde.loads_typed(("bytes" if kind == "base64" else kind, data))
+        try:
+            value = json.loads(blob)  # 0.1; no text is both, because base64 of JSON does not begin as JSON does
+        except json.JSONDecodeError:
+            value = json.loads(base64.b64decode(blob, validate=True))
+        if write["channel"] == INTERRUPT and isinstance(value, list):  # 0.1 has no mark
+            marked = {"__interrupt__": True}
+            value = [{**each, **marked} if isinstance(each, dict) and "id" in each else each for each in value]
+        return self._serde.loads_typed(typed(value, marked_bytes=False))
+
+
+def _order(head: Head) -> tuple[str, str, int, bytes]:
+    """Sort pending writes by task as LangGraph does, and each task's in the order in which it wrote them."""
+    return head.path or "", head.task, head.number, head.key
+
+
+def _document_head(key: bytes, reply: Any) -> Head | None:
+    if not isinstance(reply, dict):
+        return None
+    fields = {path: values[0] for path, values in reply.items() if values}
+    thread, ns, checkpoint_id, parent = map(fields.get, _CHECKPOINT)
+    task, number, path, channel = map(fields.get, _WRITE)
+    if not (isinstance(thread, str) and isinstance(ns, str) and isinstance(checkpoint_id, str)):
+        return None
+    thread_id, at = _without(thread, _NO_ID), (_without(ns, _NO_NAMESPACE), _without(checkpoint_id, _NO_ID))
+    in_key = f":{thread}:{ns or _NO_NAMESPACE}:{checkpoint_id}"
+    if isinstance(task, str) and isinstance(number, int) and isinstance(channel, str):
+        if _prefix(key, f"{in_key}:{task}:{number}") is None:
+            return None
+        return Head(thread_id, key, None, at, None, task, number, path, channel)
+    if (prefix := _prefix(key, in_key)) is None and (prefix := _prefix(key, f":{thread}:{at[0]}")) is None:
+        return None
+    return Head(thread_id, key, prefix, at, _without(parent or "", _NO_ID) or None)
+
+
+def _without(name: str, stand_in: str) -> str:
+    return "" if name == stand_in else name
+
+
+def _prefix(key: bytes, rest: str) -> str | None:
+    """Return the beginning of a key before `rest`; None if the key does not end so."""
+    end = rest.encode("utf-8", "surrogatepass")
+    return key.removesuffix(end).decode("utf-8", "backslashreplace") if key.endswith(end) else None
+
+
+def typed(value: Any, *, marked_bytes: bool) -> tuple[str, bytes]:
+    """Encode a value that was parsed from JSON, as LangGraph's serializer would: a type and bytes.
+
+    Args:
+        value: The value.
+        marked_bytes: True if `{"__bytes__": ...}` means bytes.
 
     Raises:
-        ValueError: A task or a channel has no name.
+        ValueError: The value holds what msgpack cannot, such as an integer of more than 64 bits.
     """
-    if not all(isinstance(task, str) and isinstance(channel, str) for task, channel, _ in writes):
-        raise ValueError("a pending write has no task, or no channel")
-    under = config.to_config(thread, key[0], parent) if parent else None
-    return CheckpointTuple(config.to_config(thread, *key), checkpoint, metadata, under, writes)
+    try:
+        return _SERIALIZER.dumps_typed(_value(value, marked_bytes))
+    except ormsgpack.MsgpackEncodeError as error:
+        raise ValueError(f"LangGraph's serializer cannot hold it: {error}") from error
+
+
+def _value(value: Any, marked_bytes: bool) -> Any:
+    if isinstance(value, list):
+        return [_value(item, marked_bytes) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if marked_bytes and value.keys() == {"__bytes__"}:
+        try:
+            return base64.b64decode(value["__bytes__"], validate=True)
+        except (binascii.Error, TypeError, ValueError):
+            pass
+    return _revived({key: _value(item, marked_bytes) for key, item in value.items()})
+
+
+def _revived(fields: dict[str, Any]) -> Any:
+    """Return the object that a dict means, or the dict itself if it means none. Its values are revived already."""
+    if fields.get("__interrupt__") is True and "value" in fields:
+        rest = {name: value for name, value in fields.items() if name != "__interrupt__"}
+        return _packed(_KEYWORDS, "langgraph.types", "Interrupt", rest)
+    if fields.get("__send__") is True and fields.keys() == {"__send__", "node", "arg"}:
+        return _packed(_ARGUMENTS, "langgraph.types", "Send", (fields["node"], fields["arg"]))
+    if fields.get("__delta_snapshot__") is True and fields.keys() == {"__delta_snapshot__", "value"}:
+        return ormsgpack.Ext(_SNAPSHOT, _pack(fields["value"]))
+    return _constructed(fields) if fields.get("type") == "constructor" else fields
+
+
+def _constructed(fields: dict[str, Any]) -> Any:
+    name = fields.get("id")
+    is_name = isinstance(name, list) and len(name) > 1 and all(isinstance(part, str) for part in name)
+    if fields.get("lc") == 2 and is_name:
+        return _of_class(fields)
+    try:
+        return LC_REVIVER(fields) if fields.get("lc") == 1 else fields
+    except _NOT_REVIVED:
+        return fields  # as their own saver answers
+
+
+def _of_class(fields: dict[str, Any]) -> Any:
+    *parts, name = fields["id"]
+    module, args, kwargs = ".".join(parts), fields.get("args"), fields.get("kwargs")
+    if (module, name) == ("builtins", "set"):
+        items = args[0] if args else (kwargs or {}).get("__set_items__", ())
+        return _packed(_ONE_ARGUMENT, "builtins", "set", tuple(sorted(items, key=_pack)))  # equal sets, equal bytes
+    if args and kwargs:
+        return fields
+    if isinstance(method := fields.get("method"), str):
+        return _packed(_METHOD, module, name, args[0], method) if args and len(args) == 1 else fields
+    if args:
+        return _packed(_ARGUMENTS, module, name, tuple(args))
+    return _packed(_KEYWORDS, module, name, kwargs or {})
+
+
+def _packed(code: int, *parts: Any) -> ormsgpack.Ext:
+    """Pack an object: the module and name of its class, its arguments, and the method that makes it, if any."""
+    return ormsgpack.Ext(code, _pack(parts))
+
+
+def _pack(value: Any) -> bytes:
+    kind, data = _SERIALIZER.dumps_typed(value)
+    return data if kind == "msgpack" else ormsgpack.packb(value)

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._common.display import printable, shown
-from redis_saver._migrate.new_files import NewFile, make_folder
+from redis_saver._migrate.files import make_folder, new_file
 from redis_saver.errors import EndpointError
 
 _FILES = {name: f".langgraph_checkpoint.{number}.pckl" for number, name in enumerate(("storage", "writes", "blobs"), 1)}
@@ -57,8 +57,8 @@ def save(saver: InMemorySaver, folder: Path) -> None:
     """Write the files of a folder, each in one step, the one that names checkpoints last."""
     make_folder(folder)
     for name, file_name in reversed(_FILES.items()):
-        with NewFile(folder / file_name) as new:
-            pickle.dump(dict(getattr(saver, name)), new.file, _PROTOCOL)
+        with new_file(folder / file_name) as file:
+            pickle.dump(dict(getattr(saver, name)), file, _PROTOCOL)
 
 
 def _load(path: Path) -> Mapping[Any, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from datetime import timedelta
 from functools import partial
 from importlib import import_module
@@ -21,13 +21,11 @@ from redis_saver._client import clients, urls
 from redis_saver._client.sync import SyncDriver
 from redis_saver._common import postgres
 from redis_saver._common.display import printable, shown
-from redis_saver._migrate import langgraph_dev, new_files
-from redis_saver._migrate.files import ItemFile, ThreadFile
-from redis_saver._migrate.foreign import ForeignSource
-from redis_saver._migrate.redis_documents import RedisDocuments
+from redis_saver._migrate import langgraph_dev
+from redis_saver._migrate.files import ItemFile, ThreadFile, make_empty
+from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
 from redis_saver._migrate.savers import endpoint_of
 from redis_saver._migrate.stores import OurItems, PostgresItems
-from redis_saver._migrate.valkey_saver import ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._store.store import RedisStore
 from redis_saver.errors import EndpointError, RedisSaverError
@@ -77,15 +75,9 @@ class _Wanted(NamedTuple):
 _Opener: TypeAlias = Callable[[_Wanted, ExitStack], Any]
 
 
-@contextmanager
 def opened(
-    url: str,
-    *,
-    target: bool,
-    prefix: str | None = None,
-    ttl: timedelta | None = None,
-    require_encryption: bool = False,
-) -> Iterator[Any]:
+    url: str, *, target: bool, prefix: str | None = None, ttl: timedelta | None = None, require_encryption: bool = False
+) -> AbstractContextManager[Any]:
     """Open a source or a target for `migrate`. A file is complete when the `with` block exits.
 
     Values keep the bytes that are stored, so their classes need not be installed. If LANGGRAPH_AES_KEY is set,
@@ -110,12 +102,10 @@ def opened(
     if ttl is not None and not is_foreign and wanted.scheme in _OPENERS and wanted.scheme not in _OURS:
         raise EndpointError(f"ttl={ttl}: {wanted.name} cannot expire threads, only Redis can. Leave the TTL out")
     forms = f"source or target: write {FORMS}{'' if target else f'; or {SOURCE_FORMS}'}"
-    with _opened(wanted, _OPENERS, forms) as endpoint:
-        yield endpoint
+    return _opened(wanted, _OPENERS, forms)
 
 
-@contextmanager
-def opened_store(url: str, *, target: bool, prefix: str | None = None) -> Iterator[Any]:
+def opened_store(url: str, *, target: bool, prefix: str | None = None) -> AbstractContextManager[Any]:
     """Open a source or a target for `migrate_items`. A file is complete when the `with` block exits.
 
     Values keep the bytes that are stored, so their classes need not be installed. A `PostgresStore` keeps JSON. If
@@ -132,8 +122,7 @@ def opened_store(url: str, *, target: bool, prefix: str | None = None) -> Iterat
             password.
     """
     forms = f"store, or a file of items: write {STORE_FORMS}"
-    with _opened(_Wanted(url, target, prefix), _STORE_OPENERS, forms) as endpoint:
-        yield endpoint
+    return _opened(_Wanted(url, target, prefix), _STORE_OPENERS, forms)
 
 
 @contextmanager
@@ -199,16 +188,11 @@ def needs(extra: str, package: str) -> Any:
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
-    saver = RedisSaver.from_conn_string(
-        wanted.url,
-        serde=serializer(),
-        prefix=wanted.our_prefix,
-        ttl=wanted.ttl,
-        require_encryption=wanted.require_encryption,
-    )
-    opened_saver = stack.enter_context(saver)
-    opened_saver.setup()
-    return endpoint_of(opened_saver, wanted.name)
+    settings: Any = {"ttl": wanted.ttl, "require_encryption": wanted.require_encryption}
+    context = RedisSaver.from_conn_string(wanted.url, serde=serializer(), prefix=wanted.our_prefix, **settings)
+    saver = stack.enter_context(context)
+    saver.setup()
+    return endpoint_of(saver, wanted.name)
 
 
 def _open_foreign(wanted: _Wanted, stack: ExitStack) -> ForeignSource:
@@ -252,7 +236,7 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
     if not wanted.target and not path.is_file():
         raise EndpointError(f"{wanted.name}: there is no such file as {printable(str(path))}; write sqlite:PATH")
     if wanted.target:
-        new_files.make_empty(path)
+        make_empty(path)
     address = f"file:{quote(str(path.absolute()))}{'' if wanted.target else '?mode=ro'}"
     connection = stack.enter_context(closing(sqlite3.connect(address, uri=True, check_same_thread=False)))
     saver = sqlite.SqliteSaver(connection, serde=serializer())
@@ -283,7 +267,7 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
 
 
 def _open_file(kind: type[ThreadFile | ItemFile], wanted: _Wanted, stack: ExitStack) -> Any:
-    return stack.enter_context(kind(wanted.path, serializer(), target=wanted.target))
+    return stack.enter_context(kind.opened(wanted.path, serializer(), target=wanted.target))
 
 
 _OPENERS: Mapping[str, _Opener] = {
@@ -297,12 +281,11 @@ _OPENERS: Mapping[str, _Opener] = {
 
 
 def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
-    store = RedisStore.from_conn_string(
-        wanted.url, serde=serializer(), prefix=wanted.our_prefix, cache_bytes=0, require_encryption=False
-    )
-    opened_redis_store = stack.enter_context(store)
-    opened_redis_store.setup()
-    return OurItems(opened_redis_store, wanted.name)
+    settings: Any = {"cache_bytes": 0, "require_encryption": False}
+    context = RedisStore.from_conn_string(wanted.url, serde=serializer(), prefix=wanted.our_prefix, **settings)
+    store = stack.enter_context(context)
+    store.setup()
+    return OurItems(store, wanted.name)
 
 
 def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:

@@ -9,7 +9,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -35,9 +35,7 @@ from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Command, Operation, Request
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special
-from redis_saver._migrate.foreign import ForeignSource
-from redis_saver._migrate.redis_documents import RedisDocuments
-from redis_saver._migrate.valkey_saver import ValkeyStrings
+from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
 from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver.errors import EndpointError, ThreadMigrationError
@@ -117,18 +115,8 @@ class SaverEndpoint(Target):
         self.name: str = name or type(saver).__name__
         self.text_versions: bool = isinstance(saver.get_next_version(None, None), str)
 
-    def threads(self) -> Iterable[str]:
-        """Iterate over the names of all threads."""
-        with self.doing("the threads"):
-            yield from self._threads()
-
     def _threads(self) -> Iterable[str]:
         return (config.thread_id(saved.config) for saved in self.saver.list(None))
-
-    def outline(self, thread: str) -> ThreadOutline:
-        """Return the outline of a thread."""
-        with self.doing("it"):
-            return self._outline(thread)
 
     def _outline(self, thread: str) -> ThreadOutline:
         outline: ThreadOutline = {}
@@ -138,16 +126,11 @@ class SaverEndpoint(Target):
             outline[saved.key] = Entry(saved.parent, tasks)
         return outline
 
-    def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
-        """Iterate over the wanted checkpoints."""
-        for key, entry in wanted.items():
-            with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
-                checkpoint_tuple = self.saver.get_tuple(config.to_config(thread, *key))
-                if checkpoint_tuple is None:
-                    continue
-                tasks = self._tasks(thread, key, entry) if checkpoint_tuple.pending_writes else {}
-                saved = record(checkpoint_tuple, {task: info.path for task, info in tasks.items()})
-            yield saved
+    def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
+        if (checkpoint_tuple := self.saver.get_tuple(config.to_config(thread, *key))) is None:
+            return None
+        tasks = self._tasks(thread, key, entry) if checkpoint_tuple.pending_writes else {}
+        return record(checkpoint_tuple, {task: info.path for task, info in tasks.items()})
 
     def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:  # noqa: ARG002
         """Return the tasks of a checkpoint with their paths, even if its outline has none."""
@@ -365,9 +348,8 @@ def check_empty(source: Any) -> None:
                 raise
             return  # a user who may read only their own keys, and has none
     if patterns:
-        text = "; ".join(
-            f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in patterns[:_MAX_PATTERNS]
-        )
+        first = patterns[:_MAX_PATTERNS]
+        text = "; ".join(f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in first)
         more = f"; and {len(patterns) - _MAX_PATTERNS} other patterns" if len(patterns) > _MAX_PATTERNS else ""
         under = f" with the prefix {shown(source.prefix)}" if source.prefix is not None else ""
         raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}{more}")

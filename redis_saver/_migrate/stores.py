@@ -8,26 +8,19 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from redis_saver import errors
 from redis_saver._common.display import error_text
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Operation, T
-from redis_saver._migrate.endpoints import Items, Written, item_name, not_moved
+from redis_saver._migrate.endpoints import ItemOrError, Items, Written, item_name, not_moved
 from redis_saver._storage import opaque
 from redis_saver._store import namespaces, transfer
 from redis_saver._store.calling import together
 from redis_saver._store.context import StoreContext
 from redis_saver._store.store import Store, context_of, driver_of
 from redis_saver._store.transfer import Import, StoredItem
-from redis_saver.errors import (
-    ItemMigrationError,
-    KeyConflict,
-    RedisSaverError,
-    StoreBusy,
-    StoreDamaged,
-    UnsupportedFormat,
-)
 
-_OF_ONE_PARTITION = (StoreDamaged, KeyConflict, UnsupportedFormat, StoreBusy)
+_OF_ONE_PARTITION = (errors.StoreDamaged, errors.KeyConflict, errors.UnsupportedFormat, errors.StoreBusy)
 """Errors of a single partition. Items of other partitions are moved all the same."""
 _ROWS_PER_PAGE = 100
 _MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
@@ -91,7 +84,7 @@ class OurItems(Items):
 
     def _run_each(
         self, operations: Mapping[Partition, Callable[[], Operation[T]]]
-    ) -> dict[Partition, T | RedisSaverError]:
+    ) -> dict[Partition, T | errors.RedisSaverError]:
         """Run an operation on each partition, together. If one fails, run each alone; a result may be an error."""
         try:
             results = self._run(together(self._context, [begin() for begin in operations.values()]))
@@ -99,13 +92,13 @@ class OurItems(Items):
             return {partition: self._run_or_error(begin()) for partition, begin in operations.items()}
         return dict(zip(operations, results, strict=True))
 
-    def _run_or_error(self, operation: Operation[T]) -> T | RedisSaverError:
+    def _run_or_error(self, operation: Operation[T]) -> T | errors.RedisSaverError:
         try:
             return self._run(operation)
         except _OF_ONE_PARTITION as error:
             return error
 
-    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+    def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
         """Iterate over the items by partition. In memory are a partition's names and a page of its items."""
         for partition in self._partitions(labels):
             try:
@@ -125,22 +118,20 @@ class OurItems(Items):
             page = self._run(namespaces.partition_page(self._context, labels, after=page[-1][0]))
             yield from (partition for partition, _ in page)
 
-    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+    def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
         """Return what the store has of each item, in one round trip, and one more for each megabyte of a partition."""
         asked: dict[Partition, dict[bytes, int]] = {}
-        results: list[StoredItem | RedisSaverError | None] = [None] * len(items)
+        results: list[ItemOrError | None] = [None] * len(items)
         for position, item in enumerate(items):
             try:
                 place = transfer.find_place(self._context, item)
-            except (RedisSaverError, TypeError, ValueError):  # `write` reports the error
+            except (errors.RedisSaverError, TypeError, ValueError):  # `write` reports the error
                 continue
             asked.setdefault(place.partition, {})[place.field] = position
-        reads = {
-            partition: partial(_read_all, self._context, partition, list(some)) for partition, some in asked.items()
-        }
+        reads = {each: partial(_read_all, self._context, each, list(some)) for each, some in asked.items()}
         for partition, answer in self._run_each(reads).items():
             for at, position in enumerate(asked[partition].values()):
-                if isinstance(answer, RedisSaverError):
+                if isinstance(answer, errors.RedisSaverError):
                     results[position] = self.not_stored(items[position], answer)
                 else:
                     results[position] = answer[at]
@@ -153,17 +144,14 @@ class OurItems(Items):
         for item, expected in wanted:
             try:
                 item_import = transfer.as_import(self._context, item, expected)
-            except (RedisSaverError, TypeError, ValueError) as error:  # noqa: PERF203
+            except (errors.RedisSaverError, TypeError, ValueError) as error:  # noqa: PERF203
                 written.failed.append((item, self.not_stored(item, error)))
             else:
                 imports.setdefault(item_import.partition, []).append(item_import)
         put = transfer.new_put()
-        calls = {
-            partition: partial(transfer.import_items, self._context, partition, some, put)
-            for partition, some in imports.items()
-        }
+        calls = {each: partial(transfer.import_items, self._context, each, some, put) for each, some in imports.items()}
         for partition, left in self._run_each(calls).items():
-            if isinstance(left, RedisSaverError):
+            if isinstance(left, errors.RedisSaverError):
                 items = [each.item for each in imports[partition]]
                 written.failed.extend((item, self.not_stored(item, left)) for item in items)
             else:
@@ -171,10 +159,8 @@ class OurItems(Items):
         return written
 
 
-def _read_all(
-    context: StoreContext, partition: Partition, fields: list[bytes]
-) -> Operation[list[StoredItem | RedisSaverError | None]]:
-    items: list[StoredItem | RedisSaverError | None] = []
+def _read_all(context: StoreContext, partition: Partition, fields: list[bytes]) -> Operation[list[ItemOrError | None]]:
+    items: list[ItemOrError | None] = []
     while len(items) < len(fields):
         items += yield from transfer.read_items(context, partition, fields[len(items) :])
     return items
@@ -193,7 +179,7 @@ class PostgresItems(Items):
         psycopg: Any = import_module("psycopg")
         self.failures: tuple[type[Exception], ...] = (psycopg.Error,)
         self._refusals: tuple[type[Exception], ...] = (
-            *(ItemMigrationError, TypeError, ValueError, RecursionError),
+            *(errors.ItemMigrationError, TypeError, ValueError, RecursionError),
             *(psycopg.DataError, psycopg.errors.ProgramLimitExceeded),
         )
         """Errors of a single item: a name or a value that Postgres does not take."""
@@ -203,21 +189,17 @@ class PostgresItems(Items):
         with self.doing():
             return bool(self._connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0])
 
-    def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
+    def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
         """Iterate over the items as of one moment. A hundred are in memory."""
         condition, bounds = _below(labels)
-        with (
-            self.doing(),
-            self._connection.transaction(),
-            self._connection.cursor(name="redis_saver_items") as cursor,
-        ):
+        with self.doing(), self._connection.transaction(), self._connection.cursor(name="redis_saver_items") as cursor:
             cursor.itersize = _ROWS_PER_PAGE
             for row in cursor.execute(_SELECT.format(condition), bounds):
                 yield self._item(*row)
 
     def _item(
         self, prefix: str, key: str, text: str, created: int, updated: int, expires: int | None, minutes: int | None
-    ) -> StoredItem | RedisSaverError:
+    ) -> ItemOrError:
         expires_at = 0 if expires is None else max(1, expires // 1000)
         ttl = 0 if expires is None else (minutes or 0) * 60_000 or max(1, expires_at - updated // 1000)
         item = StoredItem(tuple(prefix.split(".")), key, None, created, updated, ttl, expires_at, len(text))
@@ -227,10 +209,10 @@ class PostgresItems(Items):
             why = f"whose value cannot be read: {error_text(error)}"
             return not_moved(f"{self.name} has {item_name(item)}, {why}", error)
 
-    def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
+    def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
         """Return what the table has of each item."""
         storable = [item for item in items if _has_storable_names(item)]  # `write` reports the others
-        stored: dict[tuple[tuple[str, ...], str], StoredItem | RedisSaverError] = {}
+        stored: dict[tuple[tuple[str, ...], str], ItemOrError] = {}
         with self.doing():
             asked = [[".".join(item.namespace) for item in storable], [item.key for item in storable]]
             for row in self._connection.execute(_LOOK_UP, asked):
@@ -295,12 +277,12 @@ def _row(item: StoredItem, expected: int) -> dict[str, Any]:
         ItemMigrationError, TypeError, ValueError, RecursionError: Postgres, or JSON, cannot hold it.
     """
     if not _has_storable_names(item):
-        raise ItemMigrationError(
+        raise errors.ItemMigrationError(
             "Postgres takes no NUL and no half of a surrogate pair in a name, and a PostgresStore no period in a label"
         )
     text = json.dumps(item.value, allow_nan=False)
     if not same_value(json.loads(text), item.value):
-        raise ItemMigrationError("its value is not the same as JSON, and a PostgresStore keeps JSON")
+        raise errors.ItemMigrationError("its value is not the same as JSON, and a PostgresStore keeps JSON")
     return {
         "prefix": ".".join(item.namespace),
         "key": item.key,

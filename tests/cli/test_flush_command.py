@@ -456,14 +456,14 @@ if {loaded}:
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     reader = InMemoryMetricReader()
     metrics.set_meter_provider(MeterProvider([reader]))
-    from redis_saver._cli import flush
-    end = flush._Run.end
+    from redis_saver._cli import moving
+    end = moving._Run.end
     def ended(self, *args):
         (scope,) = reader.get_metrics_data().resource_metrics[0].scope_metrics
         (found,) = [one for one in scope.metrics if one.name == "redis_saver.tier.flush.records"]
         print([point.value for point in found.data.data_points if "flushed" in point.attributes.values()])
         return end(self, *args)
-    flush._Run.end = ended
+    moving._Run.end = ended
 else:
     sys.modules["redis_saver.telemetry"] = None
     for name in [name for name in sys.modules if name.startswith("opentelemetry")]:

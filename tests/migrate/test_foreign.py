@@ -33,9 +33,7 @@ from tests.support.servers import Server, free_port, modules_server, url_of
 from redis_saver import AsyncRedisSaver, EndpointError, RedisSaver
 from redis_saver._cli.main import main
 from redis_saver._migrate import foreign
-from redis_saver._migrate.foreign import ForeignSource, ThreadKey, ThreadKeys
-from redis_saver._migrate.redis_documents import RedisDocuments, typed
-from redis_saver._migrate.valkey_saver import ValkeyStrings
+from redis_saver._migrate.foreign import ForeignSource, Head, RedisDocuments, ThreadKeys, ValkeyStrings, typed
 from redis_saver._storage.opaque import OpaqueSerializer, same
 from redis_saver.migrate import amigrate, migrate, opened
 
@@ -689,12 +687,12 @@ def test_no_class_is_imported_by_a_move(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_keys_are_kept_by_thread() -> None:
     found = [
-        ThreadKey("b", b"k1", "p"),
-        ThreadKey("a\ud800", b"k2", "q"),
-        ThreadKey("b", b"k1", "p"),
-        ThreadKey("b", b"k3", None),
+        Head("b", b"k1", "p"),
+        Head("a\ud800", b"k2", "q"),
+        Head("b", b"k1", "p"),
+        Head("b", b"k3", None),
     ]
-    keys = ThreadKeys([*found, ThreadKey("c", b"k4", None)])
+    keys = ThreadKeys([*found, Head("c", b"k4", None)])
     assert sorted(keys.threads()) == ["a\ud800", "b"]
     assert (keys.of("b"), keys.of("a\ud800"), keys.of("nobody")) == ([b"k1", b"k3"], [b"k2"], [])
     assert keys.prefixes == {"p": 1, "q": 1}

@@ -15,8 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.seeds import seeds
 
 from redis_saver import EndpointError
-from redis_saver._migrate.redis_documents import RedisDocuments
-from redis_saver._migrate.valkey_saver import ValkeyStrings
+from redis_saver._migrate.foreign import RedisDocuments, ValkeyStrings
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.migrate import migrate
 

@@ -668,7 +668,7 @@ def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> N
             for changed in (whole[:after] + whole[at:], whole[:at] + whole[after:]):
                 exported.write_bytes(changed)
                 with pytest.raises(FileDamaged):
-                    files.ThreadFile(exported, JsonPlusSerializer(), target=False)
+                    files.ThreadFile.opened(exported, JsonPlusSerializer(), target=False).__enter__()
         at = after
 
 

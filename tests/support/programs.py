@@ -26,7 +26,7 @@ from typing import IO, Any
 
 PRELOADED = (
     "asyncio", "langgraph.checkpoint.postgres.aio", "langgraph.graph", "psycopg_pool", "redis.asyncio.cluster",
-    "redis_saver._cli.flush", "redis_saver._cli.main",
+    "redis_saver._cli.moving", "redis_saver._cli.main",
 )  # fmt: skip
 _INT = struct.Struct("i")
 

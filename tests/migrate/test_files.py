@@ -176,19 +176,19 @@ def test_a_folder_that_must_not_be_written_to(kind: str, source: str, capsys: py
 
 
 def test_all_that_writes_files_is_known() -> None:
-    """Whoever opens one for writing does that in new_files.py, or adds a test here."""
+    """Whoever opens one for writing does that in files.py, or adds a test here."""
     root = Path(redis_saver.__file__).parent
     opening = re.compile(
         r"\bopen\([^)]*[\"'][wax+r]*[wax+]+b?[\"']|\.open\([\"'][^\"']*[wax+]|mkstemp|NamedTemporaryFile|write_text|write_bytes|os\.open|\.mkdir\(|\.touch\("
     )
     found = {path.name for path in root.rglob("*.py") if opening.search(path.read_text())}
-    assert found == {"new_files.py"}
+    assert found == {"files.py"}
 
 
 def test_what_a_killed_export_leaves_goes_with_the_next_one(source: str, tmp_path: Path) -> None:
     """Another process's file that is still being written stays."""
-    begin = "import sys; from pathlib import Path; from redis_saver._migrate.new_files import NewFile; "
-    begin += "new = NewFile(Path(sys.argv[1])); print(flush=True); sys.stdin.read(); new.finish()"
+    begin = "import sys; from pathlib import Path; from redis_saver._migrate.files import new_file; "
+    begin += "new = new_file(Path(sys.argv[1])); new.__enter__(); print(flush=True); sys.stdin.read(); new.__exit__(None, None, None)"
     killed, works = (
         subprocess.Popen(
             [sys.executable, "-c", begin, str(tmp_path / name)], stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -1,0 +1,451 @@
+"""Commands that copy: `migrate`, `export`, `import` (threads, or a store's items), `flush` (what Postgres lacks)."""
+
+from __future__ import annotations
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeAlias
+
+import typer
+
+from redis_saver._checkpoint.saver import driver_of
+from redis_saver._cli import screen
+from redis_saver._cli.options import JSON, command, count, duration, labels_of, note_url, words_of
+from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_embedded, warn
+from redis_saver._client.urls import without_password
+from redis_saver._common import times
+from redis_saver._common.display import counted, printable, shown
+from redis_saver._migrate.engine import SAMPLE, ItemsReport, Replace, Report, migrate, migrate_items
+from redis_saver._migrate.opening import FORMS, SOURCE_FORMS, STORE_FORMS, is_file_of_items, opened, opened_store
+from redis_saver._tiered.backlog import ColdHistory
+from redis_saver._tiered.saver import TieredSaver
+from redis_saver._tiered.stats import Stats
+from redis_saver.errors import EndpointError
+
+_CODES = (
+    f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are "
+    f"read, and all values are written encrypted. With --store: {STORE_FORMS}. "
+    "Exit code: 0, all is there; 1, something conflicts or failed; 2, a URL, a login, a file or a missing package is "
+    "at fault."
+)
+_MAX_PROBLEMS = 20
+"""Maximum number of conflicts, and of failures, that are named."""
+_Opened: TypeAlias = AbstractContextManager[Any]
+
+
+@command("migrate", _CODES)
+def _migrate(
+    source: str,
+    target: str,
+    *,
+    threads: list[str] | None = typer.Option(None, "--thread"),
+    thread_prefix: str = "",
+    sample: int = typer.Option(SAMPLE, parser=count("checkpoints", 0)),
+    store: bool = False,
+    source_prefix: str | None = None,
+    target_prefix: str = "langgraph",
+    namespace: list[str] | None = typer.Option(None, metavar="LABEL..."),
+    ttl: timedelta | None = typer.Option(None, parser=duration),
+    replace: Replace | None = None,
+    dry_run: bool = False,
+    as_json: bool = JSON,
+) -> int:
+    """Copy threads between savers with all their history, and compare.
+
+    What the target has already is not written again, so an interrupted migration goes on where it ended.
+    A thread that differs in the target is left alone and named. With --store: copy the items of a store.
+
+    Options:
+        source SOURCE: Where the threads or items are (it is only read).
+        target TARGET: Where to copy them.
+        threads NAME: Only this thread (may be repeated).
+        thread_prefix TEXT: Only threads whose names begin with TEXT.
+        sample N: Checkpoints of each copied thread to read again and compare in full.
+        store: The items of a store instead of threads.
+        source_prefix PREFIX: The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages'
+            savers, whatever it is).
+        target_prefix PREFIX: The beginning of all keys in a TARGET in Redis.
+        namespace: Of a store, only items whose namespaces begin with these labels, such as --namespace
+            memories user-1.
+        ttl DURATION: When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do
+            (default: as in the source).
+        replace: Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always.
+            Default: leave and name it.
+        dry_run: Write no thread and no item, and count what would be written.
+    """
+    if dry_run and target.startswith("file:"):
+        raise EndpointError(
+            "--dry-run compares with what the target has, and a file is always new: leave --dry-run out"
+        )
+    refuse_embedded(source)
+    refuse_embedded(target)
+    words, *others = words_of(namespace) or [[]]
+    if others:
+        again = shown(" ".join(others[0]))
+        raise EndpointError(f"--namespace {again}: give --namespace once, and run this again for another")
+    if store or is_file_of_items(source):
+        if threads or thread_prefix or sample != SAMPLE:
+            raise EndpointError(
+                "--thread, --thread-prefix and --sample are about threads, and these are the items of a store"
+            )
+        there = opened_store(source, target=False, prefix=source_prefix)
+        here = opened_store(target, target=True, prefix=target_prefix)
+        options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl}
+        return _move_items(there, here, dry_run=dry_run, as_json=as_json, **options)
+    if namespace or replace:
+        raise EndpointError(
+            "--namespace and --replace are about the items of a store, and these are threads: say --store, too"
+        )
+    if threads and thread_prefix:
+        raise EndpointError("--thread and --thread-prefix: give one of the two")
+    there = opened(source, target=False, prefix=source_prefix)
+    here = opened(target, target=True, prefix=target_prefix, ttl=ttl)
+    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample}
+    return _move_threads(there, here, dry_run=dry_run, as_json=as_json, **options)
+
+
+@command(
+    "export",
+    _CODES,
+    like=_migrate,
+    fixed={"target_prefix": "langgraph", "ttl": None, "replace": None, "dry_run": False},
+)
+def _export(target: str, **words: Any) -> int:
+    """Write threads with all their history to a file, or with --store the items of a store.
+
+    The file appears under its name when it is complete.
+
+    Options:
+        target FILE: A file that is not there yet.
+    """
+    return _migrate(target=f"file:{target.removeprefix('file:')}", **words)
+
+
+@command("import", _CODES, like=_migrate, fixed={"store": False, "source_prefix": None})
+def _import(source: str, **words: Any) -> int:
+    """Read threads, or the items of a store, from a file that export wrote.
+
+    Its first line says which. The whole file is checked before anything is written.
+
+    Options:
+        source FILE: A file that export wrote.
+    """
+    return _migrate(source=f"file:{source.removeprefix('file:')}", **words)
+
+
+def _move_threads(
+    source: _Opened, target: _Opened, *, thread_prefix: str, dry_run: bool, as_json: bool, **options: Any
+) -> int:
+    """Copy threads, and return the exit code."""
+
+    def progress(report: Report) -> None:
+        show(report.threads, report.total, counted(report.checkpoints, "checkpoint"))
+
+    options.update(thread_prefix=thread_prefix, dry_run=dry_run, progress=progress)
+    with source as there, target as here, screen.progress_bar("threads") as show:
+        report = migrate(there, here, **options)
+    would = "to be " if dry_run else ""
+    text = (
+        f"{counted(report.threads, 'thread')}: {report.moved:,} {would}copied, {report.completed:,} {would}"
+        f"completed, {report.unchanged:,} there already, {counted(len(report.conflicts), 'conflict')}, "
+        f"{len(report.failed):,} failed\n"
+        f"{counted(report.checkpoints, 'checkpoint')} and {report.writes:,} groups of pending writes {would}"
+        f"written, {counted(report.compared, 'checkpoint')} compared, {report.seconds:.1f} s"
+    )
+    nothing = "" if report.total or not thread_prefix else f"no thread's name begins with {shown(thread_prefix)}"
+    problems = [*(f"conflict: {each}" for each in report.conflicts), *(f"failed: {each}" for each in report.failed)]
+    return _end(report, text, problems, len(report.conflicts), len(report.failed), nothing, as_json=as_json)
+
+
+def _move_items(
+    source: _Opened, target: _Opened, *, namespace: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
+) -> int:
+    """Copy items, and return the exit code."""
+
+    def progress(report: ItemsReport) -> None:
+        show(report.items, None, f"{report.written + report.replaced:,} written")
+
+    options.update(namespace=namespace, dry_run=dry_run, progress=progress)
+    with source as there, target as here, screen.progress_bar("items") as show:
+        report = migrate_items(there, here, **options)
+    would = "to be " if dry_run else ""
+    text = (
+        f"{counted(report.items, 'item')}: {report.written:,} {would}copied, {report.replaced:,} {would}replaced, "
+        f"{report.unchanged:,} there already, {report.expired:,} expired, {counted(report.conflicts, 'conflict')}, "
+        f"{report.failed:,} failed, {report.seconds:.1f} s"
+    )
+    nothing = "" if report.items or not namespace else f"no item's namespace begins with {shown(namespace)}"
+    return _end(report, text, report.problems, report.conflicts, report.failed, nothing, as_json=as_json)
+
+
+def _end(
+    report: object, text: str, problems: Sequence[str], conflicts: int, failed: int, nothing: str, *, as_json: bool
+) -> int:
+    """Print a report. Name the first conflicts and failures on stderr, each in a line. Return the exit code."""
+    screen.show(report, text, as_json=as_json)
+    for kind, number in () if as_json else (("conflict", conflicts), ("failed", failed)):
+        of_kind = [problem for problem in problems if problem.startswith(f"{kind}: ")]
+        for problem in of_kind[:_MAX_PROBLEMS]:
+            screen.note(" ".join(problem.split()))
+        if number > _MAX_PROBLEMS:
+            screen.note(f"{kind}: and {number - _MAX_PROBLEMS:,} more")
+    if nothing:
+        screen.note(nothing)
+    return 1 if conflicts or failed else 0
+
+
+# -- flush
+
+ASKED_EVERY = 5.0
+"""Seconds between two looks at the servers."""
+TOLD_EVERY = 10.0
+"""Minimum number of seconds between two lines with numbers."""
+TO_STOP, AT_ONCE = 10.0, 600.0
+_TIMEOUTS = f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s"
+"""Default seconds for the drain after a signal, and for the whole run with `--once`."""
+_MAX_PAUSE = 5.0
+_STEP = 0.1
+_TURN = 1.0
+"""Seconds of a drain between two looks at servers and signals."""
+
+
+def _seconds(text: str) -> float:
+    """Read a number of seconds, or a duration such as `90s` or `10m`."""
+    try:
+        seconds = float(text) if text[-1:].isdigit() else times.parse(text, name="").total_seconds()
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds < math.inf:
+        raise typer.BadParameter(f"{shown(text)} is no number of seconds, and no duration such as 90s or 10m.")
+    return seconds
+
+
+def _above_zero(text: str) -> float:
+    if not (seconds := _seconds(text)):
+        raise typer.BadParameter(f"{shown(text)}: write more than 0 seconds.")
+    return seconds
+
+
+@command("flush")
+def _flush(
+    *,
+    redis: str | None = typer.Option(None, envvar="REDIS_URL", callback=note_url),
+    postgres: str | None = typer.Option(None, envvar=["POSTGRES_URL", "DATABASE_URL"]),
+    prefix: str = "langgraph",
+    interval: float = typer.Option("1s", parser=_above_zero),
+    cold_history: ColdHistory = "all",
+    workers: int = typer.Option(4, parser=count("workers", 1)),
+    once: bool = False,
+    timeout: float | None = typer.Option(None, parser=_seconds, show_default=_TIMEOUTS),
+    setup: bool = False,
+    quiet: bool = False,
+) -> int:
+    """Flush to Postgres what write-behind TieredSavers left in Redis.
+
+    It runs until SIGTERM or SIGINT, flushes the rest, and ends. It outlives outages of both servers.
+    Run as many as you like: they share the work.
+
+    Options:
+        redis URL: The hot tier, such as redis://host:6379.
+        postgres URL: The cold tier, such as postgresql://user@host/database.
+        interval DURATION: How often to look for records that others left; one flusher at a time looks, at least 5s
+            apart.
+        cold_history: Which checkpoints Postgres gets.
+        workers N: Threads (conversations) to flush at once; each takes a connection to Postgres.
+        once: Flush what is there now, and end.
+        timeout DURATION: How long to flush after a signal; with --once, how long in all.
+        setup: Create LangGraph's tables first, or bring them up to date.
+        quiet: Print errors only.
+
+    Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or
+    a missing table is at fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written
+    encrypted.
+    """
+    redis, postgres = redis_url(redis), postgres_url(postgres)
+    if not postgres:
+        raise EndpointError(
+            "--postgres URL is missing, and there is no POSTGRES_URL or DATABASE_URL in the environment"
+        )
+    timeout = (AT_ONCE if once else TO_STOP) if timeout is None else timeout
+    deadline = time.monotonic() + timeout if once else math.inf
+    with (
+        closing(Hot(redis, prefix)) as hot,
+        closing(Cold(postgres, workers, setup=setup)) as cold,
+        _asked_to_stop() as stop,
+    ):
+        run = _Run(hot, cold, stop, (redis, postgres), quiet=quiet)
+        if not run.wait_for_servers(deadline):
+            why = "; ".join(server.why for server in (hot, cold) if server.why) or "asked to stop"
+            warn(f"ended before both servers answered, so nothing was brought to cold: {why}")
+            return 1
+        saver = TieredSaver(
+            hot.saver,
+            cold.saver,
+            mode="write-behind",
+            flusher=not once,
+            flush_interval=interval,
+            flush_workers=workers,
+            cold_history=cold_history,
+        )
+        if sys.modules.get("opentelemetry.metrics"):  # as `opentelemetry-instrument redis-saver flush` loads it
+            from redis_saver import telemetry  # noqa: PLC0415
+
+            telemetry.instrument(saver)
+        often = "once" if once else f"every {interval:g} s"
+        run.say(
+            f"from {hot.name} (prefix {printable(prefix)}) to {cold.name}, {often}, {workers} threads at a time, "
+            f"history: {cold_history}"
+        )
+        if once:
+            left = run.drain(saver, deadline)
+        else:
+            run.go_on(saver)
+            left = run.attempt(lambda: saver.close(timeout))
+        return run.end(saver.stats(), left)
+
+
+class _Stop:
+    """A flag that a signal sets."""
+
+    def __init__(self) -> None:
+        self.asked = False
+
+    def wait(self, seconds: float) -> bool:
+        """Wait that long, or until a signal comes. Return True if one came."""
+        until = time.monotonic() + seconds
+        while not self.asked and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, _STEP))
+        return self.asked
+
+
+@contextmanager
+def _asked_to_stop() -> Iterator[_Stop]:
+    """Let the first signal ask to stop. A second one has its usual effect."""
+    stop, before = _Stop(), dict[signal.Signals, Any]()
+
+    def restore() -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    def ask(*_: object) -> None:
+        stop.asked = True
+        restore()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, ask)
+    try:
+        yield stop
+    finally:
+        restore()
+
+
+@dataclass
+class _Run:
+    """A run of the command. It watches the servers, and prints progress."""
+
+    hot: Hot
+    cold: Cold
+    stop: _Stop
+    urls: tuple[str, str]
+    quiet: bool
+    _numbers: str = ""
+    _error: str = ""
+    _told_at: float = -math.inf
+
+    def say(self, text: str) -> None:
+        """Print a line, unless the command is quiet."""
+        if not self.quiet:
+            screen.line(f"flush: {text}")
+
+    def tell(self, stats: Stats, *, at_once: bool = False) -> None:
+        """Print the numbers if they have changed, and none were printed just now."""
+        if not at_once and time.monotonic() - self._told_at < TOLD_EVERY:
+            return
+        numbers = f"backlog {stats.backlog} records of {stats.dirty_threads} threads, "
+        numbers += f"oldest {stats.oldest_seconds:.0f} s, flushed {stats.flushed}"
+        numbers += (f", coalesced {stats.coalesced}" if stats.coalesced else "") + f", set aside {stats.set_aside}"
+        error = self._without_passwords(stats.last_error)
+        if (numbers, error) != (self._numbers, self._error):
+            self.say(numbers + (f", last error: {error}" if error != self._error else ""))
+            self._numbers, self._error, self._told_at = numbers, error, time.monotonic()
+
+    def _without_passwords(self, error: str) -> str:
+        for url in self.urls:
+            error = without_password(error, url)
+        return printable(error)
+
+    def end(self, stats: Stats, left: int | None) -> int:
+        """Print what is left, and return the exit code."""
+        self.tell(stats, at_once=True)
+        if left == 0:
+            self.say("ended: nothing is left")
+            return 0
+        error = f"; last error: {self._without_passwords(stats.last_error)}" if stats.last_error else ""
+        if left is None:
+            warn(f"ended: Redis does not answer, so it is not known how many records are left there{error}")
+        else:
+            warn(f"ended: {left} records are left in Redis, for the next flusher{error}")
+        return 1
+
+    def wait_for_servers(self, deadline: float) -> bool:
+        """Wait until both servers can be reached. Return False at the deadline, or if a signal asks to stop."""
+        pause = _STEP
+        while not self._are_up():
+            left = deadline - time.monotonic()
+            if left <= 0 or self.stop.wait(min(pause, left)):
+                return False
+            pause = min(2 * pause, _MAX_PAUSE)
+        return not self.stop.asked
+
+    def _are_up(self) -> bool:
+        return all([self.hot.is_up(), self.cold.is_up()])  # both, so that each says what is wrong
+
+    def attempt(self, act: Callable[[], int]) -> int | None:
+        """Return the number of records that `act` leaves; None if Redis does not answer."""
+        try:
+            return act()
+        except driver_of(self.hot.saver).failures:
+            return None
+
+    def go_on(self, saver: TieredSaver) -> None:
+        """Watch the flusher until a signal asks to stop."""
+        self._catch_up(saver)  # another flusher may have met an outage
+        asked, were_up = time.monotonic(), True
+        while not self.stop.wait(_STEP):
+            self.tell(saver.stats())
+            if time.monotonic() - asked < ASKED_EVERY:
+                continue
+            are_up = self._are_up()
+            if are_up and not were_up:
+                self._catch_up(saver)
+            asked, were_up = time.monotonic(), are_up
+
+    def _catch_up(self, saver: TieredSaver) -> None:
+        """Flush records at once that would be tried again only later, after an outage of Postgres."""
+        before: float = math.inf
+        while not self.stop.asked:
+            left = self.attempt(lambda: saver.flush(_TURN))
+            if not left or left >= before:
+                return
+            before = left
+            self.tell(saver.stats())
+
+    def drain(self, saver: TieredSaver, deadline: float) -> int | None:
+        """Flush all that is left now. End early if Postgres is up and refuses the rest."""
+        while True:
+            before = saver.stats()
+            seconds = max(0.0, min(_TURN, deadline - time.monotonic()))
+            left = self.attempt(lambda seconds=seconds: saver.flush(seconds))  # type: ignore[misc]
+            now = saver.stats()
+            self.tell(now)
+            if left == 0 or self.stop.asked or time.monotonic() >= deadline:
+                return left
+            flushed = now.flushed + now.coalesced - before.flushed - before.coalesced
+            if not flushed and self._are_up() and left == now.set_aside and now.refused > before.refused:
+                return left
