@@ -138,7 +138,7 @@ class SaverOfRuns(AsyncRedisSaver):
 
 
 _MAX_RUNS = 10_000
-"""Maximum number of runs that a process knows to have begun. A forgotten one takes its thread again when it reads it."""
+"""Maximum number of remembered runs. A forgotten run takes its thread again when it reads it."""
 
 
 def _run_of(config: RunnableConfig) -> tuple[str, str] | None:
@@ -193,7 +193,10 @@ def _pass_histories_on() -> None:
     async def aget_delta_channel_history(
         self: Any, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        return await self._inner.aget_delta_channel_history(config=config, channels=channels)  # type: ignore[no-any-return]
+        found: Mapping[str, DeltaChannelHistory] = await self._inner.aget_delta_channel_history(
+            config=config, channels=channels
+        )
+        return found
 
     adapter.aget_delta_channel_history = aget_delta_channel_history
 

@@ -76,13 +76,12 @@ local answer
 local chunks = new_chunks(true, roots)
 for at = 1, #told, 17 do chunks.seen[string.sub(told, at, at + 16)] = true end
 if is_known then
-  writes, problem = pending_writes(index, data, ns, id)
-  for i = 2, writes and #writes or 0, 2 do problem = problem or read_chunks_of_writes(data, writes[i], chunks) end
+  writes = pending_writes(index, data, ns, id)
+  for i = 2, #writes, 2 do read_chunks_of_writes(data, writes[i], chunks) end
   answer = { id, ns, '', {}, writes }
 else
-  answer, problem = read_checkpoint(index, data, ns, id, chunks)
+  answer = read_checkpoint(index, data, ns, id, chunks)
 end
-if problem then return problem end
 if not answer then return has == ALL and { NOWHERE, fill } or false end
 answer[6], answer[7], answer[8] = chunks.flat, meta.tag, fill or ''
 if refresh == '1' then touch(index, data, meta, default, '') end

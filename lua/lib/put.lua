@@ -1,5 +1,4 @@
--- Shared by the scripts (included):
--- storing a checkpoint.
+-- Shared by the scripts (included): storing a checkpoint.
 
 --- @include lib/thread
 --- @include lib/revise
@@ -10,12 +9,11 @@
 
 -- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of
 -- those.
--- Returns (held, order, problem, its names chunk where that is another than names_chunk).
+-- Returns (held, order, its names chunk where that is another than names_chunk).
 local function held_before(data, checkpoint, before, names_chunk)
   reading = 'checkpoint ' .. string.sub(checkpoint, string.find(checkpoint, '%z') + 1, -2)
   local held, order, was = {}, {}, links(before)
-  local names, problem = names_in(data, was.names)
-  if problem then return nil, nil, problem end
+  local names = names_in(data, was.names)
   local versions = unpack_frames(was.tokens)
   for i = 1, #was.flags do
     local entry = string.sub(value_field('', names, versions, was.slots, i), 2)
@@ -24,7 +22,7 @@ local function held_before(data, checkpoint, before, names_chunk)
   for _, entry in ipairs(unpack_frames(was.retained)) do
     order[#order + 1], held[entry] = entry, '-'
   end
-  return held, order, nil, was.names ~= names_chunk and was.names
+  return held, order, was.names ~= names_chunk and was.names
 end
 
 -- A header with the flags of what it kept, which also retains what the checkpoint held before, so that no value loses
@@ -75,7 +73,7 @@ local function commit(index, data, meta, fields, members, bytes, added, random)
   return meta
 end
 
--- Stores a checkpoint in any case: looks at all that it relies on. Returns what put.lua does, or a problem.
+-- Stores a checkpoint in any case: looks at all that it relies on. Returns what put.lua does.
 -- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread;
 -- is_tiered: true if cold gets this.
 local function put_any(index, data, argv, meta, found, is_home, is_tiered)
@@ -114,8 +112,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   if not seen[of.names] and (not meta or redis.call('HEXISTS', data, of.names) == 0) then
     return { tag, '', 0, of.names }
   end
-  local names, problem = names_in(data, of.names)
-  if problem then return problem end
+  local names = names_in(data, of.names)
 
   -- Values. One that takes the place of another that is in chunks leaves those for prune to look after.
   local stray, is_rewritten = '', false
@@ -130,8 +127,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
 
   local held, order, entries, names_before = {}, {}, {}, nil
   if before then
-    held, order, problem, names_before = held_before(data, checkpoint, before, of.names)
-    if problem then return problem end
+    held, order, names_before = held_before(data, checkpoint, before, of.names)
     if names_before then stray = stray .. as_stray(string.sub(names_before, 1, 1), string.sub(names_before, 2)) end
   end
 

@@ -122,7 +122,8 @@ def _arguments(
         if version.stored.levels:
             roots.append(version.stored.value[1 : 1 + DIGEST])
     return (
-        names.component(address.checkpoint_ns), names.component(address.checkpoint_id) if address.checkpoint_id else b"",
+        names.component(address.checkpoint_ns),
+        names.component(address.checkpoint_id) if address.checkpoint_id else b"",
         b"1" if context.expiry.refresh_on_read else b"0", context.expiry.milliseconds or b"",
         b"".join(roots), b"".join(told[:MAX_TOLD]), *((tag, expected.field) if expected else (b"", b"")),
     )  # fmt: skip

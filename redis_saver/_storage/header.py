@@ -141,7 +141,7 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
             checkpoint["ts"] = names.decode(time)
         if len(numbers) > len(listed):
             raise ValueError(f"it has {len(numbers)} versions, and its chunk {len(listed)} names")
-        checkpoint["channel_versions"] = dict(zip(listed, map(versions.__getitem__, numbers)))  # noqa: B905 - nodes follow
+        checkpoint["channel_versions"] = dict(zip(listed, map(versions.__getitem__, numbers)))  # noqa: B905
         if seen:
             checkpoint["versions_seen"] = versions_seen(seen, listed, versions)
         checkpoint.update(rest)
@@ -290,7 +290,7 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
         packed = _SEEN_SHORT + bytes(seen) if short else _SEEN + struct.pack(f">{len(seen)}H", *seen)
     listed = tuple(places)
     chunk = _CHUNKS.get(listed) or _names_chunk(listed)
-    fields = [prefix + component + text for component, text in zip(chunk.components, texts)]  # noqa: B905 - nodes follow
+    fields = [prefix + component + text for component, text in zip(chunk.components, texts)]  # noqa: B905
     return VersionTable(
         chunk.field,
         chunk.content,
