@@ -66,123 +66,6 @@ from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 
-
-class QueryInterface(Interface[ThreadInfo]):
-    """Queries of savers on one server. A saver over two tiers offers them on its `hot`, at the same cost."""
-
-    @keywords.checked
-    def writes(self, thread_id: str, *, checkpoint_ns: str | None = None) -> Iterator[WriteInfo]:
-        """List the writes of a thread with task, node, channel and size, those of the newest checkpoint first.
-
-        Pending writes name the task and the node. They may be gone, because of a prune or `durability="exit"`. Then a
-        write is inferred from the channel's version, and its node from `versions_seen`. `WriteInfo` tells these apart.
-        Writes before a checkpoint without a parent are unknown, and left out. A prune, `durability="exit"` and
-        `update_state` can make such checkpoints.
-
-        Cost: a round trip for 50 checkpoints, and one for every ten with tasks that a `Send` started. The server sends
-        headers and the values with each such `Send`, but no others. Memory holds a page, and a header for each branch
-        of the history.
-
-        Args:
-            thread_id: The thread. A missing thread has no writes.
-            checkpoint_ns: One namespace, empty for the root; None: all.
-
-        Raises:
-            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
-        """
-        return self._stream(self._writes(thread_id, checkpoint_ns), "writes")
-
-    @keywords.checked
-    def awrites(self, thread_id: str, *, checkpoint_ns: str | None = None) -> AsyncIterator[WriteInfo]:
-        """`writes` for asyncio."""
-        return self._astream(self._writes(thread_id, checkpoint_ns), "writes")
-
-    def _writes(self, thread_id: str, ns: str | None) -> Generator[Any, Any, None]:
-        ns = None if ns is None else configs.name(ns, "checkpoint_ns")
-        return auditing.writes(self._context, configs.name(thread_id, "thread_id"), ns)
-
-    @keywords.checked
-    def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
-        """List the versions of a channel, newest first, with their time, writes, size and shared bytes.
-
-        Cost: a round trip for 20 checkpoints. The server sends headers, sizes and lists of chunks, but no values.
-        Memory holds a page. For each branch of the history it also holds a header with the names of the value's chunks.
-
-        Args:
-            thread_id: The thread. A missing thread has no versions.
-            channel: The channel.
-            checkpoint_ns: The namespace; empty for the root.
-
-        Raises:
-            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
-        """
-        return self._stream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
-
-    @keywords.checked
-    def achannel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> AsyncIterator[VersionInfo]:
-        """`channel_history` for asyncio."""
-        return self._astream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
-
-    def _history(self, thread_id: str, channel: str, ns: str) -> Generator[Any, Any, None]:
-        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
-        return auditing.channel_history(self._context, configs.name(thread_id, "thread_id"), *names)
-
-    @keywords.checked
-    def latest_values(
-        self,
-        channel: str,
-        *,
-        thread_ids: Iterable[str] | None = None,
-        thread_prefix: str | None = None,
-        checkpoint_ns: str = "",
-    ) -> Iterator[ChannelValue]:
-        """Read one channel of the newest checkpoint of many threads, and nothing else of them.
-
-        Threads without a value in that channel are left out. A `DeltaChannel` has a stored value only if the newest
-        checkpoint is a snapshot. Else the result has no value, and `ChannelValue.stored` is False, because a saver does
-        not know the channel's reducer.
-
-        Cost: a round trip for each batch of threads; on a cluster, one for each node. The first batch has ten threads.
-        Each later one has about 4 MB of values, estimated from those before, and 1 to 200 threads. A batch is in memory
-        at once. A prefix also costs a SCAN of all keys of the server, which may return a thread twice, as in
-        `threads()`.
-
-        Args:
-            channel: The channel.
-            thread_ids: These threads, in this order.
-            thread_prefix: All threads whose names begin with this, in any order; `""`: all.
-            checkpoint_ns: The namespace; empty for the root.
-
-        Raises:
-            TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
-            ThreadDamaged: A thread cannot be read, while iterating. The message names it.
-        """
-        return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
-
-    @keywords.checked
-    def alatest_values(
-        self,
-        channel: str,
-        *,
-        thread_ids: Iterable[str] | None = None,
-        thread_prefix: str | None = None,
-        checkpoint_ns: str = "",
-    ) -> AsyncIterator[ChannelValue]:
-        """`latest_values` for asyncio."""
-        return self._astream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
-
-    def _latest(
-        self, channel: str, thread_ids: Iterable[str] | None, thread_prefix: str | None, ns: str
-    ) -> Generator[Any, Any, None]:
-        if (thread_ids is None) == (thread_prefix is None):
-            raise ValueError('latest_values: write either thread_ids=[...] or thread_prefix="..." ("" for all threads)')
-        if thread_prefix is not None and not isinstance(thread_prefix, str):
-            raise TypeError(f"thread_prefix={shown(thread_prefix)}: write a str")
-        wanted = None if thread_ids is None else configs.names(thread_ids, "thread_id")
-        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
-        return auditing.latest_values(self._context, names[0], wanted, thread_prefix or "", names[1])
-
-
 OwnershipRule: TypeAlias = Literal["optional", "required"]
 OnFork: TypeAlias = Literal["allow", "raise"]
 
@@ -210,7 +93,7 @@ class SaverSettings(TypedDict, total=False):
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
 
 
-class Saver(QueryInterface, Generic[ClientT]):
+class Saver(Interface[ThreadInfo], Generic[ClientT]):
     """A saver on one Redis or Valkey. Every method also has an asyncio form with the prefix `a`."""
 
     _context: Context
@@ -413,6 +296,120 @@ class Saver(QueryInterface, Generic[ClientT]):
         context, driver = self._context, self._driver
         sources = driver.traffic, context.chunk_cache
         return Measured(self._counting, driver.server, "checkpoints", sources, context.keyspace.thread_of_key)
+
+    # -- queries. A saver over two tiers offers them on its `hot`, at the same cost.
+
+    @keywords.checked
+    def writes(self, thread_id: str, *, checkpoint_ns: str | None = None) -> Iterator[WriteInfo]:
+        """List the writes of a thread with task, node, channel and size, those of the newest checkpoint first.
+
+        Pending writes name the task and the node. They may be gone, because of a prune or `durability="exit"`. Then a
+        write is inferred from the channel's version, and its node from `versions_seen`. `WriteInfo` tells these apart.
+        Writes before a checkpoint without a parent are unknown, and left out. A prune, `durability="exit"` and
+        `update_state` can make such checkpoints.
+
+        Cost: a round trip for 50 checkpoints, and one for every ten with tasks that a `Send` started. The server sends
+        headers and the values with each such `Send`, but no others. Memory holds a page, and a header for each branch
+        of the history.
+
+        Args:
+            thread_id: The thread. A missing thread has no writes.
+            checkpoint_ns: One namespace, empty for the root; None: all.
+
+        Raises:
+            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+        """
+        return self._stream(self._writes(thread_id, checkpoint_ns), "writes")
+
+    @keywords.checked
+    def awrites(self, thread_id: str, *, checkpoint_ns: str | None = None) -> AsyncIterator[WriteInfo]:
+        """`writes` for asyncio."""
+        return self._astream(self._writes(thread_id, checkpoint_ns), "writes")
+
+    def _writes(self, thread_id: str, ns: str | None) -> Generator[Any, Any, None]:
+        ns = None if ns is None else configs.name(ns, "checkpoint_ns")
+        return auditing.writes(self._context, configs.name(thread_id, "thread_id"), ns)
+
+    @keywords.checked
+    def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
+        """List the versions of a channel, newest first, with their time, writes, size and shared bytes.
+
+        Cost: a round trip for 20 checkpoints. The server sends headers, sizes and lists of chunks, but no values.
+        Memory holds a page. For each branch of the history it also holds a header with the names of the value's chunks.
+
+        Args:
+            thread_id: The thread. A missing thread has no versions.
+            channel: The channel.
+            checkpoint_ns: The namespace; empty for the root.
+
+        Raises:
+            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+        """
+        return self._stream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
+
+    @keywords.checked
+    def achannel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> AsyncIterator[VersionInfo]:
+        """`channel_history` for asyncio."""
+        return self._astream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
+
+    def _history(self, thread_id: str, channel: str, ns: str) -> Generator[Any, Any, None]:
+        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
+        return auditing.channel_history(self._context, configs.name(thread_id, "thread_id"), *names)
+
+    @keywords.checked
+    def latest_values(
+        self,
+        channel: str,
+        *,
+        thread_ids: Iterable[str] | None = None,
+        thread_prefix: str | None = None,
+        checkpoint_ns: str = "",
+    ) -> Iterator[ChannelValue]:
+        """Read one channel of the newest checkpoint of many threads, and nothing else of them.
+
+        Threads without a value in that channel are left out. A `DeltaChannel` has a stored value only if the newest
+        checkpoint is a snapshot. Else the result has no value, and `ChannelValue.stored` is False, because a saver does
+        not know the channel's reducer.
+
+        Cost: a round trip for each batch of threads; on a cluster, one for each node. The first batch has ten threads.
+        Each later one has about 4 MB of values, estimated from those before, and 1 to 200 threads. A batch is in memory
+        at once. A prefix also costs a SCAN of all keys of the server, which may return a thread twice, as in
+        `threads()`.
+
+        Args:
+            channel: The channel.
+            thread_ids: These threads, in this order.
+            thread_prefix: All threads whose names begin with this, in any order; `""`: all.
+            checkpoint_ns: The namespace; empty for the root.
+
+        Raises:
+            TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
+            ThreadDamaged: A thread cannot be read, while iterating. The message names it.
+        """
+        return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
+
+    @keywords.checked
+    def alatest_values(
+        self,
+        channel: str,
+        *,
+        thread_ids: Iterable[str] | None = None,
+        thread_prefix: str | None = None,
+        checkpoint_ns: str = "",
+    ) -> AsyncIterator[ChannelValue]:
+        """`latest_values` for asyncio."""
+        return self._astream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
+
+    def _latest(
+        self, channel: str, thread_ids: Iterable[str] | None, thread_prefix: str | None, ns: str
+    ) -> Generator[Any, Any, None]:
+        if (thread_ids is None) == (thread_prefix is None):
+            raise ValueError('latest_values: write either thread_ids=[...] or thread_prefix="..." ("" for all threads)')
+        if thread_prefix is not None and not isinstance(thread_prefix, str):
+            raise TypeError(f"thread_prefix={shown(thread_prefix)}: write a str")
+        wanted = None if thread_ids is None else configs.names(thread_ids, "thread_id")
+        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
+        return auditing.latest_values(self._context, names[0], wanted, thread_prefix or "", names[1])
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """Check that a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
