@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Generator, Iterator, Mapping, Sequence
-from typing import Any
+from abc import abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -15,17 +17,28 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from redis_saver._checkpoint.comparing import CheckpointDiff, diff
 from redis_saver._checkpoint.guards import marked
-from redis_saver._checkpoint.thread_interface import InfoT, Operates, ThreadInterface
+from redis_saver._checkpoint.ownership import OnBusy, Ownership, Record, Terms
+from redis_saver._checkpoint.pruning import Pruned
+from redis_saver._checkpoint.retention import retention
+from redis_saver._checkpoint.threads import ThreadState, thread_query
 from redis_saver._common import config as configs
-from redis_saver._common import names
+from redis_saver._common import keywords, names
+from redis_saver._common import ttl as ttls
+from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
+from redis_saver._storage.context import Context
+
+InfoT = TypeVar("InfoT")
+"""A saver's description of a thread."""
+Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
+"""A method that turns a call's arguments into an operation."""
 
 
-# LangGraph's `prune` returns None, and its callers rely on no more.
-class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: ignore[misc]
+class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     """Interface of all our savers. Every method also has an asyncio form with the prefix `a`.
 
     A `config` argument is `{"configurable": {"thread_id", "checkpoint_ns", "checkpoint_id"}}`. Without a namespace it
@@ -33,6 +46,8 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     raises `ThreadDamaged` if a part of the thread is gone. None and empty results mean that there is nothing.
     """
 
+    _context: Any
+    """The saver as its operations see it."""
     _driver: Driver[Any]
     """Driver that runs the operations."""
     _counting: Counting
@@ -48,6 +63,26 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
     _delete_thread_gen: Operates[None]
     _delete_for_runs_gen: Operates[None]
     _copy_thread_gen: Operates[None]
+    _get_tuple_gen: Operates[CheckpointTuple | None]
+    _prune_gen: Operates[Pruned]
+    _stream_threads_gen: Operates[None]
+    _get_thread_gen: Operates[InfoT | None]
+    _get_ttl_gen: Operates[timedelta | None]
+    _expire_gen: Operates[None]
+
+    @property
+    @abstractmethod
+    def _rules(self) -> Context:
+        """The settings of the saver on the server that holds the owners of threads."""
+
+    @abstractmethod
+    def _take(self, terms: Terms, nonce: str) -> Generator[Any, Any, Record]:
+        """Take a thread (`ownership.take`)."""
+
+    @property
+    @abstractmethod
+    def _owner_driver(self) -> Driver[Any]:
+        """Driver that runs operations on that server."""
 
     def _run(self, operation: Generator[Any, Any, T], name: str = "") -> T:
         return self._driver.run(self._counting.call(operation, name))
@@ -286,3 +321,287 @@ class Interface(ThreadInterface[InfoT], BaseCheckpointSaver[str]):  # type: igno
         """`copy_thread` for asyncio."""
         source, target = configs.name(source_thread_id, "thread_id"), configs.name(target_thread_id, "thread_id")
         return await self._arun(self._copy_thread_gen(source, target), "copy_thread")
+
+    # -- beyond LangGraph's interface: whole threads
+
+    @keywords.checked
+    def prune(  # type: ignore[override]  # LangGraph's returns None, and its callers rely on no more
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        older_than: timedelta | str | None = None,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """Remove old checkpoints of some threads, with their writes, and with values that nothing else refers to.
+
+        The rule is that of `PostgresSaver.prune` (3.2). A subgraph call is removed with the root checkpoint that it
+        started from. So finished calls are removed, and a call that waits for an interrupt stays. The namespace of a
+        subgraph with `checkpointer=True` is kept like the root's. If the parent of a kept checkpoint is removed, its
+        `parent_config` is None.
+
+        A kept checkpoint keeps its values and its pending writes. It also keeps the ancestors that rebuild a
+        `DeltaChannel`; `list` still returns them.
+
+        Args:
+            thread_ids: The threads. Missing threads, and an empty list, change nothing.
+            strategy: `"keep_latest"` keeps the newest checkpoint of each namespace. `"delete"` removes the threads, and
+                so does `"delete_all"`, the word of LangGraph's Agent Server.
+            keep_last: Number of checkpoints to keep in each namespace. Default: 1.
+            older_than: Remove only checkpoints older than this `timedelta`, or text such as `"30d"`, by their `ts`. The
+                newest of a namespace always stays.
+            dry_run: Remove nothing, and return what would be removed.
+
+        Returns:
+            The numbers of removed checkpoints, writes, values (blobs) and bytes over all threads. They are too low if
+            the client sent a step again after a lost reply. Over two tiers, they are cold's numbers. They are 0 if cold
+            is not LangGraph's Postgres saver, as other savers do not return them.
+
+        Raises:
+            ValueError: The strategy is unknown, or arguments contradict each other. Nothing was removed.
+            ThreadBusy: A thread was written to during each of many attempts. Some checkpoints may be removed already,
+                each as a whole.
+            NotImplementedError: Over two tiers, the cold saver cannot do this: Postgres with a `DeltaChannel`, or
+                another saver with `keep_last`, `older_than` or `dry_run`. Nothing was removed. But if a thread began to
+                use a `DeltaChannel` meanwhile, the threads before it were pruned.
+        """
+        threads, kept = configs.names(thread_ids, "thread_id"), retention(strategy, keep_last, older_than)
+        return self._run(self._prune_gen(threads, kept, dry_run), "prune")
+
+    @keywords.checked
+    async def aprune(  # type: ignore[override]
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        older_than: timedelta | str | None = None,
+        dry_run: bool = False,
+    ) -> Pruned:
+        """`prune` for asyncio."""
+        threads, kept = configs.names(thread_ids, "thread_id"), retention(strategy, keep_last, older_than)
+        return await self._arun(self._prune_gen(threads, kept, dry_run), "prune")
+
+    @keywords.checked
+    def own(
+        self,
+        thread_id: str,
+        *,
+        lease: timedelta | str = "30s",
+        on_busy: OnBusy = "raise",
+        wait: timedelta | str | None = None,
+        by: str | None = None,
+        run_id: str | None = None,
+    ) -> Ownership:
+        """Own a thread while a block runs: `with saver.own(thread_id) as config:`, or `async with`.
+
+        The block runs the graph with that config, or one merged with it: `graph.invoke(input, config)`. Its
+        `configurable["thread_owner"]` is a token, a str. Subgraphs get it too, and other processes that write for this
+        run may use it. A write with a token raises `NotOwner` unless the token belongs to the current owner. So a run
+        whose thread was taken cannot write any more, however late it wakes up. Inside the block, `delete_thread`,
+        `prune` and other methods of this saver also write as the owner.
+
+        The thread need not exist. Ownership is not part of the thread, so `copy_thread` does not copy it. It ends if
+        somebody else deletes the thread, or copies another thread onto it.
+
+        Cost: one round trip to take the thread, one to give it back, and one in the background for each third of the
+        lease. Writes need no more round trips. The first waiter of a process polls, up to 100 times a second.
+
+        Args:
+            thread_id: The thread.
+            lease: Time after which others may take the thread if this process dies: between a second and a day. The
+                block renews it. An owner may be late because its process was stopped, or could not reach the server.
+                Then it may go on for up to a day, unless somebody else took the thread.
+            on_busy: Rule for a thread that somebody else owns, with a lease that has not run out.
+                `"raise"`: raise `NotOwner`.
+                `"wait"`: wait until the owner gives it back, or the lease runs out. Waiters get it in order of arrival.
+                `"take"`: take the thread. Later writes of the other owner are refused.
+                `"rollback"`: take it, and remove the checkpoints of the other owner's `run_id`, if it had one. Other
+                threads stay as they are.
+            wait: Longest time to wait, with `"wait"`. After it, the block raises `NotOwner`. None: no limit.
+            by: Description of the owner for people. Errors, logs and `threads()` show it. Default: the host and the
+                process.
+            run_id: The run's id. Its checkpoints get it as their metadata's `run_id`.
+
+        Raises:
+            NotOwner: Somebody else owns the thread when the block begins.
+            ValueError, TypeError: An argument makes no sense.
+        """
+        terms = Terms.of(thread_id, lease, on_busy, wait, by, run_id)
+        return Ownership(terms, self._rules, self._owner_driver, self._driver, self._take)
+
+    @keywords.checked
+    def threads(
+        self,
+        thread_prefix: str = "",
+        *,
+        state: ThreadState | None = None,
+        updated_after: datetime | None = None,
+        updated_before: datetime | None = None,
+        min_bytes: int = 0,
+        expires_within: timedelta | str | None = None,
+        pinned: bool | None = None,
+        dirty: bool | None = None,
+        owned: bool | None = None,
+    ) -> Iterator[InfoT]:
+        """List threads in any order. The iterator finds them with SCAN, page by page.
+
+        Cost: a SCAN of all keys of the server, with one page in memory. The server filters the threads. This process
+        checks `updated_after` and `updated_before` itself. SCAN can return a thread twice while the server resizes its
+        tables.
+
+        Over two tiers, the threads of hot come first, then those that only cold has. The names of hot's threads are in
+        memory. This process checks all conditions, on the combined data of both tiers. A cold saver that is not
+        LangGraph's Postgres saver is read completely.
+
+        Args:
+            thread_prefix: Only threads whose name begins with this.
+            state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`:
+                it has a pending error of a task. `"active"`: neither; the thread runs, is done, or was broken off.
+            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime` with a
+                zone.
+            updated_before: Only threads whose newest checkpoint has an earlier time.
+            min_bytes: Only threads of at least this size.
+            expires_within: Only threads that expire within this `timedelta`, or text such as `"1h"`.
+            pinned: True: only pinned threads. False: only others.
+            dirty: True: only threads that cold does not have completely yet. False: only others. Without a cold saver
+                no thread is dirty.
+            owned: True: only threads with an owner (`own`) whose lease has not run out. False: only others. Over two
+                tiers, only hot's threads have owners.
+
+        Raises:
+            TypeError, ValueError: An argument makes no sense. Raised by the call itself.
+            ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
+        """
+        asked = thread_query(
+            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
+        )
+        return self._stream(self._stream_threads_gen(asked), "threads")
+
+    @keywords.checked
+    def athreads(
+        self,
+        thread_prefix: str = "",
+        *,
+        state: ThreadState | None = None,
+        updated_after: datetime | None = None,
+        updated_before: datetime | None = None,
+        min_bytes: int = 0,
+        expires_within: timedelta | str | None = None,
+        pinned: bool | None = None,
+        dirty: bool | None = None,
+        owned: bool | None = None,
+    ) -> AsyncIterator[InfoT]:
+        """`threads` for asyncio."""
+        asked = thread_query(
+            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
+        )
+        return self._astream(self._stream_threads_gen(asked), "threads")
+
+    def get_thread(self, thread_id: str) -> InfoT | None:
+        """Describe one thread as `threads()` does. Returns None if there is no such thread.
+
+        Cost: one round trip; over two tiers one to each. A cold saver that is not LangGraph's Postgres saver returns
+        all checkpoints of the thread.
+        """
+        info: InfoT | None = self._run(self._get_thread_gen(configs.name(thread_id, "thread_id")))
+        return info
+
+    async def aget_thread(self, thread_id: str) -> InfoT | None:
+        """`get_thread` for asyncio."""
+        return await self._arun(self._get_thread_gen(configs.name(thread_id, "thread_id")))
+
+    @keywords.checked
+    def diff(self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = "") -> CheckpointDiff:
+        """Compare two checkpoints of a thread: their channels, and the inside of their values.
+
+        Dicts are compared by key, and sets by element. Lists are compared by element, without their common beginning
+        and end. Messages are compared by id, in any order, and by field. All other values are compared by their
+        serialized bytes. A `DeltaChannel` has a value only in a snapshot. If one of the two checkpoints has none,
+        `CheckpointDiff.not_compared` names the channel.
+
+        Cost: two `get_tuple`, which count as reads for a TTL with `refresh_on_read`. Both checkpoints are in memory.
+        Only channels with different versions are compared.
+
+        Args:
+            thread_id: The thread.
+            before: The id of the first checkpoint.
+            after: The id of the second one; None: the newest.
+            checkpoint_ns: The namespace of both; empty for the root.
+
+        Raises:
+            ThreadNotFound: One of them does not exist.
+        """
+        return self._run(self._diff(thread_id, before, after, checkpoint_ns))
+
+    @keywords.checked
+    async def adiff(
+        self, thread_id: str, before: str, after: str | None = None, *, checkpoint_ns: str = ""
+    ) -> CheckpointDiff:
+        """`diff` for asyncio."""
+        return await self._arun(self._diff(thread_id, before, after, checkpoint_ns))
+
+    def _diff(
+        self, thread_id: str, before: str, after: str | None, checkpoint_ns: str
+    ) -> Generator[Any, Any, CheckpointDiff]:
+        thread, ns = configs.name(thread_id, "thread_id"), configs.name(checkpoint_ns, "checkpoint_ns")
+        ids = configs.name(before, "before"), None if after is None else configs.name(after, "after")
+        return diff(self._get_tuple_gen, self.serde, thread, ns, *ids)
+
+    def get_thread_ttl(self, thread_id: str) -> timedelta | None:
+        """Return the time that a thread has left; over two tiers, in hot.
+
+        None means that it does not expire, or does not exist. `get_thread` distinguishes these.
+        """
+        return self._run(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
+
+    async def aget_thread_ttl(self, thread_id: str) -> timedelta | None:
+        """`get_thread_ttl` for asyncio."""
+        return await self._arun(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
+
+    def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
+        """Give a thread a TTL of its own, which counts from now, and from each later write. This ends a pin.
+
+        Args:
+            thread_id: The thread.
+            ttl: A `timedelta`, a text such as `"90m"`, or `{"default_ttl": minutes}`. None restores the saver's TTL.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+            ThreadBusy: Over two tiers, only cold has the thread, and it could not be brought back to Redis.
+        """
+        self._run(self._set_ttl(thread_id, ttl), "set_thread_ttl")
+
+    async def aset_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
+        """`set_thread_ttl` for asyncio."""
+        await self._arun(self._set_ttl(thread_id, ttl), "set_thread_ttl")
+
+    def _set_ttl(self, thread_id: str, ttl: TTL) -> Generator[Any, Any, None]:
+        own = ttls.parse(ttl, refresh_allowed=False).milliseconds
+        return self._expire_gen(configs.name(thread_id, "thread_id"), "clear" if own is None else "set", own)
+
+    def pin(self, thread_id: str) -> None:
+        """Keep a thread until `unpin`, regardless of the saver's TTL and of a later `configurable["thread_ttl"]`.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+            ThreadBusy: As `set_thread_ttl`.
+        """
+        self._run(self._expire_gen(configs.name(thread_id, "thread_id"), "pin"), "pin")
+
+    async def apin(self, thread_id: str) -> None:
+        """`pin` for asyncio."""
+        await self._arun(self._expire_gen(configs.name(thread_id, "thread_id"), "pin"), "pin")
+
+    def unpin(self, thread_id: str) -> None:
+        """End a pin. The saver's TTL counts from now; without one the thread stays. An unpinned thread does not change.
+
+        Raises:
+            ThreadNotFound: There is no such thread.
+        """
+        self._run(self._expire_gen(configs.name(thread_id, "thread_id"), "unpin"), "unpin")
+
+    async def aunpin(self, thread_id: str) -> None:
+        """`unpin` for asyncio."""
+        await self._arun(self._expire_gen(configs.name(thread_id, "thread_id"), "unpin"), "unpin")

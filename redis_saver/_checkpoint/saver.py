@@ -446,7 +446,7 @@ def driver_of(saver: Saver[Any]) -> RedisDriver | DriverWrapper[Request]:
     return saver._driver  # noqa: SLF001
 
 
-class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interface`
+class RedisSaver(Saver[SyncClient], Block):
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods run in worker threads, so they never block the event loop. For a service on asyncio,
@@ -493,7 +493,7 @@ class RedisSaver(Saver[SyncClient], Block):  # type: ignore[misc]  # as `Interfa
         return NeedsWith(cls, url, client_options, settings)
 
 
-class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):  # type: ignore[misc]  # as `Interface`
+class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):
     """Checkpoints on plain Redis or Valkey, over an asyncio client.
 
     It can be built anywhere, even without a running event loop. Any number of event loops and OS threads may share it,
