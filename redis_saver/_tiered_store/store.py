@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import Awaitable, Iterable, Mapping
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
-from langgraph.store.base import BaseStore, GetOp, ListNamespacesOp, Op, PutOp, Result, SearchOp, TTLConfig
+from langgraph.store.base import (
+    NOT_PROVIDED,
+    BaseStore,
+    GetOp,
+    ListNamespacesOp,
+    NotProvided,
+    Op,
+    PutOp,
+    Result,
+    SearchOp,
+    TTLConfig,
+)
 
 from redis_saver._client.base import AsyncBlock, Block
 from redis_saver._common import config as configs
@@ -89,8 +100,44 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
     # LangGraph's own, by `batch`. They say so if an argument is not known, as `if_version`, which a `RedisStore` has.
-    put = keywords.checked(BaseStore.put)
-    aput = keywords.checked(BaseStore.aput)
+    @keywords.checked
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store an item in cold, then a copy in hot. Costs what `batch` says.
+
+        Args:
+            namespace: Its namespace.
+            key: Its key.
+            value: A value that cold can store. None deletes the item.
+            index: As cold takes it.
+            ttl: Minutes after which it expires in cold; None: never. Not given: as cold's `TTLConfig` says.
+
+        Raises:
+            TypeError: `if_version` was given, which only a `RedisStore` has: cold has no versions to compare. Nothing
+                was written.
+            ValueError: `ttl` was given, and hot has no TTL.
+        """
+        super().put(namespace, key, value, index, ttl=ttl)
+
+    @keywords.checked
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """`put` for asyncio."""
+        await super().aput(namespace, key, value, index, ttl=ttl)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see the state before the puts; of several puts of an item the last counts.
