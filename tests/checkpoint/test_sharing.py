@@ -748,10 +748,10 @@ def edited(value: Any, seed: int) -> Any:
 @pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets("redis", "redis62"))
-def test_random_histories_read_back(server: str, flavour: str) -> None:
+@pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
+def test_random_histories_read_back(server: str, flavour: str, examples: int) -> None:
     target = Target(server, flavour, url_of(server), "s")
     machine = type("Machine", (Machine,), {"target": target})
-    examples = 6 if server == "redis" else 3
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     run_state_machine_as_test(
         machine,
