@@ -3,14 +3,15 @@
 The whole value is encoded at once. Then its elements are encoded one by one, and compared with the whole: nothing is
 cut of a value that changed meanwhile.
 
-A list of messages is encoded message by message. As the list of a chat grows at its end, the compiled module compares a
-new version with the last one (`Fingerprint`), and encodes what is new.
+As the list of a chat grows at its end, the compiled module compares a new version of a list of messages with the last
+one (`Fingerprint`), and encodes what is new.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from langchain_core.messages import BaseMessage
 
 from redis_saver._serde import fallback, sends
 from redis_saver._serde.messages import CLASSES, message_elements, native
-from redis_saver._serde.msgpack import ext_header, ext_start, header, header_length
+from redis_saver._serde.msgpack import ends, ext_header, ext_start, header, header_length
 from redis_saver._serde.sends import MIN_BYTES, run_length
 from redis_saver._serde.sends import SAMPLE as _SAMPLE
 from redis_saver._serde.sends import SMALL as _SMALL
@@ -86,8 +87,12 @@ def snapshot_start(data: bytes) -> int:
 
 def encode(value: Any) -> bytes:
     """The bytes of a value."""
-    plain = type(value) is list and value and type(value[0]) in CLASSES
-    return (native.encode(value) if plain else None) or fallback.encode(value)
+    if type(value) is list and value and type(value[0]) in CLASSES:
+        # Of a copy, because another OS thread may change the list meanwhile.
+        data: bytes | None = native.encode(list(value))
+        if data is not None:
+            return data
+    return fallback.encode(value)
 
 
 def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
@@ -109,7 +114,7 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
     found = None
     if type(inner) is list:
         # A copy, because another OS thread may change the list meanwhile.
-        inner = inner[:]
+        inner = list(inner)
         if len(inner) > 1 and isinstance(inner[0], BaseMessage):
             # The head of a snapshot says how long all of it is, so no element may be left out.
             found = _cut_messages(inner, None if snapshot or last is None else last.fingerprint)
@@ -148,8 +153,9 @@ def _cut_messages(messages: list[Any], last: Fingerprint | None) -> EncodedEleme
             encoded, kinds, fields = packed
             fingerprint = front.with_more(kinds, fields, read=False)
             return EncodedElements("msgpack", [header(len(messages), list), *encoded], len(front.kinds), fingerprint)
-    # Each is encoded in a list, so that it is nested as deep as in the whole.
-    return EncodedElements("msgpack", [header(len(messages), list), *(encode([one])[1:] for one in messages)])
+    data, start = fallback.encode(messages), header_length(len(messages))
+    borders = pairwise([0, start, *ends(data, start, len(messages))])
+    return EncodedElements("msgpack", [data[begin:end] for begin, end in borders])
 
 
 def _packed(messages: list[Any]) -> tuple[list[bytes], list[type], Sequence[Any]] | None:

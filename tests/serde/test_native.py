@@ -260,7 +260,7 @@ def test_fields_that_are_no_fields() -> None:
 
 
 def test_a_message_that_comes_and_goes_and_is_not_plain() -> None:
-    """With it the list is encoded message by message, and nothing is remembered of it."""
+    """With it the list is encoded whole, and nothing is remembered of it."""
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(40)]
     odd = lc.AIMessage("more", extra=1)
     first, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
