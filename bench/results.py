@@ -14,7 +14,7 @@ from typing import Any
 
 from bench.budgets import judge
 from bench.measuring import Run
-from redis_saver._serde import message_fields
+from redis_saver._serde import messages
 
 FOLDER = Path(__file__).parent / "results"
 Result = dict[str, Any]
@@ -46,7 +46,7 @@ def machine() -> dict[str, Any]:
         "cores": cores,
         "memory_gib": round(memory / 2**30, 1),
         "os": system(),
-        "native": message_fields.native is not None,
+        "native": messages.native is not None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
     }
 

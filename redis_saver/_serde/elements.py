@@ -2,19 +2,24 @@
 
 The whole value is encoded at once. Then its elements are encoded one by one, and compared with the whole: nothing is
 cut of a value that changed meanwhile.
+
+As the list of a chat grows at its end, the compiled module compares a new version of a list of messages with the last
+one (`Fingerprint`), and encodes what is new.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from types import NoneType
 from typing import Any, Final, NamedTuple
 
-from redis_saver._serde import fallback, message_fields, message_list, sends
-from redis_saver._serde.message_codec import ENCODERS
-from redis_saver._serde.message_list import Fingerprint
-from redis_saver._serde.msgpack import ext_header, ext_start, header, header_length
+from langchain_core.messages import BaseMessage
+
+from redis_saver._serde import fallback, sends
+from redis_saver._serde.messages import CLASSES, message_elements, native
+from redis_saver._serde.msgpack import ends, ext_header, ext_start, header, header_length
 from redis_saver._serde.sends import MIN_BYTES, run_length
 from redis_saver._serde.sends import SAMPLE as _SAMPLE
 from redis_saver._serde.sends import SMALL as _SMALL
@@ -23,6 +28,42 @@ _SNAPSHOT: Final = 7
 """The code of the Ext that a `_DeltaSnapshot` is."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
 _SIZED: Final = frozenset({str, list, dict})
+_joined = b"".join
+
+
+class Fingerprint(NamedTuple):
+    """The classes and all fields of messages, to compare with later."""
+
+    kinds: tuple[type, ...] = ()
+    fields: tuple[tuple[Any, ...], ...] = ()
+    """The fields of each message: their values, frozen, and how much memory they take. A message that was made of
+    these, or that was encoded itself, has the same string objects, which need not be compared. (Tuples for the reason
+    given in `chunks.Level`.)"""
+    size: int = 0
+    """About how many bytes of memory it takes."""
+    read: int = 0
+    """Number of messages at the front that were read, so that they can be made of these fields again without any
+    checks."""
+
+    def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
+        """The fingerprint of these messages and of more behind them."""
+        known = len(kinds) if read and self.read == len(self.kinds) else 0
+        size = self.size + sum(of[-1] for of in fields)
+        return Fingerprint((*self.kinds, *kinds), (*self.fields, *fields), size, self.read + known)
+
+    def front(self, count: int) -> Fingerprint:
+        """The fingerprint of the first `count` messages."""
+        if count == len(self.kinds):
+            return self
+        size = self.size - sum(of[-1] for of in self.fields[count:])
+        return Fingerprint(self.kinds[:count], self.fields[:count], size, min(self.read, count))
+
+    def made(self) -> list[Any]:
+        """The messages as new objects, if all of them were read."""
+        return native.make(self.kinds, self.fields)  # type: ignore[no-any-return]
+
+
+_NONE: Final = Fingerprint()
 
 
 class EncodedElements(NamedTuple):
@@ -46,10 +87,11 @@ def snapshot_start(data: bytes) -> int:
 
 def encode(value: Any) -> bytes:
     """The bytes of a value."""
-    if type(value) is list and value and type(value[0]) in ENCODERS:
-        # This is faster than making an Ext for each message, and its copy.
-        value = value[:]
-        return message_list.encode(value) or _joined([header(len(value), list), *_list_elements(value)])
+    if type(value) is list and value and type(value[0]) in CLASSES:
+        # Of a copy, because another OS thread may change the list meanwhile.
+        data: bytes | None = native.encode(list(value))
+        if data is not None:
+            return data
     return fallback.encode(value)
 
 
@@ -70,17 +112,14 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
         return _cut_sends(value) if sends.may_be(value) else EncodedElements("msgpack", [fallback.encode(value)])
     inner = value.value if snapshot else value
     found = None
-    if type(inner) is list and inner:
-        # A copy, because another OS thread may append to the list meanwhile.
-        inner = inner[:]
-        if len(inner) < 2 or type(inner[0]) not in ENCODERS:
-            if not snapshot and any(map(sends.may_be, inner[:1])):
-                return _cut_sends(inner)
-        else:
+    if type(inner) is list:
+        # A copy, because another OS thread may change the list meanwhile.
+        inner = list(inner)
+        if len(inner) > 1 and isinstance(inner[0], BaseMessage):
             # The head of a snapshot says how long all of it is, so no element may be left out.
-            known = message_list.cut(inner, None if snapshot or last is None else last.fingerprint)
-            encoded, same, fingerprint = known or ([header(len(inner), list), *_list_elements(inner)], 0, None)
-            found = EncodedElements("msgpack", encoded, same, None if snapshot else fingerprint)
+            found = _cut_messages(inner, None if snapshot or last is None else last.fingerprint)
+        elif inner and not snapshot and sends.may_be(inner[0]):
+            return _cut_sends(inner)
     if found is None:
         found = EncodedElements("msgpack", _cut(inner))
     size = sum(map(len, found.elements))
@@ -88,11 +127,9 @@ def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
         if size <= 16 or len(found.elements) == 1:
             # An Ext this short may have one of the heads for fixed lengths.
             return EncodedElements("msgpack", [fallback.encode(value)])
+        found = found._replace(fingerprint=None)
         found.elements[0] = ext_header(_SNAPSHOT, size) + found.elements[0]
     return found if found.same or size >= MIN_BYTES else EncodedElements("msgpack", [_joined(found.elements)])
-
-
-_joined = b"".join
 
 
 def _cut_sends(value: Any) -> EncodedElements:
@@ -104,7 +141,57 @@ def _cut_sends(value: Any) -> EncodedElements:
     return EncodedElements("msgpack", [found.head, *found.pieces], runs=found.runs)
 
 
-# -- lists and dicts
+# -- lists of messages
+
+
+def _cut_messages(messages: list[Any], last: Fingerprint | None) -> EncodedElements:
+    """The elements of a list of messages. Those at the front that `last` shows to be unchanged are left out."""
+    if type(messages[0]) in CLASSES:
+        front = last.front(native.unchanged(messages, last.kinds, last.fields)) if last else _NONE
+        others = messages[len(front.kinds) :]
+        if packed := _packed(others):
+            encoded, kinds, fields = packed
+            fingerprint = front.with_more(kinds, fields, read=False)
+            return EncodedElements("msgpack", [header(len(messages), list), *encoded], len(front.kinds), fingerprint)
+    data, start = fallback.encode(messages), header_length(len(messages))
+    borders = pairwise([0, start, *ends(data, start, len(messages))])
+    return EncodedElements("msgpack", [data[begin:end] for begin, end in borders])
+
+
+def _packed(messages: list[Any]) -> tuple[list[bytes], list[type], Sequence[Any]] | None:
+    """The encoded elements of a list of messages, with their classes and their fields as in a fingerprint.
+
+    None if not all are known and plain.
+    """
+    packed = native.pack(messages)
+    if packed is None:
+        return None
+    bodies, fields = packed
+    kinds = list(map(type, messages))
+    return message_elements(kinds, bodies), kinds, fields
+
+
+def read_elements(value: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
+    """The sizes of the elements that `cut` would make of a list that was just read; and its fingerprint.
+
+    None if it holds anything but messages that are known, plain, and written as this module writes them.
+
+    Args:
+        value: The list.
+        data: Its bytes.
+        front: The fingerprint of the messages before these.
+    """
+    packed = _packed(value) if type(value[0]) in CLASSES else None
+    if packed is None:
+        return None
+    encoded, kinds, fields = packed
+    encoded = [header(len(value), list), *encoded]
+    if _joined(encoded) != data:
+        return None
+    return list(map(len, encoded)), front.with_more(kinds, fields, read=True)
+
+
+# -- other lists, and dicts
 
 
 def _cut(value: Any) -> list[bytes]:
@@ -153,22 +240,6 @@ def _slight(element: Any) -> bool:
     return kind in _SCALARS or (kind in _SIZED and len(element) <= (2 * _SMALL if kind is str else 0))
 
 
-def _list_elements(elements: list[Any]) -> list[bytes]:
-    """The elements of a list, each encoded."""
-    encoder_of = ENCODERS.get
-    encoded = []
-    for element in elements:
-        encode = encoder_of(type(element))
-        data = None if encode is None else message_fields.payload(element, encode)
-        if data is None:
-            # Encoded in a list, so that it is nested as deep as in the whole.
-            encoded.append(fallback.encode([element])[1:])
-        else:
-            size = len(data)
-            encoded.append((_MESSAGE_HEADERS[size] if size < 2048 else ext_header(5, size)) + data)
-    return encoded
-
-
 def _encode_each(elements: Sequence[Any]) -> list[bytes]:
     """The elements of a list, each encoded by itself.
 
@@ -181,7 +252,3 @@ def _encode_items(items: list[tuple[str, Any]]) -> list[bytes]:
     """The items of a dict, each encoded."""
     keys, values = zip(*items, strict=True)
     return list(map(operator.add, _encode_each(keys), _encode_each(values)))
-
-
-_MESSAGE_HEADERS: Final = tuple(ext_header(5, size) for size in range(2048))
-"""The heads of messages' Exts, by length. Looking one up is much faster than making it."""

@@ -21,8 +21,7 @@ from langgraph.checkpoint.serde import jsonplus
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._common.logs import Log
-from redis_saver._serde import message_fields
-from redis_saver._serde.message_codec import DECODERS, ENCODERS, KEY_LENGTH
+from redis_saver._serde.messages import CLASSES, native
 from redis_saver._serde.msgpack import is_deeper
 
 _BUILT_IN: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple})
@@ -150,7 +149,7 @@ def _copy_of(value: Any) -> tuple[Any, int]:
     Raises:
         MsgpackEncodeError: They are nested deeper than can be packed.
     """
-    found = None if message_fields.native is None else message_fields.native.snapshot(value, _message)
+    found = None if native is None else native.snapshot(value, _message)
     return _copy_in_python(value) if found is None else found
 
 
@@ -170,7 +169,7 @@ def _copy_in_python(value: Any) -> tuple[Any, int]:
             kind = type(item)
             if kind in _LEAVES:
                 continue
-            if kind in ENCODERS:
+            if kind in CLASSES:
                 container[at] = _message(item)
             elif (copy := _copied(item, kind)) is not None:
                 container[at] = copy
@@ -180,7 +179,7 @@ def _copy_in_python(value: Any) -> tuple[Any, int]:
 
 def _message(message: Any) -> Any:
     """The Ext that a message is packed as. The message itself if `default` has to decide."""
-    data = message_fields.payload(message, ENCODERS[type(message)])
+    data = native.payload(message)
     return message if data is None else ormsgpack.Ext(5, data)
 
 
@@ -214,18 +213,13 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
     It takes the short path for messages, and refuses what nests too deep.
     """
     safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
-    decoders = {key: decode for key, (name, decode) in DECODERS.items() if name in safe}
+    short = frozenset(cls for cls in CLASSES if (cls.__module__, cls.__name__) in safe)
 
     def hook(code: int, data: bytes) -> Any:
-        if code == 5:
-            decode = decoders.get(data[:KEY_LENGTH])
-            if decode is not None:
-                native = message_fields.native
-                message = None if native is None else native.read(data)
-                if message is None:
-                    message = decode(data)
-                if message is not None:
-                    return message
+        if code == 5 and short:
+            message = native.read(data)
+            if type(message) in short:
+                return message
         around = _reading
         if not around.depth:
             around.too_deep = False

@@ -1,15 +1,15 @@
-/* Lists of messages to and from msgpack, compiled: what redis_saver/_serde/message_fields.py and message_codec.py do, several times as fast.
+/* Messages to and from msgpack, compiled: what JsonPlusSerializer does by way of pydantic, several times as fast.
  *
- * Optional. Where it could not be built, Python does the same; where a value is not one that this file knows (a subclass, a
- * number beyond 64 bits, a field out of order), the functions answer None, and Python goes on.
+ * Optional. Where a value is not one that this file knows (a subclass, more fields, a number beyond 64 bits, a field out of
+ * order), the functions answer None, and JsonPlusSerializer does it; and so it does all where this could not be built.
  *
  * The interpreter's lock is never given up. Other code can run only where something is allocated that Python's garbage
  * collector knows of (on 3.10 and 3.11 it collects there), so nothing that is borrowed from what others can change is held
  * across that; `pack`, which could not do without, has no garbage collected meanwhile. `snapshot` calls Python, and looks then only into
  * copies that are its own.
  *
- * What there is to know of a class of messages is said once, by `learn`, which trusts message_fields.py; of its fields with a Kind each, a
- * tuple as in annotations.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
+ * What there is to know of a class of messages is said once, by `learn`, which trusts messages.py; of its fields with a Kind each, a
+ * tuple as in messages.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
  *
  * The limited API from Python 3.10 on: what is built for one version serves all later ones. */
 
@@ -20,7 +20,7 @@
 #include <string.h>
 
 #if defined(PYPY_VERSION) || defined(Py_GIL_DISABLED)
-#error "relies on CPython's lock: Python does this here"
+#error "relies on CPython's lock: JsonPlusSerializer does this here"
 #endif
 
 enum { DEEPEST = 64, DEEPEST_COPY = 256, EXT_PYDANTIC = 5, KEYS = 1024, MAX_KEY = 32, CLASSES = 32, FIELDS = 15 };
@@ -39,7 +39,7 @@ static const char *const texts[TEXTS] = {
 
 typedef enum {
     OK,
-    UNKNOWN, /* to be left to Python */
+    UNKNOWN, /* to be left to JsonPlusSerializer */
     FAILED,  /* with an exception */
 } Status;
 
@@ -409,7 +409,7 @@ static Status put_element(Sink *sink, PyObject *message, State *state) {
     return OK;
 }
 
-/* None where Python is to go on, NULL with an exception. */
+/* None where JsonPlusSerializer is to go on, NULL with an exception. */
 static PyObject *not_ok(Status status) {
     if (status == FAILED) return NULL;
     Py_RETURN_NONE;
@@ -640,7 +640,7 @@ static PyObject *take_dict(Source *source, uint64_t size, State *state, int dept
     return dict;
 }
 
-/* A value; NULL where it is to be left to Python, or with an exception. */
+/* A value; NULL where it is to be left to JsonPlusSerializer, or with an exception. */
 static PyObject *take(Source *source, State *state, int depth) {
     uint64_t number;
     if (depth > DEEPEST || !has(source, 1)) return NULL;
@@ -755,7 +755,7 @@ static int calls_stay(PyObject *fields, State *state) {
     return !PyList_Size(invalid) && (PyList_Size(calls) || !PyDict_GetItemWithError(more, state->texts[TOOL_CALLS]));
 }
 
-/* NULL where an exception is to be raised, None where Python is to go on: it says what is wrong. */
+/* NULL where an exception is to be raised, None where JsonPlusSerializer is to go on: it says what is wrong. */
 static PyObject *left(void) {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
     PyErr_Clear();
@@ -887,7 +887,7 @@ static PyMethodDef methods[] = {
     {"learn", learn, METH_VARARGS,
      "learn(type, names, packed_names, kinds, head, template, fields, rule)\n--\n\nWhat there is to know of a class. "
      "False where that is more than there is room for."},
-    {"forget", forget, METH_O, "forget(type)\n--\n\nLeave a class to Python."},
+    {"forget", forget, METH_O, "forget(type)\n--\n\nLeave a class to JsonPlusSerializer."},
     {"encode", encode, METH_O, "encode(messages)\n--\n\nThe list of these messages, as msgpack; None where one is not plain."},
     {"payload", payload, METH_O, "payload(message)\n--\n\nWhat is in the Ext of a message; None where it is not plain."},
     {"pack", pack, METH_O,
@@ -897,7 +897,7 @@ static PyMethodDef methods[] = {
      "unchanged(messages, kinds, fields)\n--\n\nHow many messages at the front are of these classes and have these fields, of which "
      "`pack` told."},
     {"snapshot", snapshot, METH_VARARGS,
-     "snapshot(value, message)\n--\n\nWhat `redis_saver._serde.snapshot` says of a value; `message` is called with each message in it. None where "
+     "snapshot(value, message)\n--\n\nWhat `fallback._copy_of` says of a value; `message` is called with each message in it. None where "
      "that is not to be told here."},
     {"read", read_message, METH_O, "read(payload)\n--\n\nThe message of an Ext; None where that is not to be told here."},
     {"make", make, METH_VARARGS,

@@ -1,9 +1,8 @@
 """A serializer that writes and reads what `JsonPlusSerializer` does, byte for byte, several times as fast.
 
-Most of a chat's checkpoint are LangChain's messages. Plain messages take the short path of
-`redis_saver._serde.message_codec`, lists of them that of `redis_saver._serde.message_fields`, in C where it was built.
-`JsonPlusSerializer` itself does everything else, and raises every error: its functions run with the short path in place
-of the calls for nested values.
+Most of a chat's checkpoint are LangChain's messages. Plain messages take a short path in C, where it could be built
+(`redis_saver._serde.messages`). `JsonPlusSerializer` itself does everything else, and raises every error: its functions
+run with the short path in place of the calls for nested values.
 
 That relies on private names of `langgraph-checkpoint`, which any release may change. So all of it is checked at
 import (`redis_saver._serde.fallback`). If something is missing or has changed, `FastSerializer` leaves everything to
@@ -24,9 +23,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver._serde import elements, fallback, message_list
-from redis_saver._serde.elements import EncodedElements
-from redis_saver._serde.message_list import Fingerprint
+from redis_saver._serde import elements, fallback
+from redis_saver._serde.elements import EncodedElements, Fingerprint
 from redis_saver._serde.msgpack import header, header_length, list_length
 
 
@@ -137,7 +135,7 @@ class FastSerializer(SafeSerializer):
         if not same or last is None or last.fingerprint is None:
             value = self.loads_typed((kind, data))
             inner: Any = getattr(value, "value", None) if start else value
-            read = message_list.loaded(inner, data[start:]) if type(inner) is list and len(inner) > 1 else None
+            read = elements.read_elements(inner, data[start:]) if type(inner) is list and len(inner) > 1 else None
             if read is None:
                 return value, None
             sizes, fingerprint = read
@@ -158,13 +156,14 @@ class FastSerializer(SafeSerializer):
         count = list_length(data)
         if count is None or count < same:
             return None
-        front, fingerprint = message_list.again(before, same)
+        fingerprint = before.front(same)
+        front = fingerprint.made()
         if count == same:
             known = last if fingerprint is before else EncodedElements("msgpack", [], 0, fingerprint)
             return front, ([header_length(count)], known)
         data = header(count - same, list) + data[header_length(count) :]
         value = self.loads_typed(("msgpack", data))
-        found = message_list.loaded(value, data, fingerprint)
+        found = elements.read_elements(value, data, fingerprint)
         return front + value, (found[0], EncodedElements("msgpack", [], 0, found[1])) if found else None
 
     def _takes_short_road(self) -> bool:

@@ -30,7 +30,7 @@ from tests.support.wrappers import ran
 
 from bench import servers as postgres_servers
 from redis_saver import AsyncTieredSaver, NotOwner, RedisSaver, ReplicationTimeout, TieredSaver
-from redis_saver._serde import message_fields
+from redis_saver._serde import messages
 from redis_saver._store import transfer
 
 INSPECTOR = ROOT / "redis_saver" / "_inspector"
@@ -76,7 +76,7 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
         environment["CC"] = "false"
     if compiler == "left out":
         environment["REDIS_SAVER_PURE"] = "1"
-    native = compiler == "as here" and message_fields.native is not None
+    native = compiler == "as here" and messages.native is not None
     # A copy: the build leaves files beside what it builds, and would take what an earlier one left.
     left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so", "tests", "docs", "bench")
     source = shutil.copytree(ROOT, tmp_path / "source", ignore=left_out)
@@ -103,8 +103,8 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
     script = (
         "import redis_saver, runpy, sys\n"
         "assert 'site-packages' in redis_saver.__file__, redis_saver.__file__\n"
-        "from redis_saver._serde import message_fields\n"
-        f"assert (message_fields.native is not None) is {native}\n"
+        "from redis_saver._serde import messages\n"
+        f"assert (messages.native is not None) is {native}\n"
         f"with redis_saver.RedisSaver.from_conn_string({url_of('redis')!r}, prefix='wheel') as saver:\n"
         "    saver.setup()\n"
         "    made = {'v': 1, 'id': '1', 'ts': '', 'channel_values': {'n': 1}, 'channel_versions': {'n': '1'}, 'versions_seen': {}}\n"

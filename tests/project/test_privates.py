@@ -13,7 +13,7 @@ from langgraph.checkpoint.postgres.shallow import ShallowPostgresSaver
 
 from redis_saver._common import postgres
 from redis_saver._tiered import postgres as statements
-from redis_saver._serde import message_codec
+from redis_saver._serde import messages
 
 
 class Changed(PostgresSaver):
@@ -39,7 +39,15 @@ def test_a_postgres_saver_that_is_not_what_it_was_is_used_by_its_interface_alone
 
 
 def test_models_that_are_not_what_they_were_take_the_ordinary_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert message_codec._known(lc.HumanMessage)
-    monkeypatch.setattr(message_codec, "KNOWN", False)
-    assert not message_codec._known(lc.HumanMessage)
-    assert message_codec._build() == ({}, {})
+    class Native:
+        forgotten = list[type]()
+
+        def forget(self, cls: type) -> None:
+            self.forgotten.append(cls)
+
+    monkeypatch.setattr(messages, "native", Native())
+    assert messages.is_plain(lc.HumanMessage)
+    assert not messages._learned(object)  # type: ignore[arg-type]
+    monkeypatch.setattr(lc.HumanMessage, "__pydantic_post_init__", "model_post_init")
+    assert not messages._learned(lc.HumanMessage)
+    assert Native.forgotten == [object, lc.HumanMessage]

@@ -1,6 +1,6 @@
 """The process of test_changing.py: it stores a value while OS threads change it at every depth. It ends by itself, with 0 if all was right.
 
-Its arguments: "serializer" and whether `native` or `python` packs; or "savers", "sync" or "async", a URL and a prefix.
+Its arguments: "serializer" and whether that has its compiled part (`with` or `without`); or "savers", "sync" or "async", a URL and a prefix.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.types import Interrupt, Send
 from pydantic import BaseModel
+from tests.support.compiled import compiled_left_out
 from tests.support.seeds import seeds
 from tests.support.uniform import Uniform
 
@@ -38,7 +39,6 @@ from redis_saver import (
     RedisSaver,
     TieredSaver,
 )
-from redis_saver._serde import message_fields
 from redis_saver._serde.serializer import FastSerializer, safe
 
 WHEN = datetime.datetime(2026, 1, 1)
@@ -258,12 +258,12 @@ if __name__ == "__main__":
     logging.disable()
     begun = time.monotonic()
     if sys.argv[1] == "serializer":
-        encrypted = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
-        found = [FastSerializer(), *map(safe, (Own(), encrypted, FastSerializer(pickle_fallback=True)))]
-        if sys.argv[2] == "python":
-            message_fields.native = None
-            found = found[:1]
-        serializers(found)
+        if sys.argv[2] == "with":
+            encrypted = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
+            serializers([FastSerializer(), *map(safe, (Own(), encrypted, FastSerializer(pickle_fallback=True)))])
+        else:
+            with compiled_left_out():
+                serializers([FastSerializer()])
     elif sys.argv[1] == "unsafe":
         serializers([JsonPlusSerializer()] * 5)
     else:

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import langchain_core.messages as lc
 import numpy as np
+import ormsgpack
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from pydantic import BaseModel, SecretStr
 
-from redis_saver._serde import message_codec as fast
+from redis_saver._serde.messages import CANDIDATES
 from redis_saver._serde.serializer import FastSerializer
 
 JSONPLUS, FAST = JsonPlusSerializer(), FastSerializer()
@@ -80,7 +81,7 @@ class MyAIMessage(lc.AIMessage):
     pass
 
 
-CLASSES = list(fast._CLASSES)
+CLASSES = list(CANDIDATES)
 
 
 NEEDED = {"role": "r", "tool_call_id": "t"}
@@ -219,6 +220,12 @@ def messages(draw: Any, odd_values: bool = False) -> Any:
     if cls in (lc.FunctionMessage, lc.FunctionMessageChunk):
         given_.setdefault("name", "f")
     return cls(**given_)
+
+
+def payload_of(message: Any) -> bytes:
+    """The contents of a message's Ext as `JsonPlusSerializer` writes it."""
+    found: bytes = ormsgpack.unpackb(JSONPLUS.dumps_typed(message)[1], ext_hook=lambda _, data: data)
+    return found
 
 
 def outcome(act: Any, *args: Any) -> Any:

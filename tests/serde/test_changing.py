@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections import OrderedDict, deque
+from contextlib import nullcontext
 from datetime import datetime
 from enum import Enum
 from pathlib import Path
@@ -16,10 +17,10 @@ from tests.support.factories import config, put
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from tests.support.compiled import compiled_left_out, needs_compiled
 from tests.support.uniform import Target
 
 from redis_saver import EncodeError, RedisSaver, TieredSaver
-from redis_saver._serde import message_fields
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, safe
 
 FAST, JSONPLUS = FastSerializer(), JsonPlusSerializer()
@@ -43,12 +44,10 @@ def run(*arguments: str) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize("packed_by", ["native", "python"])
-def test_encoding_what_changes_at_every_depth(packed_by: str) -> None:
+@pytest.mark.parametrize("compiled", [pytest.param("with", marks=needs_compiled), "without"])
+def test_encoding_what_changes_at_every_depth(compiled: str) -> None:
     """`python tests/serde/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
-    if packed_by == "native" and message_fields.native is None:
-        pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
-    run("serializer", packed_by)
+    run("serializer", compiled)
 
 
 @pytest.mark.random
@@ -114,6 +113,13 @@ def test_bytes_that_can_be_changed_are_copied() -> None:
 # -- copies are the same bytes
 
 
+@pytest.fixture(params=["with", "without"])
+def compiled_part(request: pytest.FixtureRequest) -> Any:
+    """Runs a test with the compiled part, and without."""
+    with compiled_left_out(FAST) if request.param == "without" else nullcontext():
+        yield
+
+
 class Liar(list):  # type: ignore[type-arg]
     """A list that says something else of itself."""
 
@@ -161,7 +167,7 @@ def moved() -> OrderedDict[str, Any]:
 WHEN = datetime(2026, 1, 1)
 
 
-@pytest.mark.parametrize("packed_by", ["native", "python"])
+@pytest.mark.usefixtures("compiled_part")
 @pytest.mark.parametrize(
     "value",
     [
@@ -176,9 +182,7 @@ WHEN = datetime(2026, 1, 1)
     ],
     ids=repr,
 )
-def test_a_copy_is_packed_as_the_value(value: Any, packed_by: str, monkeypatch: Any) -> None:
-    if packed_by == "python":
-        monkeypatch.setattr(message_fields, "native", None)
+def test_a_copy_is_packed_as_the_value(value: Any) -> None:
     for each in (value, [value, 1], {"a": value, "b": 1}, deque([value]), [{1}, value]):
         try:
             wanted = JSONPLUS.dumps_typed(each)
@@ -190,11 +194,9 @@ def test_a_copy_is_packed_as_the_value(value: Any, packed_by: str, monkeypatch: 
         assert (FAST.dumps_elements(each).type, b"".join(FAST.dumps_elements(each).elements)) == wanted
 
 
-@pytest.mark.parametrize("packed_by", ["native", "python"])
-def test_what_is_copied_is_nobody_elses(packed_by: str, monkeypatch: Any) -> None:
+@pytest.mark.usefixtures("compiled_part")
+def test_what_is_copied_is_nobody_elses() -> None:
     """Nothing that `default` does to the value while it is packed is seen."""
-    if packed_by == "python":
-        monkeypatch.setattr(message_fields, "native", None)
 
     class Clearing:
         def model_dump(self) -> Any:
@@ -238,8 +240,9 @@ def test_what_holds_itself_is_an_error_and_no_crash() -> None:
     """In a process of its own: LangGraph's JsonPlusSerializer exhausts the C stack with it."""
     code = """
 from collections import deque
-from redis_saver._serde import message_fields
+from contextlib import nullcontext
 from redis_saver._serde.serializer import FastSerializer, safe
+from tests.support.compiled import compiled_left_out
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 def outcomes():
     for depth in (1, 200, 2000):
@@ -255,11 +258,11 @@ def outcomes():
                     encode(each)
                 except TypeError as error:
                     yield str(error)
-for native in (message_fields.native, None):
-    message_fields.native = native
-    found = list(outcomes())
+for left_out in (nullcontext, compiled_left_out):
+    with left_out():
+        found = list(outcomes())
     assert len(found) == 3 * 4 * 3
     assert sum("may contain itself" in one or "contains itself" in one for one in found) > 15, found
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]

@@ -1,4 +1,4 @@
-"""`native.c` does what Python does, or says that it cannot; it neither leaks nor crashes."""
+"""`native.c` does what `JsonPlusSerializer` does, or says that it cannot; it neither leaks nor crashes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import gc
 import subprocess
 import sys
 import tracemalloc
-import types
 from collections import OrderedDict
 from typing import Any
 
@@ -26,26 +25,18 @@ from message_strategies import (
     messages,
     often,
     outcome,
+    payload_of,
 )
 
-from redis_saver._serde import message_codec as single
-from redis_saver._serde import message_fields, message_list
+from tests.support.compiled import needs_compiled
+
+from redis_saver._serde import messages as codec
 from redis_saver._serde import msgpack as heads
+from redis_saver._serde.elements import Fingerprint
+from redis_saver._serde.messages import message_elements, state
 
-native: Any = message_fields.native
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::UserWarning"),
-    pytest.mark.skipif(native is None, reason="redis_saver._serde.native was not built: there was no C compiler"),
-]
-
-
-def of_python(function: Any, *arguments: Any) -> Any:
-    """What a function of `chats` does without the compiled module."""
-    message_fields.native = None
-    try:
-        return function(*arguments)
-    finally:
-        message_fields.native = native
+native: Any = codec.native
+pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), needs_compiled]
 
 
 PLAIN = [message for message in ORDINARY_MESSAGES if not message.model_extra]
@@ -57,26 +48,32 @@ def ordinary(value: Any) -> Any:
 
 
 def states(found: list[Any]) -> list[Any]:
-    return [single.state(message) for message in found]
+    return [state(message) for message in found]
 
 
-def readable(cls: type) -> bool:
-    return single.conditions(cls) in ([], [single.TOOL_CALLS_STAY])
+def shown(message: Any) -> Any:
+    """All of a message. NaN is like NaN."""
+    inner = message.__pydantic_extra__, sorted(message.__pydantic_fields_set__), message.__pydantic_private__
+    return type(message), repr(vars(message)), inner
+
+
+def readable(cls: Any) -> bool:
+    return codec.rule_of(cls) != codec.UNREADABLE
 
 
 def test_every_class_is_known() -> None:
-    assert message_fields.CLASSES == set(single._CLASSES)
-    assert {cls.__name__ for cls in message_fields.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
+    assert codec.CLASSES == set(codec.CANDIDATES)
+    assert {cls.__name__ for cls in codec.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
 
 
 @pytest.mark.parametrize("message", PLAIN, ids=lambda message: type(message).__name__)
 def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
     pair = [message, message]
     kinds, (bodies, fields) = (type(message),) * 2, native.pack(pair)
-    payload = single.ENCODERS[type(message)](message)
+    payload, data = payload_of(message), JSONPLUS.dumps_typed(pair)[1]
     assert native.payload(message) == payload
-    assert native.encode(pair) == FAST.dumps_typed(pair)[1]
-    assert bodies == of_python(message_list._compared, pair, message_list._NONE)[2]
+    assert native.encode(pair) == data
+    assert b"\x92" + b"".join(message_elements(kinds, bodies)) == data
     assert native.unchanged(pair, kinds, fields) == 2
     assert states(native.make(kinds, fields)) == states(ordinary(pair))
     if readable(type(message)):
@@ -98,13 +95,13 @@ def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_what_is_left_to_python(value: Any) -> None:
+def test_what_is_left_to_the_ordinary_path(value: Any) -> None:
     message = lc.HumanMessage("x", additional_kwargs={"a": [value]})
     plain = type(value) in (type(None), bytes, float) or (isinstance(value, int) and -(2**63) <= value < 2**64)
     payload = native.payload(message)
     assert (payload is not None) == plain
     if plain:
-        assert payload == single.ENCODERS[lc.HumanMessage](message)
+        assert payload == payload_of(message)
         assert states([native.read(payload)]) == states([ordinary(message)])
     assert (native.encode([message]) is not None) == plain
     assert (native.pack([message]) is not None) == plain
@@ -124,7 +121,7 @@ def test_depth(depth: int, plain: bool) -> None:
     if plain:
         assert states([native.read(payload)]) == states([ordinary(message)])
     ends = ormsgpack.packb({"a": None})[:-1] + b"\x91" * depth + b"\xc0"
-    short = single.ENCODERS[lc.HumanMessage](lc.HumanMessage("x"))
+    short = payload_of(lc.HumanMessage("x"))
     deep = short.replace(b"\xb1additional_kwargs\x80", b"\xb1additional_kwargs" + ends)
     assert deep != short
     assert (native.read(deep) is not None) == plain
@@ -137,10 +134,9 @@ def test_what_is_unchanged(value: list[Any], data: Any) -> None:
     packed = outcome(native.pack, value)
     if packed is None:
         return
-    kinds = list(map(type, value))
-    fingerprint, by_python = (
-        message_list.Fingerprint().with_more(kinds, fields, read=True) for fields in reversed(packed)
-    )
+    kinds, before = list(map(type, value)), list(map(payload_of, value))
+    contents = [repr(vars(message)) for message in value]  # in which NaN is like NaN
+    fingerprint = Fingerprint().with_more(kinds, packed[1], read=True)
     step = data.draw(st.sampled_from(["nothing", "change", "drop", "longer", "shorter"]))
     where = data.draw(st.integers(0, len(value) - 1))
     if step == "change":
@@ -152,17 +148,21 @@ def test_what_is_unchanged(value: list[Any], data: Any) -> None:
     elif step == "shorter":
         del value[where:]
     found = native.unchanged(value, fingerprint.kinds, fingerprint.fields)
-    known = outcome(message_fields.known, value)
-    if isinstance(known, tuple) and len(known) == 2:
-        same = outcome(message_list._unchanged, *known, by_python)
-        assert found == same or type(same) is not int  # what cannot be packed now
+    same = 0
+    for message, kind, payload in zip(value, kinds, before):
+        if type(message) is not kind or native.payload(message) is None or payload_of(message) != payload:
+            break
+        same += 1
+    assert found == same
     assert step not in ("nothing", "longer", "shorter") or found == min(len(value), len(kinds))
     count = data.draw(st.integers(0, len(kinds)))
-    again, of_bytes = message_list.again(fingerprint, count), of_python(message_list.again, by_python, count)
-    assert repr(states(again[0])) == repr(states(of_bytes[0]))  # NaN is like NaN
-    for found, whole in ((again[1], fingerprint), (of_bytes[1], by_python)):
-        assert found == message_list.Fingerprint().with_more(kinds[:count], whole.fields[:count], read=True)
-    assert native.pack(again[0]) == (list(of_bytes[1].fields), again[1].fields)
+    front = fingerprint.front(count)
+    assert front == Fingerprint().with_more(kinds[:count], fingerprint.fields[:count], read=True)
+    made = front.made()
+    assert [repr(vars(message)) for message in made] == contents[:count]
+    assert all(message.__pydantic_fields_set__ == set(vars(message)) for message in made)
+    assert all((message.__pydantic_extra__, message.__pydantic_private__) == ({}, None) for message in made)
+    assert native.pack(made) == (packed[0][:count], front.fields)
 
 
 LEAVES = [None, True, False, 1, 0, 2**63, 0.0, -0.0, 1.0, float("nan"), b"", b"1", "", "1", "\u00e4", {}, []]
@@ -226,9 +226,7 @@ def test_what_is_remembered_is_nobody_elses(value: Any, data: Any) -> None:
 @often
 @given(messages(), st.data())
 def test_damaged_payloads(message: Any, data: Any) -> None:
-    payload = single.ENCODERS.get(type(message), native.payload)(message)
-    if payload is None:
-        return
+    payload = payload_of(message)
     for _ in range(20):
         damaged = bytearray(payload)
         for _ in range(data.draw(st.integers(0, 3))):
@@ -237,8 +235,8 @@ def test_damaged_payloads(message: Any, data: Any) -> None:
         given_ = bytes(damaged[:end]) + data.draw(st.sampled_from([b"", b"x"]))
         found = native.read(given_)
         if found is not None:
-            decode = single.DECODERS[given_[: single.KEY_LENGTH]][1]
-            assert repr(states([found])) == repr(states([decode(given_)]))  # NaN is like NaN
+            wanted = JSONPLUS.loads_typed(("msgpack", ormsgpack.packb(ormsgpack.Ext(5, given_))))
+            assert shown(found) == shown(wanted)
 
 
 def test_fields_that_are_no_fields() -> None:
@@ -261,31 +259,24 @@ def test_fields_that_are_no_fields() -> None:
     assert native.unchanged(["x"], kinds, fields) == 0
 
 
-@pytest.mark.parametrize("known_before", [True, False])
-@pytest.mark.parametrize("known_then", [True, False])
-def test_what_python_remembers_is_not_mixed_with_what_is_remembered_here(
-    known_before: bool, known_then: bool, monkeypatch: Any
-) -> None:
-    """Where a message comes or goes of a class that only Python knows."""
-    here = {True: native, False: types.SimpleNamespace(**{**vars(native), "pack": lambda messages: None})}
+def test_a_message_that_comes_and_goes_and_is_not_plain() -> None:
+    """With it the list is encoded whole, and nothing is remembered of it."""
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(40)]
-    longer = [*value, lc.AIMessage("more"), lc.AIMessage("and more")]
-    wanted = FAST.dumps_typed(longer)
-    monkeypatch.setattr(message_fields, "native", here[known_before])
-    last, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
-    assert {type(one) for one in read.fingerprint.fields} == {tuple if known_before else bytes}
-    monkeypatch.setattr(message_fields, "native", here[known_then])
-    more, alike = FAST.dumps_elements(longer, last), known_then or not known_before
-    assert more.same == (40 if alike else 0)
-    assert b"".join([more.elements[0], *last.elements[1 : 1 + more.same], *more.elements[1:]]) == wanted[1]
-    assert {type(one) for one in more.fingerprint.fields} == {tuple if known_before and known_then else bytes}
-    rest = heads.header(42, list) + wanted[1][sum(map(len, last.elements[1:])) + 3 :]
-    found, known = FAST.loads_elements(wanted[0], rest, read, 40)
-    assert found == longer
-    assert (known is not None) == alike
-    if known:
-        assert {type(one) for one in known[1].fingerprint.fields} == {tuple if known_before else bytes}
-        assert states(message_list.again(known[1].fingerprint, 42)[0]) == states(ordinary(longer))
+    odd = lc.AIMessage("more", extra=1)
+    first, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
+    for last in (first, read):
+        longer = FAST.dumps_elements([*value, odd], last)
+        assert longer == (
+            "msgpack",
+            [heads.header(41, list), *first.elements[1:], JSONPLUS.dumps_typed(odd)[1]],
+            0,
+            None,
+            (),
+        )
+        assert FAST.dumps_elements([odd, *value], last).elements[2:] == first.elements[1:]
+        assert FAST.dumps_elements(value, longer) == first
+    rest = heads.header(41, list) + JSONPLUS.dumps_typed(odd)[1]
+    assert FAST.loads_elements("msgpack", rest, read, 40) == ([*value, odd], None)
 
 
 @pytest.mark.parametrize("name", ["encode", "payload", "pack", "unchanged", "read", "make", "forget"])
@@ -398,13 +389,16 @@ class Broken:
             raise {"ModuleNotFoundError" if found == "nothing" else "ImportError"}("wrong ELF class")
 sys.meta_path.insert(0, Broken())
 from langchain_core.messages import HumanMessage
-from redis_saver._serde import message_fields
+from redis_saver._serde import messages
 from redis_saver._serde.serializer import FastSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
-assert message_fields.native is None and not message_fields.CLASSES
+assert messages.native is None and not messages.CLASSES
 value = [HumanMessage("x")] * 99
-stored = FastSerializer().dumps_typed(value)
-assert stored == JsonPlusSerializer().dumps_typed(value) and FastSerializer().loads_typed(stored) == value
+fast, stored = FastSerializer(), JsonPlusSerializer().dumps_typed(value)
+assert fast.dumps_typed(value) == stored and fast.loads_typed(stored) == value
+found = fast.dumps_elements(value)
+assert len(found.elements) == 100 and (found.type, b"".join(found.elements)) == stored
+assert fast.loads_elements(*stored) == (value, None)
 """
     said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert ("wrong ELF class" in said) == (found != "nothing")

@@ -67,10 +67,10 @@ from message_strategies import (
     usage,
 )
 from pydantic import BaseModel, SecretStr
+from tests.support.compiled import compiled_left_out
 
 from redis_saver._serde import elements as element_codec
-from redis_saver._serde import message_codec as fast
-from redis_saver._serde import message_fields, message_list
+from redis_saver._serde import messages as codec
 from redis_saver._serde import msgpack as heads
 from redis_saver._serde.elements import EncodedElements
 from redis_saver._serde.serializer import FastSerializer
@@ -78,15 +78,20 @@ from redis_saver._serde.serializer import FastSerializer
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@pytest.fixture(autouse=True, scope="module", params=["native", "python"])
-def _native(request: Any) -> Any:
-    """With the compiled module, and without."""
-    kept = message_fields.native
-    if request.param == "native" and kept is None:
+@pytest.fixture(autouse=True, scope="module", params=["with", "without"])
+def _compiled_part(request: pytest.FixtureRequest) -> Any:
+    """Runs each test with the compiled part, and without."""
+    if request.param == "with" and codec.native is None:
         pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
-    message_fields.native = kept if request.param == "native" else None
-    yield
-    message_fields.native = kept
+    with compiled_left_out(FAST) if request.param == "without" else contextlib.nullcontext():
+        yield
+
+
+@pytest.fixture
+def remembers() -> None:
+    """Leaves a test out without the compiled part: then nothing is known of an earlier version of a list of messages."""
+    if not codec.CLASSES:
+        pytest.skip("nothing is remembered of messages")
 
 
 # -- values of every kind
@@ -297,21 +302,20 @@ def ordinary_road(monkeypatch: Any) -> list[str]:
     return passed
 
 
-def test_every_class_has_the_short_road() -> None:
-    assert set(fast.ENCODERS) == set(CLASSES)
-    assert {name for name, _ in fast.DECODERS.values()} == {(cls.__module__, cls.__name__) for cls in CLASSES}
-
-
 @pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
 def test_ordinary_messages_take_the_short_road(message: Any, ordinary_road: list[str]) -> None:
     snapshot = [_DeltaSnapshot([message]), Send("n", {"m": [message]}), Command(update=[message])]
+    kind = type(message)
+    written = kind in codec.CLASSES and not message.model_extra
+    read = written and codec.rule_of(kind) != codec.UNREADABLE
     for value in (message, [message, message], {"m": [message]}, Point([message]), Pair(message, 1), *snapshot):
         del ordinary_road[:]
         stored = FAST.dumps_typed(value)
         FAST.dumps_elements(value)
-        assert ordinary_road == []
+        assert (ordinary_road == []) == written
+        del ordinary_road[:]
         FAST.loads_typed(stored)
-        assert ordinary_road == []
+        assert (ordinary_road == []) == read
         assert JSONPLUS.dumps_typed(value) == stored
         assert "dump" in ordinary_road
         JSONPLUS.loads_typed(stored)
@@ -335,26 +339,6 @@ def test_other_messages_go_the_ordinary_road(message: Any, ordinary_road: list[s
     assert "dump" in ordinary_road
     assert stored == JSONPLUS.dumps_typed(message)
     assert_reads_alike(stored)
-
-
-def test_what_is_not_known_of_a_class_leaves_it_out() -> None:
-    assert fast._known(lc.HumanMessage)
-    assert not fast._known(MyMessage)
-
-    class Serialized(lc.HumanMessage):
-        def model_dump(self, **kwargs: Any) -> Any:
-            return {}
-
-    Serialized.__module__ = "langchain_core.messages.human"
-    assert not fast._known(Serialized)
-
-    class Typed(lc.HumanMessage):
-        when: datetime.datetime
-
-    with pytest.raises(fast.UnknownError):
-        fast._encoder(Typed)
-    with pytest.raises(fast.UnknownError):
-        fast._decoder(Typed)
 
 
 # -- what was written otherwise
@@ -583,6 +567,7 @@ def test_allowlists_warnings_and_events(given_settings: dict[str, Any], caplog: 
         assert read(more_theirs, stored, caplog) != wanted
 
 
+@pytest.mark.usefixtures("remembers")
 def test_a_serializer_with_a_longer_allowlist_is_fast(ordinary_road: list[str]) -> None:
     serde = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([Point])
     value = [lc.HumanMessage("x"), Point([lc.HumanMessage("y")])]
@@ -758,20 +743,14 @@ def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last
     while same < most and elements[1 + same] == WHOLE[id(last)][1 + same]:
         same += 1
     same = data.draw(st.integers(0, same))
-    read, known = FAST.loads_elements("msgpack", b"".join([elements[0], *elements[1 + same :]]), last, same)
+    read, behind = FAST.loads_elements("msgpack", b"".join([elements[0], *elements[1 + same :]]), last, same)
     assert chunks(read) == chunks(JSONPLUS.loads_typed(stored))
     _, fresh = FAST.loads_elements(*stored)
-    if known:
-        assert known[0][1:] == list(map(len, elements[1 + same :]))
-        assert repr(known[1].fingerprint) == repr(fresh[1].fingerprint) or message_list._is_packed(
-            last.fingerprint
-        )  # in which NaN is like NaN
+    if behind:
+        assert behind[0][1:] == list(map(len, elements[1 + same :]))
+        assert repr(behind[1].fingerprint) == repr(fresh[1].fingerprint)  # in which NaN is like NaN
     else:
-        # What Python can tell and the compiled module cannot is not mixed with what that remembers.
-        assert fresh is None or [type(of[0]) for of in (last.fingerprint.fields, fresh[1].fingerprint.fields)] == [
-            tuple,
-            bytes,
-        ]
+        assert fresh is None
 
 
 WHOLE: dict[int, list[bytes]] = {}
@@ -821,6 +800,7 @@ def test_versions_of_a_list(monkeypatch: Any) -> None:
     check()
 
 
+@pytest.mark.usefixtures("remembers")
 @pytest.mark.parametrize("count", [16, 100])
 def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: list[str]) -> None:
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
@@ -836,63 +816,36 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
     assert FAST.dumps_elements(value, more).same == 7
     value[5] = lc.SystemMessage(value[5].content, id="5")
     assert FAST.dumps_elements(value, more).same == 5
+    assert "dump" not in ordinary_road
     object.__setattr__(value[3], "__pydantic_extra__", {"a": 1})
     assert FAST.dumps_elements(value, more)[2:4] == (0, None)
     assert FAST.dumps_elements([value[0]] * 2, more).same == 1
     assert FAST.dumps_elements(["x"] * 9999, more).same == 0
     assert FAST.dumps_elements(value[:3] * 9, FAST.dumps_elements(["x"] * 9999)).same == 0
-    assert "dump" not in ordinary_road
 
 
-@pytest.mark.parametrize("shown", ["at once", "one by one"])
-def test_a_message_that_another_thread_changes_and_changes_back(shown: str, monkeypatch: Any) -> None:
-    """It says nothing of those behind it, one of which has changed for good."""
-    monkeypatch.setattr(message_fields, "native", None)  # while that looks, no other thread runs
-    value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(100)]
-    last = FAST.dumps_elements(value)
-    pack_all, calls = message_fields.pack_all, []
-
-    def meddled(fields: list[dict[str, Any]]) -> bytes:
-        calls.append(len(fields))
-        if (len(fields) > 1) == (shown == "at once") and len(calls) < 3:
-            value[3].content, kept = "other", value[3].content
-            packed = pack_all(fields)
-            value[3].content = kept
-            return packed
-        return pack_all(fields)
-
-    value[70].content = "edited"
-    value.append(lc.AIMessage("more"))
-    monkeypatch.setattr(message_fields, "pack_all", meddled)
-    found = FAST.dumps_elements(value, last)
-    monkeypatch.setattr(message_fields, "pack_all", pack_all)
-    assert 0 < found.same <= 70
-    fresh = FAST.dumps_elements(value)
-    assert [*last.elements[1 : 1 + found.same], *found.elements[1:]] == fresh.elements[1:]
-    assert FAST.dumps_elements(value, found).same == len(value)
-
-
+@pytest.mark.usefixtures("remembers")
 @pytest.mark.parametrize("count", [2, 31, 32, 33, 100])
 def test_what_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
     kinds = (lc.HumanMessage, lc.AIMessage, lc.SystemMessage)
     value = [kinds[n % 3](str(n) * 999, id=str(n), response_metadata={"a": [1]}) for n in range(count)]
-    found, known = FAST.loads_elements(*FAST.dumps_typed(value))
+    found, read = FAST.loads_elements(*FAST.dumps_typed(value))
     assert found == value
     fresh = FAST.dumps_elements(value)
-    assert known == (
+    assert read == (
         list(map(len, fresh.elements)),
         fresh._replace(elements=[], fingerprint=fresh.fingerprint._replace(read=count)),
     )
     found.append(lc.AIMessage("more"))
-    assert (FAST.dumps_elements(found, known[1]).same, len(FAST.dumps_elements(found, known[1]).elements)) == (count, 2)
+    assert (FAST.dumps_elements(found, read[1]).same, len(FAST.dumps_elements(found, read[1]).elements)) == (count, 2)
     found[1].response_metadata["a"].append(2)
-    assert FAST.dumps_elements(found, known[1]).same == 1
+    assert FAST.dumps_elements(found, read[1]).same == 1
     assert "dump" not in ordinary_road
 
 
 def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None:
-    message = ormsgpack.packb(ormsgpack.Ext(5, fast.ENCODERS[lc.HumanMessage](lc.HumanMessage("x"))))
-    assert FAST.loads_elements("msgpack", b"\x92" + 2 * message)[1]
+    message = JSONPLUS.dumps_typed(lc.HumanMessage("x"))[1]
+    assert bool(FAST.loads_elements("msgpack", b"\x92" + 2 * message)[1]) == bool(codec.CLASSES)
     for data in (
         b"\xdc\x00\x02" + 2 * message,  # a longer header than need be
         b"\x92" + message + message.replace(b"model_validate_json", b"model_validate_JSON"),
@@ -901,8 +854,8 @@ def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None
         b"\x91" + message,
         b"\x93" + 2 * message + b"\x01",
     ):
-        value, known = FAST.loads_elements("msgpack", data)
-        assert (chunks(value), known) == (chunks(JSONPLUS.loads_typed(("msgpack", data))), None)
+        value, read = FAST.loads_elements("msgpack", data)
+        assert (chunks(value), read) == (chunks(JSONPLUS.loads_typed(("msgpack", data))), None)
 
 
 class Whispering(FastSerializer):
