@@ -21,8 +21,7 @@ from redis_saver._client import clients
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.base import AsyncBlock, AsyncClient, Block, NeedsAsyncWith, NeedsWith, RedisDriver, SyncClient
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common import config as configs
-from redis_saver._common import keywords, times
+from redis_saver._common import config, keywords, times
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
@@ -110,7 +109,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
-        configs.one_of(type(self), "on_error", on_error, "skip", "raise")
+        config.one_of(type(self), "on_error", on_error, "skip", "raise")
         super().__init__(serde=chosen(serde, strict=strict))
         self._counting = Counting()
         self._driver = self._driver_class(

@@ -8,7 +8,7 @@ from zlib import crc32
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from redis_saver._common import limits as limiting
+from redis_saver._common import limits
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
@@ -167,7 +167,7 @@ def encode(context: Context, name: FullKey, value: Any) -> bytes:
         kind, data = context.serde.dumps_typed(value)
         packed = framing.pack([kind.encode()])
     encryption.check_written(context, kind)
-    limiting.check(context.limits, "value_bytes", len(data), _ENTRY + " has {} bytes", key, namespace)
+    limits.check(context.limits, "value_bytes", len(data), _ENTRY + " has {} bytes", key, namespace)
     return packed + data
 
 
@@ -221,7 +221,7 @@ def _name(context: Context, name: FullKey) -> FullKey:
     labels, key = name
     if not isinstance(key, str):
         raise TypeError(f"key={shown(name)}: its key {shown(key)} is a {type(key).__name__}, and has to be a str")
-    limiting.check_name(context.limits, key, "a cache's key")
+    limits.check_name(context.limits, key, "a cache's key")
     return _namespace(context, labels), key
 
 
@@ -231,7 +231,7 @@ def _namespace(context: Context, namespace: Namespace) -> Namespace:
     for label in namespace:
         if not isinstance(label, str):
             raise TypeError(f"namespace={shown(namespace)}: its label {shown(label)} is no str")
-        limiting.check_name(context.limits, label, "a cache's namespace")
+        limits.check_name(context.limits, label, "a cache's namespace")
     return tuple(namespace)
 
 

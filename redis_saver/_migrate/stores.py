@@ -10,13 +10,14 @@ from typing import Any
 
 from redis_saver import errors
 from redis_saver._common.display import error_text
-from redis_saver._common.store_names import Partition
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine.requests import Operation, T
 from redis_saver._migrate.endpoints import ItemOrError, Items, Written, item_name, not_moved
 from redis_saver._storage import opaque
 from redis_saver._store import namespaces, transfer
-from redis_saver._store.calling import together
 from redis_saver._store.context import StoreContext
+from redis_saver._store.reading import list_fields
+from redis_saver._store.scripts import together
 from redis_saver._store.store import Store, context_of, driver_of
 from redis_saver._store.transfer import Import, StoredItem
 
@@ -102,7 +103,7 @@ class OurItems(Items):
         """Iterate over the items by partition. In memory are a partition's names and a page of its items."""
         for partition in self._partitions(labels):
             try:
-                fields = self._run(transfer.list_fields(self._context, partition, labels))
+                fields = self._run(list_fields(self._context, partition, member(labels[PARTITION_LABELS:])))
                 while fields:
                     some = fields[: transfer.FIELDS_PER_CALL]
                     page = self._run(transfer.read_items(self._context, partition, some))
@@ -124,10 +125,10 @@ class OurItems(Items):
         results: list[ItemOrError | None] = [None] * len(items)
         for position, item in enumerate(items):
             try:
-                place = transfer.find_place(self._context, item)
+                partition, field = transfer.find_place(self._context, item)
             except (errors.RedisSaverError, TypeError, ValueError):  # `write` reports the error
                 continue
-            asked.setdefault(place.partition, {})[place.field] = position
+            asked.setdefault(partition, {})[field] = position
         reads = {each: partial(_read_all, self._context, each, list(some)) for each, some in asked.items()}
         for partition, answer in self._run_each(reads).items():
             for at, position in enumerate(asked[partition].values()):

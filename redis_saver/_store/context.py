@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from langgraph.store.base import InvalidNamespaceError
 
-from redis_saver._common import config, forks
-from redis_saver._common import limits as limiting
+from redis_saver._common import config, forks, limits
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
@@ -82,7 +81,7 @@ class Places:
         if not namespace:
             raise InvalidNamespaceError("the namespace is empty: an item has a namespace of at least one label")
         for label in namespace:
-            limiting.check_name(self._limits, label, "a label of a namespace")
+            limits.check_name(self._limits, label, "a label of a namespace")
         partition = self._keyspace.partition(member(namespace[:PARTITION_LABELS]))
         place = Place(partition, member(namespace[PARTITION_LABELS:]))
         if sum(map(len, namespace)) <= MAX_CACHED_NAME:
@@ -111,7 +110,7 @@ class Places:
         """
         if not isinstance(key, str):
             raise TypeError(f"key={shown(key)}: a key is a str, not a {type(key).__name__}")
-        limiting.check_name(self._limits, key, "a key")
+        limits.check_name(self._limits, key, "a key")
         return key
 
 

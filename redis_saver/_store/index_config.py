@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from langgraph.store.base import IndexConfig
 
-from redis_saver._common import config as configs
-from redis_saver._common import names
+from redis_saver._common import config, names
 from redis_saver._common.display import shown
 
 if TYPE_CHECKING:
@@ -86,7 +85,7 @@ def _check(given: Mapping[str, Any]) -> None:
     for name in ("dims", "embed"):
         if given.get(name) is None:
             raise ValueError(f"index={shown(list(given))}: {name} is missing")
-    configs.number("index['dims']", given["dims"], 1, whole=True)
+    config.number("index['dims']", given["dims"], 1, whole=True)
     check_paths("index['fields']", given.get("fields"))
     for name, words in _WORDS.items():
         if (word := given.get(name, words[0])) not in words:
@@ -97,7 +96,7 @@ def _check(given: Mapping[str, Any]) -> None:
                 f"index[{name!r}] is a setting of the server's index: add 'search': 'server', or leave it out"
             )
     most = MAX_VECTORS_PER_ITEM  # each search asks for each of them
-    configs.number("index['vectors_per_item']", given.get("vectors_per_item", 1), 1, whole=True, most=most)
+    config.number("index['vectors_per_item']", given.get("vectors_per_item", 1), 1, whole=True, most=most)
 
 
 def server_index(given: Mapping[str, Any]) -> ServerIndex | None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from langgraph.store.base import ListNamespacesOp, MatchCondition
 
-from redis_saver._common import config as configs
+from redis_saver._common import config
 from redis_saver._common.display import shown
 from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
 from redis_saver._engine.requests import Call, Command, Operation, Scan
 from redis_saver._store import scripts
-from redis_saver._store.calling import announce, ask, together
 from redis_saver._store.context import StoreContext, check_labels
-from redis_saver._store.scripts import checked
+from redis_saver._store.scripts import announce, ask, together, windows
 from redis_saver._store.writing import clean, delete_below
 from redis_saver.errors import reading_store
 
@@ -51,18 +50,12 @@ def partition_page(
         begin = b"(" + after.member
     keys = context.keyspace.directory
     reply = yield Call(scripts.LIST_PARTITIONS, keys, (begin, end, PARTITIONS_PER_CALL))
-    listed = checked(scripts.LIST_PARTITIONS, keys[0], reply).values
+    listed = scripts.checked(scripts.LIST_PARTITIONS, keys[0], reply).values
     with reading_store(keys[0]):
         result = list(zip(map(context.keyspace.partition, listed[::2]), listed[1::2], strict=True))
         if after is not None and any(partition.member <= after.member for partition, _ in result):
             raise ValueError("the partitions after one are not greater than it")
         return result
-
-
-def windows(listed: Sequence[tuple[Partition, bytes]], size: int = 256) -> Iterator[Sequence[tuple[Partition, bytes]]]:
-    """Yield some partitions at a time."""
-    for start in range(0, len(listed), size):
-        yield listed[start : start + size]
 
 
 def sum_each(
@@ -99,9 +92,9 @@ def check(op: ListNamespacesOp) -> tuple[MatchCondition, ...]:
         TypeError, ValueError: An argument makes no sense.
     """
     for name, number in (("limit", op.limit), ("offset", op.offset)):
-        configs.number(name, number, 0, whole=True)
+        config.number(name, number, 0, whole=True)
     if op.max_depth is not None:
-        configs.number("max_depth", op.max_depth, 1, whole=True, most=_MAX_DEPTH)
+        config.number("max_depth", op.max_depth, 1, whole=True, most=_MAX_DEPTH)
     return tuple(op.match_conditions or ())
 
 

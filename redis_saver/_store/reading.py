@@ -22,11 +22,11 @@ from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Command, Operation
-from redis_saver._store import calling, scripts
-from redis_saver._store.calling import ask
+from redis_saver._store import scripts
 from redis_saver._store.context import Place, StoreContext, namespace_and_key
-from redis_saver._store.items import CHECKSUM, Entry
-from redis_saver.errors import StoreBusy, decoding_item, reading_store
+from redis_saver._store.items import CHECKSUM, Entry, Hit
+from redis_saver._store.scripts import ask, refresh_ttls, together, windows
+from redis_saver.errors import StoreBusy, reading_store
 
 if TYPE_CHECKING:
     from redis_saver._store.vectors import VectorIndex
@@ -55,13 +55,8 @@ def read(
         fields: Their fields, each once.
         refresh: True to restart their TTLs.
     """
-    parts = [fields[start : start + FIELDS_PER_GET] for start in range(0, len(fields), FIELDS_PER_GET)]
-    reads = [_read(context, partition, part, refresh) for part in parts]
-    return reads[0] if len(reads) == 1 else _joined(context, reads)
-
-
-def _joined(context: StoreContext, reads: Sequence[Operation[list[Entry | None]]]) -> Operation[list[Entry | None]]:
-    return [entry for entries in (yield from calling.together(context, reads)) for entry in entries]
+    reads = [_read(context, partition, some, refresh) for some in windows(fields, FIELDS_PER_GET)]
+    return [entry for entries in (yield from together(context, reads)) for entry in entries]
 
 
 def _read(
@@ -136,6 +131,11 @@ def all_versions(context: StoreContext, partition: Partition) -> Operation[dict[
     return versions
 
 
+def list_fields(context: StoreContext, partition: Partition, prefix: bytes = b"") -> Operation[list[bytes]]:
+    """Return the fields that begin with a prefix, sorted. One round trip per 4,000 items of the partition."""
+    return sorted([field for field in (yield from all_versions(context, partition)) if field.startswith(prefix)])
+
+
 def _checked_progress(above: int, newest: int) -> int:
     if newest <= above:
         raise ValueError(f"the items above version {above} end at version {newest}, and more are to follow")
@@ -192,8 +192,8 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
     result = Page(token, tuple(entries))
     if entries and result != known and len(tokens) == 1:
         context.remembered.put(name, result, sum([entry.size for entry in entries]))
-    if refresh and not refreshes and (fields := [entry.field for entry in entries if entry.has_ttl]):
-        yield from calling.refresh(context, {place.partition: fields})
+    if refresh and not refreshes:
+        yield from refresh_ttls(context, [Hit(place.partition, entry) for entry in entries])
     return result
 
 
@@ -333,11 +333,10 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, items: l
         entries[entry.field] = entry
         checksum, size = checksum + entry.version, size + entry.size
     if vectors is not None and (embedder := context.embedder) is not None:
-        rows = {}
-        for field_, stored in zip(items[::3], items[2::3], strict=True):
-            namespace, key = namespace_and_key(partition, field_)
-            with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
-                rows[field_] = embedder.decode(context.values, stored)
+        rows = {
+            field_: embedder.decode(context.values, *namespace_and_key(partition, field_), stored)
+            for field_, stored in zip(items[::3], items[2::3], strict=True)
+        }
         vectors = vectors.changed((), rows)
     return Mirror(entries, before.token, checksum % CHECKSUM, size, vectors)
 

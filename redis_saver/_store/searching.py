@@ -16,16 +16,15 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.store.base import SearchOp
 
-from redis_saver._common import config as configs
+from redis_saver._common import config
 from redis_saver._common.display import shown
-from redis_saver._common.store_names import PARTITION_LABELS, Partition
+from redis_saver._common.store_names import PARTITION_LABELS
 from redis_saver._engine.requests import Operation
 from redis_saver._store import namespaces, reading, server_search
-from redis_saver._store.calling import refresh, together
 from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import Entry, Hit, VersionedSearchItem
-from redis_saver._store.reading import Mirror
+from redis_saver._store.scripts import refresh_ttls, together, windows
 from redis_saver._store.writing import clean
 from redis_saver.errors import reading_store
 
@@ -52,7 +51,7 @@ def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
     """
     labels, matches = check_labels(op.namespace_prefix, "namespace_prefix"), compile_filter(op.filter)
     for name, number in (("limit", op.limit), ("offset", op.offset)):
-        configs.number(name, number, 0, whole=True)
+        config.number(name, number, 0, whole=True)
     return labels, matches
 
 
@@ -89,11 +88,7 @@ def _search(
     hits = yield from (_by_server if by_server else _best)(context, labels, wanted)
     hits = hits[op.offset :]
     if op.refresh_ttl:
-        fields: dict[Partition, list[bytes]] = {}
-        for partition, entry, _ in hits:
-            if entry.has_ttl:
-                fields.setdefault(partition, []).append(entry.field)
-        yield from refresh(context, fields)
+        yield from refresh_ttls(context, hits)
     items = []
     for hit in hits:
         with reading_store(hit.partition.keys[0]):
@@ -104,14 +99,14 @@ def _search(
 def _best(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Operation[list[Hit]]:
     """Return the best hits of one partition, or of all with this prefix. Takes empty ones out of the directory."""
     if len(labels) >= PARTITION_LABELS:
-        return (yield from _best_of_partition(context, context.places.of(labels), wanted)).hits
+        return (yield from _best_of_partition(context, context.places.of(labels), wanted)) or []
     best: list[Hit] = []
-    for some in namespaces.windows((yield from namespaces.partitions(context, labels))):
+    for some in windows((yield from namespaces.partitions(context, labels))):
         searches = [_best_of_partition(context, Place(partition, b""), wanted) for partition, _ in some]
         empty = []
-        for (partition, token), result in zip(some, (yield from together(context, searches)), strict=True):
-            best += result.hits
-            if result.token == b"0":
+        for (partition, token), hits in zip(some, (yield from together(context, searches)), strict=True):
+            best += hits or ()
+            if hits is None:
                 empty.append(clean(context, partition, token))
         yield from together(context, empty)
         with reading_store(context.keyspace.directory[0]):
@@ -132,25 +127,20 @@ def _by_server(context: StoreContext, labels: tuple[str, ...], wanted: _Search) 
     return hits
 
 
-class _PartitionHits(NamedTuple):
-    hits: list[Hit]
-    token: bytes
-    """Token of the partition; `0` if there is no such partition."""
-
-
-def _best_of_partition(context: StoreContext, place: Place, wanted: _Search) -> Operation[_PartitionHits]:
+def _best_of_partition(context: StoreContext, place: Place, wanted: _Search) -> Operation[list[Hit] | None]:
+    """Return the best hits of a partition; None if there is no such partition."""
     partition = place.partition
     if wanted.matches is None and wanted.query is None:
         page = yield from reading.page(context, place, 0, wanted.most, refresh=False)
-        return _PartitionHits([Hit(partition, entry) for entry in page.entries], page.token)
+        return None if page.token == b"0" else [Hit(partition, entry) for entry in page.entries]
     mirror = yield from reading.mirror(context, partition, with_vectors=wanted.query is not None)
+    if not mirror.token:
+        return None
     with reading_store(partition.keys[0]):
-        if wanted.query is None:
-            newest = _matching(context, place, wanted, reversed(mirror.entries.values()))
-            hits = [Hit(partition, entry) for entry in islice(newest, wanted.most)]
-        else:
-            hits = _nearest(context, place, mirror, wanted)
-    return _PartitionHits(hits, mirror.token or b"0")
+        if wanted.query is not None:
+            return _nearest(context, place, mirror, wanted)
+        newest = _matching(context, place, wanted, reversed(mirror.entries.values()))
+        return [Hit(partition, entry) for entry in islice(newest, wanted.most)]
 
 
 def _matching(context: StoreContext, place: Place, wanted: _Search, entries: Iterable[Entry]) -> Iterable[Entry]:
@@ -163,7 +153,7 @@ def _matching(context: StoreContext, place: Place, wanted: _Search, entries: Ite
     return (entry for entry in entries if matches(entry.known or entry.value(values, partition)))
 
 
-def _nearest(context: StoreContext, place: Place, mirror: Mirror, wanted: _Search) -> list[Hit]:
+def _nearest(context: StoreContext, place: Place, mirror: reading.Mirror, wanted: _Search) -> list[Hit]:
     """Return the items nearest to the query, followed by items without vectors, newest first."""
     partition, vectors, entries = place.partition, mirror.vectors, mirror.entries
     if vectors is None or context.embedder is None or wanted.query is None:  # there is no such partition
@@ -195,7 +185,7 @@ def compile_filter(filter: Any) -> Matches | None:
         raise TypeError(f"filter={shown(filter)}: a filter is a dict of keys of the value")
     if not filter:
         return None
-    configs.check_nesting("filter", filter)
+    config.check_nesting("filter", filter)
     tests = [(key, _part_test(wanted, key)) for key, wanted in filter.items()]
     if len(tests) == 1:
         ((only, test),) = tests

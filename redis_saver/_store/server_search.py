@@ -14,18 +14,18 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import PARTITION_LABELS, Partition
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, Sleep
 from redis_saver._store import namespaces, reading, scripts
-from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, document_tag, namespace_and_key
 from redis_saver._store.index_config import ServerIndex
 from redis_saver._store.items import Entry, Hit
-from redis_saver.errors import IndexNotBuilt, RedisSaverError, UnsupportedServer, decoding_item, reading_store
+from redis_saver._store.scripts import ask, together, windows
+from redis_saver.errors import IndexNotBuilt, RedisSaverError, UnsupportedServer, reading_store
 
 if TYPE_CHECKING:
     from redis_saver._store.vectors import Embedder, Floats, Rows
@@ -47,18 +47,17 @@ _ZERO = b"zero"
 """Tag of documents with a vector of length 0 (`lua/lib/documents.lua`)."""
 
 
-class _AskingIndex:
-    """Context that turns errors about a missing index into ours, and ignores that an index exists already.
+@contextmanager
+def _asking_index() -> Iterator[None]:
+    """Turn errors about a missing index into ours, and ignore that an index exists already.
 
     Clients and modules use different classes and words for these errors, so their texts decide.
     """
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, RedisSaverError):
-            return False
+    try:
+        yield
+    except RedisSaverError:
+        raise
+    except Exception as error:
         if re.search(r"unknown command\W+FT\.", str(error), re.IGNORECASE):
             raise UnsupportedServer(
                 "the server has no vector search (it does not know FT.SEARCH), which index={'search': 'server'} needs: "
@@ -69,7 +68,8 @@ class _AskingIndex:
             raise IndexNotBuilt(
                 "the server's index of vectors is not there: call setup() once, which makes it"
             ) from error
-        return "already exists" in str(error)
+        if "already exists" not in str(error):
+            raise
 
 
 class _Index(NamedTuple):
@@ -97,7 +97,7 @@ def setup(context: StoreContext) -> Operation[None]:
         UnsupportedServer: The server has no vector search.
     """
     try:
-        with _AskingIndex():
+        with _asking_index():
             yield from _wait(context)
     except IndexNotBuilt:
         yield from build_index(context, all_partitions=True)
@@ -111,7 +111,7 @@ def _create(context: StoreContext) -> Operation[None]:
     attributes: list[Argument] = ["under", "TAG"]
     for number in range(1, index.vectors_per_item + 1):
         attributes += (f"v{number}", "VECTOR", index.algorithm.upper(), len(vector), *vector)
-    with _AskingIndex():
+    with _asking_index():
         yield Command(("FT.CREATE", name, "ON", "HASH", "PREFIX", 1, context.keyspace.documents, "SCHEMA", *attributes))
 
 
@@ -146,9 +146,7 @@ def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operati
         return 0
     yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("0", index.dims))
     made, most = 0, 1
-    fields = sorted((yield from reading.all_versions(context, partition)))
-    for start in range(0, len(fields), FIELDS_PER_CALL):
-        some = fields[start : start + FIELDS_PER_CALL]
+    for some in windows((yield from reading.list_fields(context, partition)), FIELDS_PER_CALL):
         reply = yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("", index.dims, *some), some)
         count, vectors_per_item, *refused = reply.values
         with reading_store(partition.keys[4]):
@@ -200,16 +198,14 @@ def _decoded(
     context: StoreContext, partition: Partition, fields: Sequence[bytes], vectors: _Vectors
 ) -> Iterator[tuple[Entry, Rows]]:
     """Yield the asked items that are there and have vectors."""
+    embedder = _index_of(context).embedder
     with reading_store(partition.keys[0]):
-        items = list(zip(fields, vectors.records[::2], vectors.records[1::2], strict=bool(vectors.records)))
-    for field, record, stored in items:
-        if record and stored:
-            with reading_store(partition.keys[0]):
-                entry = Entry(field, record)
-                namespace, key = namespace_and_key(partition, field)
-            with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
-                rows = _index_of(context).embedder.decode(context.values, stored)
-            yield entry, rows
+        for field, record, stored in zip(
+            fields, vectors.records[::2], vectors.records[1::2], strict=bool(vectors.records)
+        ):
+            if record and stored:
+                name = namespace_and_key(partition, field)
+                yield Entry(field, record), embedder.decode(context.values, *name, stored)
 
 
 # -- searching
@@ -283,7 +279,7 @@ def _candidates(context: StoreContext, labels: tuple[str, ...], query: Floats, c
     ]  # fmt: skip
     zero = Command(("FT.SEARCH", name, b"%b @under:{%b}" % (below, _ZERO), "NOCONTENT", *options))
     replies: list[Any] = []
-    with _AskingIndex():
+    with _asking_index():
         replies = yield Batch([*commands, zero])
     for reply in replies:
         if isinstance(reply, Mapping) and (warning := reply.get(b"warning")):
@@ -354,9 +350,7 @@ def _read_all(
     """
     index = _index_of(context).settings
     asked = [
-        (partition, names[start : start + FIELDS_PER_CALL])
-        for partition, names in fields.items()
-        for start in range(0, max(1, len(names)), FIELDS_PER_CALL)
+        (partition, some) for partition, names in fields.items() for some in windows(names, FIELDS_PER_CALL) or [()]
     ]
     replies = yield from together(context, [_read(context, partition, some) for partition, some in asked])
     result = []

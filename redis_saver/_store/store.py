@@ -8,19 +8,8 @@ from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from langgraph.store.base import (
-    NOT_PROVIDED,
-    BaseStore,
-    GetOp,
-    IndexConfig,
-    ListNamespacesOp,
-    NotProvided,
-    Op,
-    PutOp,
-    Result,
-    SearchOp,
-    TTLConfig,
-)
+from langgraph.store import base
+from langgraph.store.base import NOT_PROVIDED, BaseStore, IndexConfig, NotProvided, Op, Result, TTLConfig
 from typing_extensions import Self, TypedDict, Unpack
 
 from redis_saver._client import clients
@@ -53,18 +42,18 @@ from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._store import index_config, namespaces, searching, server_search
-from redis_saver._store.calling import together
 from redis_saver._store.context import Places, Remembered, StoreContext
 from redis_saver._store.index_config import RedisIndexConfig, Texts
 from redis_saver._store.items import VersionedItem
 from redis_saver._store.reading import read
+from redis_saver._store.scripts import together
 from redis_saver._store.writing import Write, as_write, put
 from redis_saver.errors import reading_store
 
 INDEXED_CACHE_BYTES = 2**29
 """Default of `cache_bytes` with `index`: a little over 50,000 vectors of 1,536 dimensions."""
 ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
-_METHODS: Mapping[type[Op], str] = {GetOp: "get", SearchOp: "search", ListNamespacesOp: "list_namespaces"}
+_METHODS = {base.GetOp: "get", base.SearchOp: "search", base.ListNamespacesOp: "list_namespaces"}
 _OF_STORES = ("omit_expired", "sweep_interval_minutes")
 """Keys of LangGraph's `TTLConfig` that savers do not have."""
 
@@ -73,7 +62,7 @@ def method_of(ops: list[Op]) -> str:
     """Return the name of the method that made a batch: LangGraph's methods are batches of one operation."""
     if len(ops) != 1:
         return "batch"
-    if isinstance(ops[0], PutOp):
+    if isinstance(ops[0], base.PutOp):
         return "delete" if ops[0].value is None else "put"
     return _METHODS.get(type(ops[0]), "batch")
 
@@ -194,14 +183,14 @@ class Store(BaseStore, Generic[ClientT]):
         ttl = "none" if minutes is None else times.shown(timedelta(minutes=minutes))
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
-    def _run(self, operation: Operation[T], name: str = "", texts: Texts | None = None) -> T:
+    def _run(self, operation: Operation[T], texts: Texts | None = None, name: str = "") -> T:
         """Run an operation, after its texts were embedded."""
         if texts and (embedder := self._context.embedder) is not None:
             self._driver.check_open()
             embedder.embed(texts)
         return self._driver.run(self._counting.call(operation, name))
 
-    async def _arun(self, operation: Operation[T], name: str = "", texts: Texts | None = None) -> T:
+    async def _arun(self, operation: Operation[T], texts: Texts | None = None, name: str = "") -> T:
         """Embed on the caller's event loop, because an asynchronous client of a model works there."""
         if texts and (embedder := self._context.embedder) is not None:
             self._driver.check_open()
@@ -228,21 +217,19 @@ class Store(BaseStore, Generic[ClientT]):
         Raises:
             InvalidNamespaceError: A namespace is not valid. Nothing was sent.
         """
-        texts, ops = Texts(), list(ops)
-        return self._run(self._batch(ops, texts), method_of(ops), texts)
+        return self._run(*self._batch(list(ops)))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
-        texts, ops = Texts(), list(ops)
-        return await self._arun(self._batch(ops, texts), method_of(ops), texts)
+        return await self._arun(*self._batch(list(ops)))
 
-    def _batch(self, ops: list[Op], texts: Texts) -> Operation[list[Result]]:
-        """Check the arguments, encode the values, and note the texts to embed; return the operation.
+    def _batch(self, ops: list[Op]) -> tuple[Operation[list[Result]], Texts, str]:
+        """Check the arguments and encode the values; return the operation, the texts to embed, and the method's name.
 
         Raises:
             TypeError, ValueError: An operation makes no sense.
         """
-        context = self._context
+        context, texts = self._context, Texts()
         gets: dict[tuple[Partition, bool], dict[bytes, list[int]]] = {}
         puts: dict[Partition, dict[bytes, Write]] = {}
         results: list[Result] = [None] * len(ops)
@@ -250,23 +237,23 @@ class Store(BaseStore, Generic[ClientT]):
         read_partitions: set[Partition] = set()
         reads_several = False
         for position, op in enumerate(ops):
-            if isinstance(op, GetOp):
+            if isinstance(op, base.GetOp):
                 place = context.places.of(op.namespace)
                 read_partitions.add(place.partition)
                 fields = gets.setdefault((place.partition, bool(op.refresh_ttl)), {})
                 fields.setdefault(place.field(context.places.key(op.key)), []).append(position)
-            elif isinstance(op, PutOp):
+            elif isinstance(op, base.PutOp):
                 partition, field, write = as_write(context, op)
                 writes = puts.setdefault(partition, {})
                 writes.pop(field, None)  # the last put of an item gives it its place in the order
                 writes[field] = write
-            elif isinstance(op, SearchOp):
+            elif isinstance(op, base.SearchOp):
                 reads.append(_into(results, position, searching.search(context, op, texts)))
                 if len(op.namespace_prefix) < PARTITION_LABELS:
                     reads_several = True
                 else:
                     read_partitions.add(context.places.of(op.namespace_prefix).partition)
-            elif isinstance(op, ListNamespacesOp):
+            elif isinstance(op, base.ListNamespacesOp):
                 reads.append(_into(results, position, namespaces.list_namespaces(context, op)))
                 reads_several = True
             else:
@@ -276,9 +263,9 @@ class Store(BaseStore, Generic[ClientT]):
                 texts.note(write.texts)
         reads += [self._gets(asked, ops, positions, results) for asked, positions in gets.items()]
         changes: list[Operation[None]] = [put(context, partition, writes, texts) for partition, writes in puts.items()]
-        if reads and (reads_several or not read_partitions.isdisjoint(puts)):
-            return self._run_batch([reads, changes], results)
-        return self._run_batch([[*reads, *changes]], results)
+        must_read_first = reads and (reads_several or not read_partitions.isdisjoint(puts))
+        steps = [reads, changes] if must_read_first else [[*reads, *changes]]
+        return self._run_batch(steps, results), texts, method_of(ops)
 
     def _run_batch(self, steps: list[list[Operation[None]]], results: list[Result]) -> Operation[list[Result]]:
         for operations in steps:
@@ -353,9 +340,7 @@ class Store(BaseStore, Generic[ClientT]):
             Conflict: It has another version. Nothing was written.
             EncodeError: The serializer does not know a value. Nothing was written.
         """
-        texts = Texts()
-        op = PutOp(namespace, str(key), value, index, self._minutes(ttl))
-        self._run(self._put(op, if_version, texts), texts=texts)
+        self._run(*self._put(base.PutOp(namespace, str(key), value, index, self._minutes(ttl)), if_version))
 
     async def aput(
         self,
@@ -368,22 +353,21 @@ class Store(BaseStore, Generic[ClientT]):
         if_version: int | None = None,
     ) -> None:
         """`put` for asyncio."""
-        texts = Texts()
-        op = PutOp(namespace, str(key), value, index, self._minutes(ttl))
-        await self._arun(self._put(op, if_version, texts), texts=texts)
+        await self._arun(*self._put(base.PutOp(namespace, str(key), value, index, self._minutes(ttl)), if_version))
 
     def _minutes(self, ttl: float | NotProvided | None) -> float | None:
         return (self.ttl_config or {}).get("default_ttl") if isinstance(ttl, NotProvided) else ttl
 
-    def _put(self, op: PutOp, if_version: int | None, texts: Texts) -> Operation[None]:
+    def _put(self, op: base.PutOp, if_version: int | None) -> tuple[Operation[None], Texts]:
         if op.value is None and if_version is not None:
             raise TypeError(
                 f"if_version={shown(if_version)}: value=None deletes the item whatever its version is; "
                 "leave if_version out"
             )
         partition, field, write = as_write(self._context, op, if_version)
+        texts = Texts()
         texts.note(write.texts)
-        return put(self._context, partition, {field: write}, texts)
+        return put(self._context, partition, {field: write}, texts), texts
 
     # -- beyond LangGraph's interface
 

@@ -6,13 +6,12 @@ import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
+from redis_saver._common.store_names import Partition
 from redis_saver._engine.requests import Argument, Operation
 from redis_saver._store import scripts
-from redis_saver._store.calling import ask, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, dump_value
-from redis_saver._store.reading import all_versions
+from redis_saver._store.scripts import ask, item_at
 from redis_saver.errors import DecodeError, decoding_item, reading_store
 
 FIELDS_PER_CALL = 500
@@ -37,13 +36,6 @@ class StoredItem(NamedTuple):
     """Deadline in milliseconds since 1970; 0 if it does not expire."""
     size: int
     """Approximate size of the value, in bytes."""
-
-
-def list_fields(context: StoreContext, partition: Partition, labels: tuple[str, ...]) -> Operation[list[bytes]]:
-    """List the fields of the items whose namespaces begin with these labels. One round trip per 4,000 items."""
-    prefix = member(labels[PARTITION_LABELS:])
-    versions = yield from all_versions(context, partition)
-    return sorted(field for field in versions if field.startswith(prefix))
 
 
 def read_items(
@@ -75,21 +67,14 @@ def _stored(
     return StoredItem(namespace, key, value, *moments, len(entry.data))
 
 
-class ItemPlace(NamedTuple):
-    """Partition and field of an item."""
-
-    partition: Partition
-    field: bytes
-
-
-def find_place(context: StoreContext, item: StoredItem) -> ItemPlace:
-    """Return the place of an item.
+def find_place(context: StoreContext, item: StoredItem) -> tuple[Partition, bytes]:
+    """Return the partition and the field of an item.
 
     Raises:
         InvalidNamespaceError, LimitExceeded: It cannot be stored.
     """
     place = context.places.to_put(item.namespace)
-    return ItemPlace(place.partition, place.field(context.places.key(item.key)))
+    return place.partition, place.field(context.places.key(item.key))
 
 
 class Import(NamedTuple):

@@ -20,7 +20,7 @@ from redis_saver._common.display import counted, kind_of, printable, shown
 from redis_saver._storage import encryption, framing
 from redis_saver._storage.context import Context
 from redis_saver._store.index_config import Distance, Texts, check_paths, server_index
-from redis_saver.errors import encoding
+from redis_saver.errors import decoding_item, encoding
 
 Rows: TypeAlias = NDArray[np.float32]
 """Vectors as rows: `(vectors, dims)`."""
@@ -425,14 +425,18 @@ class Embedder:
         kind = names.encode(type_name)
         return b"%d %d:%b%b" % (self.dims, len(kind), kind, data)
 
-    def decode(self, context: Context, stored: bytes) -> Rows:
+    def decode(self, context: Context, namespace: tuple[str, ...], key: str, stored: bytes) -> Rows:
         """Decode the vectors of an item; an empty array if nothing is stored.
 
         Raises:
-            ValueError: The bytes are no such vectors, or have other dimensions.
+            DecodeError: The bytes are no such vectors, or have other dimensions.
         """
         if not stored:
             return np.zeros((0, self.dims), np.float32)
+        with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
+            return self._decoded(context, stored)
+
+    def _decoded(self, context: Context, stored: bytes) -> Rows:
         dims, _, framed = stored.partition(b" ")
         if dims != b"%d" % self.dims:
             raise ValueError(

@@ -9,19 +9,18 @@ from typing import Any, NamedTuple
 
 from langgraph.store.base import PutOp
 
-from redis_saver._common import config as configs
+from redis_saver._common import config
 from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._store import scripts
-from redis_saver._store.calling import ask, item_at
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts
 from redis_saver._store.items import encode_value
-from redis_saver._store.reading import all_versions
-from redis_saver._store.scripts import checked
+from redis_saver._store.reading import list_fields
+from redis_saver._store.scripts import ask, item_at
 from redis_saver.errors import Conflict, reading_store
 
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
@@ -64,7 +63,7 @@ def _checked_version(version: Any) -> int:
             f"if_version={shown(version)}: write the version of the item that get() returned, "
             "or 0 if there must be none"
         )
-    configs.number("if_version", version, 0, whole=True)
+    config.number("if_version", version, 0, whole=True)
     return version
 
 
@@ -106,7 +105,10 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
         digits = os.urandom(8 * len(fields)).hex()  # by its digits the script recognizes a put that is sent twice
         for position, field in enumerate(fields):
             value, ttl, expected, own_texts = writes[field]
-            vectors = _vectors(context, partition, field, own_texts, texts) if own_texts else b""
+            vectors = b""
+            if own_texts and context.embedder:
+                name = namespace_and_key(partition, field)
+                vectors = context.embedder.encode(context.values, *name, texts.rows(own_texts))
             arguments += (field, expected, ttl, digits[16 * position : 16 * position + 16], value, vectors)
         reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
         if reply.code == StoreReply.CONFLICT:
@@ -115,13 +117,6 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
             raise _conflict(partition, field, version, writes)
         if reply.code == StoreReply.EMPTIED:
             yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, reply.values[0]))
-
-
-def _vectors(
-    context: StoreContext, partition: Partition, field: bytes, own_texts: Sequence[str], texts: Texts
-) -> bytes:
-    assert context.embedder is not None  # noqa: S101 - else no write has texts
-    return context.embedder.encode(context.values, *namespace_and_key(partition, field), texts.rows(own_texts))
 
 
 def split(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
@@ -155,7 +150,7 @@ def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[
 
 def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
     """Delete the items of a partition whose fields begin with a prefix; return how many."""
-    fields = [field for field in (yield from all_versions(context, partition)) if field.startswith(prefix)]
+    fields = yield from list_fields(context, partition, prefix)
     yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
     return len(fields)
 
@@ -183,7 +178,7 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
     removed, more = 0, 1
     while more:
         reply = yield Call(scripts.SWEEP_ITEMS, partition.keys, (token, what))
-        more, gone, left, refused = _Swept(*checked(scripts.SWEEP_ITEMS, partition.keys[0], reply).values)
+        more, gone, left, refused = _Swept(*scripts.checked(scripts.SWEEP_ITEMS, partition.keys[0], reply).values)
         if more == StoreReply.DOCUMENTED and what == "all":
             gone, what = (yield from delete_below(context, partition, b"")), "expired"
         elif more and not gone:

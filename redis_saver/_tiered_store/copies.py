@@ -14,14 +14,13 @@ from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, T
-from redis_saver._engine.runner import Pump
 from redis_saver._engine.stats import Counting, OperationStats
 from redis_saver._store import namespaces, scripts
-from redis_saver._store.calling import ask, together
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.items import Entry, encode_value
+from redis_saver._store.scripts import ask, together, windows
 from redis_saver._store.writing import clean, split
-from redis_saver._tiered.requests import Attempt, HotFailed, Tiered, is_out_of_memory
+from redis_saver._tiered.requests import HotFailed, Tiered, is_out_of_memory
 from redis_saver.errors import EncodeError, KeyConflict, LimitExceeded, StoreDamaged, reading_store
 
 _LOG = ThrottledLog("redis_saver.tiered_store")
@@ -126,17 +125,12 @@ def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
 
 def unless_full(operation: Operation[T]) -> Tiered[T | None]:
     """Run an operation over hot; None if the server is out of memory, for which each client has its own error."""
-    pump = Pump(operation)
-    for request in pump:
-        reply, error = yield Attempt(request)
-        if error is not None and is_out_of_memory(error):
-            pump.close()
+    try:
+        return (yield from operation)
+    except Exception as error:
+        if is_out_of_memory(error):
             return None
-        with pump:
-            if error is not None:
-                raise error
-            pump.reply = reply
-    return pump.result
+        raise
 
 
 # -- copies
@@ -250,7 +244,7 @@ def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bo
 
     A store that has copies has nothing else, so one item of each partition tells. Two round trips per 256 partitions.
     """
-    for some in namespaces.windows((yield from namespaces.partitions(context, labels))):
+    for some in windows((yield from namespaces.partitions(context, labels))):
         keys = [with_notes(partition, writing=False).keys for partition, _ in some]
         if any((yield Batch([Command(("EXISTS", notes)) for *_, notes in keys]))):
             return True
@@ -270,5 +264,5 @@ def forget_misses(context: StoreContext, labels: tuple[str, ...]) -> Operation[N
     Call it when cold has deleted the items, and delete the copies then. For writers it is as if the notes were
     evicted. One round trip per 256 partitions.
     """
-    for some in namespaces.windows((yield from namespaces.partitions(context, labels))):
+    for some in windows((yield from namespaces.partitions(context, labels))):
         yield Batch([Command(("UNLINK", *with_notes(partition, writing=True).keys[-2:])) for partition, _ in some])

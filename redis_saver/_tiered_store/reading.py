@@ -17,17 +17,15 @@ from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
 from redis_saver._engine.requests import Operation
-from redis_saver._store import scripts
-from redis_saver._store.calling import ask, together
+from redis_saver._store import reading, scripts
 from redis_saver._store.context import Place, check_labels
 from redis_saver._store.index_config import Texts
-from redis_saver._store.reading import EMPTY, FIELDS_PER_GET, Mirror
-from redis_saver._store.reading import mirror as read_mirror
+from redis_saver._store.scripts import ask, together, windows
 from redis_saver._store.searching import compile_filter
 from redis_saver._store.writing import DELETION, put
 from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered
-from redis_saver._tiered_store import copies as copying
-from redis_saver._tiered_store.copies import Copy, Read, StoreTiers, ask_each, best_effort, copy_of, fill, unless_full
+from redis_saver._tiered_store import copies
+from redis_saver._tiered_store.copies import Copy, StoreTiers, ask_each, best_effort, copy_of, unless_full
 from redis_saver.errors import DecodeError, LimitExceeded, StoreBusy, StoreDamaged, reading_store
 
 MAX_COMPLETE = 2000
@@ -89,7 +87,7 @@ def run(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
         reads.results[position] = answer
         for item in answer if isinstance(answer, list) else (answer,):
             if isinstance(item, Item):
-                copying.aware(item)
+                copies.aware(item)
     yield from best_effort(tiers, _fill_gets(tiers, reads))
     for partition, miss, position in reads.whole:
         op, items = reads.ops[position], reads.results[position]
@@ -100,14 +98,13 @@ def run(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
 
 def _by_hot(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
     gets = [
-        (partition, fields[at : at + FIELDS_PER_GET])
-        for partition, of_partition in reads.gets.items()
-        for fields in [list(of_partition)]
-        for at in range(0, len(fields), FIELDS_PER_GET)
+        (partition, some)
+        for partition, fields in reads.gets.items()
+        for some in windows(list(fields), reading.FIELDS_PER_GET)
     ]
     partitions = list(dict.fromkeys(place.partition for place in reads.searches.values()))
     asked: list[tuple[Partition, Callable[[], Operation[Any]]]]
-    asked = [(partition, partial(copying.read, tiers.hot, partition, fields)) for partition, fields in gets]
+    asked = [(partition, partial(copies.read, tiers.hot, partition, fields)) for partition, fields in gets]
     asked += [(partition, partial(complete, tiers, partition)) for partition in partitions]
     answers = yield from ask_each(tiers, asked)
     for (partition, fields), answer in zip(gets, answers[: len(gets)], strict=True):
@@ -118,7 +115,7 @@ def _by_hot(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
 
 
 def _take_items(
-    tiers: StoreTiers, reads: Reads, partition: Partition, fields: Sequence[bytes], answer: Read
+    tiers: StoreTiers, reads: Reads, partition: Partition, fields: Sequence[bytes], answer: copies.Read
 ) -> Tiered[None]:
     unreadable: set[bytes] = set()
     for field in fields:
@@ -126,7 +123,7 @@ def _take_items(
         for position in reads.gets[partition][field]:
             if entry is not None:
                 try:
-                    reads.results[position] = copying.item_of(tiers.hot, partition, entry)
+                    reads.results[position] = copies.item_of(tiers.hot, partition, entry)
                     tiers.counts.hits += 1
                     continue
                 except DecodeError:
@@ -140,9 +137,11 @@ def _take_items(
     yield from _forget(tiers, partition, unreadable)
 
 
-def _take_page(tiers: StoreTiers, reads: Reads, position: int, place: Place, answer: Mirror | bytes) -> Tiered[None]:
+def _take_page(
+    tiers: StoreTiers, reads: Reads, position: int, place: Place, answer: reading.Mirror | bytes
+) -> Tiered[None]:
     op: Any = reads.ops[position]
-    if isinstance(answer, Mirror):
+    if isinstance(answer, reading.Mirror):
         try:
             reads.results[position] = _search(tiers, place, op, answer)
         except DecodeError:
@@ -158,7 +157,7 @@ def _take_page(tiers: StoreTiers, reads: Reads, position: int, place: Place, ans
         reads.whole.append((place.partition, answer, position))
 
 
-def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: Mirror) -> list[SearchItem]:
+def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: reading.Mirror) -> list[SearchItem]:
     """Search a complete partition: newest first, as cold says, then by namespace and key."""
     matches, partition = compile_filter(op.filter), place.partition
     entries = [
@@ -167,9 +166,9 @@ def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: Mirror) -> li
         if entry.field.startswith(place.prefix)
         and (matches is None or matches(entry.value(tiers.hot.values, partition)))
     ]
-    entries.sort(key=lambda entry: (-copying.updated_of(entry, partition), entry.field))
+    entries.sort(key=lambda entry: (-copies.updated_of(entry, partition), entry.field))
     page = entries[op.offset : op.offset + op.limit]
-    return [copying.item_of(tiers.hot, partition, entry, SearchItem) for entry in page]
+    return [copies.item_of(tiers.hot, partition, entry, SearchItem) for entry in page]
 
 
 def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) -> Operation[None]:
@@ -185,24 +184,24 @@ def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) 
 
 def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
     """Store copies of the items that gets have missed, and cold has."""
-    copies = defaultdict[tuple[Partition, bytes], list[Copy]](list)
+    new_copies = defaultdict[tuple[Partition, bytes], list[Copy]](list)
     for partition, miss, field, position in reads.missed:
         if isinstance(item := reads.results[position], Item):
             copy = copy_of(tiers.hot, field, item, tiers.ttl)
             tiers.counts.refused += copy is None
             if copy is not None:
-                copies[partition, miss].append(copy)
-    stored, fills = 0, [fill(tiers.hot, partition, miss, some) for (partition, miss), some in copies.items()]
+                new_copies[partition, miss].append(copy)
+    stored, fills = 0, [copies.fill(tiers.hot, partition, miss, some) for (partition, miss), some in new_copies.items()]
     with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
         stored = sum((yield from unless_full(together(tiers.hot, fills))) or ())
     tiers.counts.fills += stored
-    tiers.counts.refused += sum(map(len, copies.values())) - stored
+    tiers.counts.refused += sum(map(len, new_copies.values())) - stored
 
 
 # -- complete partitions
 
 
-def complete(tiers: StoreTiers, partition: Partition) -> Operation[Mirror | bytes]:
+def complete(tiers: StoreTiers, partition: Partition) -> Operation[reading.Mirror | bytes]:
     """Return all items of a partition if hot has copies of all; else the name of the miss.
 
     Two round trips, one if it is not complete. What this process knows is not sent again.
@@ -213,7 +212,7 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[Mirror | byte
         return token  # type: ignore[no-any-return]
     with reading_store(partition.keys[0]):
         count, checksum = map(int, state)
-    mirror = (yield from read_mirror(tiers.hot, partition)) if count else EMPTY
+    mirror = (yield from reading.mirror(tiers.hot, partition)) if count else reading.EMPTY
     is_same = (mirror.token, len(mirror.entries), mirror.checksum) == (token, count, checksum)
     return mirror if is_same else b""  # it changed in between: cold answers
 
@@ -223,13 +222,13 @@ def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Seque
 
     Return True if it is complete. Two round trips.
     """
-    copies = [copy for item in items if (copy := _copy_in(tiers, partition, item)) is not None]
-    stored = yield from unless_full(fill(tiers.hot, partition, miss, copies))
+    new_copies = [copy for item in items if (copy := _copy_in(tiers, partition, item)) is not None]
+    stored = yield from unless_full(copies.fill(tiers.hot, partition, miss, new_copies))
     tiers.counts.fills += stored or 0
-    tiers.counts.refused += len(items) - len(copies) if stored is not None else len(items)
-    if stored is None or len(copies) < len(items):
+    tiers.counts.refused += len(items) - len(new_copies) if stored is not None else len(items)
+    if stored is None or len(new_copies) < len(items):
         return False
-    arguments = (miss, *(copy.field for copy in copies))
+    arguments = (miss, *(copy.field for copy in new_copies))
     with_keys = with_notes(partition, writing=True)
     reply = yield from unless_full(ask(tiers.hot, with_keys, scripts.MARK_COMPLETE, arguments))
     return reply is not None and reply.values == [b"1"]
@@ -259,7 +258,7 @@ def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
     partition = tiers.hot.places.of(labels).partition
     for _ in range(2):  # if the partition loses a key meanwhile, hot drops the rest of it, and it starts again
         (known,) = yield from ask_each(tiers, [(partition, lambda: complete(tiers, partition))])
-        if isinstance(known, Mirror):
+        if isinstance(known, reading.Mirror):
             return True
         op = SearchOp(partition.labels, None, MAX_COMPLETE + 1, 0, None, refresh_ttl=False)
         (items,) = yield ColdCall("batch", ([op],))

@@ -14,7 +14,7 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 from langgraph.store.memory import InMemoryStore
 
 from redis_saver import Conflict, RedisCache, RedisStore, TieredStore
-from redis_saver._store import transfer
+from redis_saver._store import reading, transfer
 from redis_saver._store.store import context_of, driver_of
 from redis_saver._tiered_store import copies
 from redis_saver.errors import RedisSaverError
@@ -41,7 +41,7 @@ def _moved(store: Any) -> Any:
     """What `redis-saver export`, `import` and `forget` do."""
     context, run = context_of(store), driver_of(store).run
     partition = context.places.of(NS).partition
-    fields = run(transfer.list_fields(context, partition, NS))
+    fields = run(reading.list_fields(context, partition))
     for item in run(transfer.read_items(context, partition, fields)):
         if isinstance(item, transfer.StoredItem):
             try:

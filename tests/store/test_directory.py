@@ -13,7 +13,7 @@ from tests.support.uniform import Target, Uniform
 
 from redis_saver import RedisStore, StoreDamaged
 from redis_saver._common.store_names import StoreKeyspace
-from redis_saver._store import calling, namespaces
+from redis_saver._store import namespaces, scripts
 from redis_saver._store.index_config import Texts
 from redis_saver._store.writing import as_write, put
 
@@ -145,7 +145,7 @@ async def test_a_writer_that_was_stopped_longer_than_its_token_is_refused(
 ) -> None:
     """Its partition was cleaned away meanwhile, and nothing refuses its token any more: it announces again behind its put."""
     clock = Clock()
-    monkeypatch.setattr(calling, "time", clock)
+    monkeypatch.setattr(scripts, "time", clock)
     store, other = target.store().saver, target.store().saver
     turn = Turn(store, putting("a", {"n": 1}))  # type: ignore[arg-type]
     for _ in range(stops_before):

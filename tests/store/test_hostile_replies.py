@@ -17,7 +17,7 @@ from tests.support.wrappers import Around
 from redis_saver import StoreBusy, StoreDamaged
 from redis_saver._store import scripts
 from redis_saver._store.store import context_of
-from redis_saver._store.transfer import list_fields
+from redis_saver._store.reading import list_fields
 
 STACK = pytest.mark.skipif(not has_modules(), reason="no server with vector search")
 KINDS = [kind for kind in CALLS if kind != "server"]
@@ -90,7 +90,7 @@ def test_a_listing_that_does_not_go_on_ends(target: Target) -> None:
     partition = context_of(store).places.of(NS).partition
     for call in (
         lambda: store.search(NS, filter={"n": 1}),
-        lambda: store._driver.run(list_fields(context_of(store), partition, NS)),
+        lambda: store._driver.run(list_fields(context_of(store), partition)),
         lambda: store.delete_namespace((*NS, "deep")),
     ):
         with pytest.raises(StoreDamaged, match="more are to follow"):

@@ -42,7 +42,7 @@ async def bring(store: Uniform, items: list[StoredItem], expected: int | list[in
 async def read_back(store: Uniform, items: list[StoredItem]) -> Any:
     context = store.saver._context
     places = [transfer.find_place(context, one) for one in items]
-    return await ran(store, transfer.read_items(context, places[0].partition, [place.field for place in places]))
+    return await ran(store, transfer.read_items(context, places[0][0], [field for _, field in places]))
 
 
 async def test_moments_and_deadlines_arrive_as_they_were(target: Target, store: Uniform) -> None:

@@ -16,7 +16,7 @@ from tests.support.uniform import Target
 
 from redis_saver import TieredStore
 from redis_saver._store import namespaces
-from redis_saver._tiered_store import reading, writing
+from redis_saver._tiered_store import reading
 from redis_saver._tiered_store.store import batch
 
 NS = ("a", "b")
