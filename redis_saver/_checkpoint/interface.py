@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -34,8 +34,19 @@ from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")
 """A saver's description of a thread."""
+P = ParamSpec("P")
+OperationT = TypeVar("OperationT", bound=Generator[Any, Any, Any])
 Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
 """A method that turns a call's arguments into an operation."""
+
+
+def operation(function: Callable[Concatenate[Any, P], OperationT]) -> Callable[Concatenate[Any, P], OperationT]:
+    """Make a method of a function that takes a saver's context first."""
+
+    def method(saver: Interface[Any], /, *args: P.args, **kwargs: P.kwargs) -> OperationT:
+        return function(saver._context, *args, **kwargs)  # noqa: SLF001 - it is a method
+
+    return method
 
 
 class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
@@ -69,15 +80,13 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     _get_thread_gen: Operates[InfoT | None]
     _get_ttl_gen: Operates[timedelta | None]
     _expire_gen: Operates[None]
+    _take: Operates[Record]
+    """Takes a thread (`ownership.take`)."""
 
     @property
     @abstractmethod
     def _rules(self) -> Context:
         """The settings of the saver on the server that holds the owners of threads."""
-
-    @abstractmethod
-    def _take(self, terms: Terms, nonce: str) -> Generator[Any, Any, Record]:
-        """Take a thread (`ownership.take`)."""
 
     @property
     @abstractmethod

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
-)
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 from typing_extensions import Self, TypedDict, Unpack
 
@@ -24,6 +17,7 @@ from redis_saver._checkpoint import (
     copying,
     delta,
     listing,
+    ownership,
     pruning,
     reading,
     threads,
@@ -31,11 +25,8 @@ from redis_saver._checkpoint import (
 )
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Interface
-from redis_saver._checkpoint.ownership import Record, Terms, take
-from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.retention import Retention
-from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
+from redis_saver._checkpoint.interface import Interface, operation
+from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.base import (
     CLUSTER_TIMEOUT,
@@ -56,7 +47,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
-from redis_saver._engine.requests import Operation, Request, Stream
+from redis_saver._engine.requests import Request, Stream
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
@@ -213,65 +204,24 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     def _owner_driver(self) -> Driver[Any]:
         return self._driver
 
-    def _take(self, terms: Terms, nonce: str) -> Operation[Record]:
-        return take(self._context, terms, nonce)
-
     # -- operations, as `Interface` calls them
 
-    def _get_tuple_gen(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
-        return reading.get_tuple(self._context, config)
+    _get_tuple_gen = operation(reading.get_tuple)
+    _put_gen = operation(writing.put)
+    _put_writes_gen = operation(writing.put_writes)
+    _get_delta_channel_history_gen = operation(delta.get_delta_channel_history)
+    _delete_thread_gen = operation(threads.delete_thread)
+    _delete_for_runs_gen = operation(pruning.delete_for_runs)
+    _copy_thread_gen = operation(copying.copy_thread)
+    _prune_gen = operation(pruning.prune)
+    _stream_threads_gen = operation(threads.stream_threads)
+    _get_thread_gen = operation(threads.get_thread)
+    _get_ttl_gen = operation(threads.get_ttl)
+    _expire_gen = operation(threads.expire)
+    _take = operation(ownership.take)
 
-    def _put_gen(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> Operation[RunnableConfig]:
-        return writing.put(self._context, config, checkpoint, metadata, new_versions)
-
-    def _put_writes_gen(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Operation[None]:
-        return writing.put_writes(self._context, config, writes, task_id, task_path)
-
-    def _list_checkpoints_gen(
-        self,
-        config: RunnableConfig | None,
-        filter: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> Stream[CheckpointTuple]:
-        return listing.list_checkpoints(self._context, listing.query(config, filter, before, limit))
-
-    def _get_delta_channel_history_gen(
-        self, config: RunnableConfig, channels: Sequence[str]
-    ) -> Operation[Mapping[str, DeltaChannelHistory]]:
-        return delta.get_delta_channel_history(self._context, config, channels)
-
-    def _delete_thread_gen(self, thread_id: str) -> Operation[None]:
-        return threads.delete_thread(self._context, thread_id)
-
-    def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Operation[None]:
-        return pruning.delete_for_runs(self._context, run_ids)
-
-    def _copy_thread_gen(self, source: str, target: str) -> Operation[None]:
-        return copying.copy_thread(self._context, source, target)
-
-    def _prune_gen(self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool) -> Operation[Pruned]:
-        return pruning.prune(self._context, thread_ids, retention, dry_run)
-
-    def _stream_threads_gen(self, query: ThreadQuery) -> Stream[ThreadInfo]:
-        return threads.stream_threads(self._context, query)
-
-    def _get_thread_gen(self, thread_id: str) -> Operation[ThreadInfo | None]:
-        return threads.get_thread(self._context, thread_id)
-
-    def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
-        return threads.get_ttl(self._context, thread_id)
-
-    def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Operation[None]:
-        return threads.expire(self._context, thread_id, verb, ttl)
+    def _list_checkpoints_gen(self, *arguments: Any) -> Stream[CheckpointTuple]:
+        return listing.list_checkpoints(self._context, listing.query(*arguments))
 
     def __repr__(self) -> str:
         """Return the class, the server without its login, the prefix and the TTL."""
