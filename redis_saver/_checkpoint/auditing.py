@@ -13,20 +13,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import TASKS, SendProtocol
 
-from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.delta import unstored
-from redis_saver._checkpoint.listing import Query, bounds, check_next, scan_threads
-from redis_saver._checkpoint.reading import BYTES_PER_PAGE
-from redis_saver._common import names, times
-from redis_saver._common.config import Address
-from redis_saver._common.limits import Allowance
+from redis_saver._checkpoint import delta, listing, reading, scripts
+from redis_saver._common import config, limits, names, times
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import chunks as chunked
-from redis_saver._storage import codec
-from redis_saver._storage import header as headers
+from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context
-from redis_saver._storage.header import PRESENT
 from redis_saver.errors import decoding
 
 VersionText: TypeAlias = str | int | float
@@ -153,7 +146,7 @@ CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
 """Page sizes. The second holds if the server measures chunks of values, which takes it longer."""
 _NOTHING, _EVERYTHING = b"", b"*"
 """Channels to measure. (The name of a single channel ends with NUL.)"""
-_EVERY = Query(None, None, None, None)
+_EVERY = listing.Query(None, None, None, None)
 _PULLED = "~__pregel_pull, "
 """Beginning of the path of a task that a channel triggered. The node's name follows."""
 _PUSHED = re.compile(r"~__pregel_push, (\d+)(?:,|$)")
@@ -203,12 +196,14 @@ def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Siz
     return _walk(context, thread, None, _EVERYTHING, describe)
 
 
-def sizes(context: Context, address: Address, parent: Address | None) -> Operation[Mapping[str, Size]]:
+def sizes(context: Context, address: config.Address, parent: config.Address | None) -> Operation[Mapping[str, Size]]:
     """Measure each value of a checkpoint, in one round trip. The result is empty if there is no such checkpoint."""
     addresses = [address, parent] if parent else [address]
-    ranges = [bounds(_EVERY, each.checkpoint_ns, each.checkpoint_id) for each in addresses]
+    ranges = [listing.bounds(_EVERY, each.checkpoint_ns, each.checkpoint_id) for each in addresses]
     keys = context.keyspace.keys(address.thread_id)
-    answers = yield Batch([Call(scripts.AUDIT, keys, (*some, 1, BYTES_PER_PAGE, _EVERYTHING)) for some in ranges])
+    answers = yield Batch(
+        [Call(scripts.AUDIT, keys, (*some, 1, reading.BYTES_PER_PAGE, _EVERYTHING)) for some in ranges]
+    )
     here, *above = [
         [] if answer is None else _page(context, address.thread_id, answer, upper)[1]
         for answer, (upper, _) in zip(answers, ranges, strict=True)
@@ -228,10 +223,10 @@ def _walk(
 
     The children wait in memory until their parent arrives: one for each branch.
     """
-    keys, (upper, lower) = context.keyspace.keys(thread), bounds(_EVERY._replace(before=before), ns, None)
+    keys, (upper, lower) = context.keyspace.keys(thread), listing.bounds(_EVERY._replace(before=before), ns, None)
     size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, dict[tuple[str, str], list[Entry]]()
     while upper > b"(":
-        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, BYTES_PER_PAGE, measured))
+        answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, reading.BYTES_PER_PAGE, measured))
         if answer is None:  # perhaps deleted meanwhile: then a waiting checkpoint need not be the thread's first
             return
         following, entries = _page(context, thread, answer, upper)
@@ -252,18 +247,18 @@ def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Oper
         answers = yield Batch([Call(scripts.GET_CHANNEL, keys, arguments) for arguments in asked])
         for entry, answer in zip(some, answers, strict=True):
             if answer is not None:  # else the checkpoint was removed meanwhile
-                value = _decoded(context, Address(thread, entry.ns, entry.id), TASKS, answer)
+                value = _decoded(context, config.Address(thread, entry.ns, entry.id), TASKS, answer)
                 sends[entry.ns, entry.id] = nodes_of(value)
     return [entry._replace(sends=sends.get((entry.ns, entry.id), ())) for entry in entries]
 
 
-def _decoded(context: Context, address: Address, channel: str, answer: Sequence[Any]) -> Any:
+def _decoded(context: Context, address: config.Address, channel: str, answer: Sequence[Any]) -> Any:
     """Return the value in an answer of `lua/checkpoint/get_channel.lua`; None if there is none."""
     with decoding("channel {!r} of {}", channel, address):
         _, _, _, stored, flat = answer
         if not stored:
             return None
-        chunks, allowance = codec.as_chunks(context, flat, address.thread_id), Allowance(context.limits, address)
+        chunks, allowance = codec.as_chunks(context, flat, address.thread_id), limits.Allowance(context.limits, address)
         return codec.decode_value(context, stored, chunks, channel, address, allowance)
 
 
@@ -304,7 +299,7 @@ def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) ->
     """Decode a page of `lua/checkpoint/audit.lua`. Returns the next page's bound (empty at the end) and the entries."""
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, flat, of_chunks, of_values, *stored = answer
-        check_next(following, upper, stored)
+        listing.check_next(following, upper, stored)
         chunks = codec.as_chunks(context, flat, thread)
         known = {field: len(chunk) for field, chunk in chunks.items()}
         known |= {field: int(size) for field, size in _pairs(of_chunks)}
@@ -323,12 +318,12 @@ def _entry(
     context: Context, thread: str, stored: Sequence[Any], chunks: codec.Chunks, values: Mapping[int, StoredSize]
 ) -> Entry:
     """Decode a checkpoint. `values` holds the sizes of the values of its page."""
-    raw_id, raw_ns, header, raw_writes, measured = stored
+    raw_id, raw_ns, raw_header, raw_writes, measured = stored
     ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
-    decoded = headers.decode(context, header, checkpoint_id, chunks, Address(thread, ns, checkpoint_id))
+    decoded = header.decode(context, raw_header, checkpoint_id, chunks, config.Address(thread, ns, checkpoint_id))
     checkpoint, metadata = decoded.checkpoint, decoded.metadata
     step, source, time = metadata.get("step"), metadata.get("source"), checkpoint.get("ts")
-    flags, channels = headers.flags_of(header), list(checkpoint["channel_versions"])
+    flags, channels = header.flags_of(raw_header), list(checkpoint["channel_versions"])
     parents = metadata.get("parents")
     return Entry(
         ns=ns,
@@ -339,7 +334,7 @@ def _entry(
         source=source if isinstance(source, str) else None,
         versions=checkpoint["channel_versions"],
         seen=checkpoint.get("versions_seen") or {},
-        present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == PRESENT[0]),
+        present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
         writes=_writes(raw_writes),
         sizes={channels[place]: values[value] for place, value in _pairs(measured)},
         parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
@@ -363,18 +358,11 @@ def _known(family: _Family) -> Iterator[WriteInfo]:
         version = parent.versions.get(write.channel)
         having = [child for child in family.children if child.versions.get(write.channel) != version]
         node = _node(parent, write)
-        is_of_caller = write.task_id == _NO_TASK
+        step, source = None if parent.step is None else parent.step + 1, having[-1].source if having else None
+        candidates = () if node is not None or write.task_id == _NO_TASK else ran_between(parent, *having)
+        ids = tuple(child.id for child in having)
         yield WriteInfo(
-            channel=write.channel,
-            checkpoint_ns=parent.ns,
-            checkpoint_id=parent.id,
-            step=None if parent.step is None else parent.step + 1,
-            source=having[-1].source if having else None,
-            task_id=write.task_id,
-            node=node,
-            candidates=() if node is not None or is_of_caller else ran_between(parent, *having),
-            bytes=write.size,
-            applied_in=tuple(child.id for child in having),
+            write.channel, parent.ns, parent.id, step, source, write.task_id, node, candidates, write.size, ids
         )
 
 
@@ -424,17 +412,9 @@ def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
         version = child.versions.get(channel)
         if version is None or version == before:
             continue
-        size = _size(parent, child, channel)
+        size, its_writes = _size(parent, child, channel), tuple(write for write in made if child.id in write.applied_in)
         yield VersionInfo(
-            version=version,
-            checkpoint_ns=child.ns,
-            checkpoint_id=child.id,
-            created_at=child.created_at,
-            step=child.step,
-            source=child.source,
-            bytes=size.bytes,
-            shared_bytes=size.shared,
-            writes=tuple(write for write in made if child.id in write.applied_in),
+            version, child.ns, child.id, child.created_at, child.step, child.source, size.bytes, size.shared, its_writes
         )
 
 
@@ -487,7 +467,7 @@ def latest_values(
 ) -> Stream[ChannelValue]:
     """Stream a channel's newest values: of these threads in their order, or of all with a prefix in any order."""
     arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
-    pump = Pump(scan_threads(context) if thread_ids is None else _given(thread_ids))
+    pump = Pump(listing.scan_threads(context) if thread_ids is None else _given(thread_ids))
     for step in pump:
         if not isinstance(step, Page):
             with pump:
@@ -515,13 +495,13 @@ def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequenc
     """Decode the value in an answer. None if the channel has no value and is no `DeltaChannel`."""
     with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):
         raw_id, head, version, stored, flat = answer
-        address = Address(thread, ns, names.name_of(raw_id))
-        if not stored and channel not in unstored(headers.metadata(context, head, address)):
+        address = config.Address(thread, ns, names.name_of(raw_id))
+        if not stored and channel not in delta.unstored(header.metadata(context, head, address)):
             return None
         return ChannelValue(
             thread_id=thread,
             checkpoint_id=address.checkpoint_id or "",
-            updated_at=times.moment(headers.decode_time(head, thread)),
+            updated_at=times.moment(header.decode_time(head, thread)),
             version=names.version_from(version),
             bytes=len(stored) + sum(map(len, flat[1::2])),
             value=codec.held(_decoded(context, address, channel, answer)),

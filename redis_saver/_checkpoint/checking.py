@@ -13,18 +13,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members
-from redis_saver._common import names
-from redis_saver._common.config import Address
+from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
-from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Call, Command, Operation
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import codec, compression
-from redis_saver._storage import header as headers
-from redis_saver._storage.chunks import Write
+from redis_saver._storage import chunks, codec, compression, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
-from redis_saver._storage.header import ABSENT
 from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
@@ -273,7 +267,7 @@ def _described(kind: bytes, rest: bytes) -> str:
     if kind == b"s":
         root_id, ns = names.components(rest)
         return f"the root checkpoint {root_id!r} of the call{_of(ns)}"
-    if kind in chunked.KINDS and len(rest) == chunked.DIGEST:
+    if kind in chunks.KINDS and len(rest) == chunks.DIGEST:
         return f"chunk {kind.decode()}:{rest.hex()}"
     raise ValueError
 
@@ -328,10 +322,10 @@ class Inventory:
             new = {field: stored for field, stored in fields.items() if field not in seen}
             seen.update(new)
             wanted = {named for field, stored in new.items() if field[:1] == b"c" and (named := _named(stored))}
-            chunks = yield from self._fetch(wanted - self._asked, NAMES_PER_PAGE)
+            read = yield from self._fetch(wanted - self._asked, NAMES_PER_PAGE)
             self._asked |= wanted
             with decoding("the names of channels of thread {!r}", self._thread):
-                self._names |= {named: chunk for named, chunk in chunks.items() if named[1:] == chunked.digest(chunk)}
+                self._names |= {named: chunk for named, chunk in read.items() if named[1:] == chunks.digest(chunk)}
             for field, stored in new.items():
                 with self._findings.reading(describe(field)):
                     self._look_at(field, stored)
@@ -342,13 +336,13 @@ class Inventory:
 
     def _fetch(self, wanted: Iterable[bytes], per_page: int) -> Operation[dict[bytes, bytes]]:
         """Read chunks as they are stored. Missing ones are left out."""
-        ordered, chunks = sorted(wanted), dict[bytes, bytes]()
+        ordered, read = sorted(wanted), dict[bytes, bytes]()
         for start in range(0, len(ordered), per_page):
             page = ordered[start : start + per_page]
             stored = yield Command(("HMGET", self._data_key, *page))
             with decoding("chunks of thread {!r}", self._thread):
-                chunks |= {field: chunk for field, chunk in zip(page, stored, strict=True) if chunk is not None}
-        return chunks
+                read |= {field: chunk for field, chunk in zip(page, stored, strict=True) if chunk is not None}
+        return read
 
     def _look_at(self, field: bytes, stored: bytes) -> None:
         """Check a field by itself, and remember it for `compare`."""
@@ -360,14 +354,14 @@ class Inventory:
             self._look_at_value(field, stored)
         elif kind == b"w":
             self._look_at_writes(field, stored)
-        elif kind in chunked.KINDS and len(field) == 1 + chunked.DIGEST:
+        elif kind in chunks.KINDS and len(field) == 1 + chunks.DIGEST:
             self.chunks.add(field)
-            chunk = compression.decompress(stored, self._allowance()) if kind == chunked.ZSTD else stored
-            if field[1:] != chunked.digest(chunk):
+            chunk = compression.decompress(stored, self._allowance()) if kind == chunks.ZSTD else stored
+            if field[1:] != chunks.digest(chunk):
                 raise ValueError("its bytes do not match the digest in its name: they were changed")
-            if kind == chunked.LIST:
+            if kind == chunks.LIST:
                 self._lists[field] = chunk
-                chunked.children(chunk[:1], chunk[1:])
+                chunks.children(chunk[:1], chunk[1:])
         elif field.startswith(_MARKS):
             self.marks.add(field)
             if field == STRAY:
@@ -378,19 +372,19 @@ class Inventory:
     def _look_at_header(self, field: bytes, stored: bytes) -> None:
         ns, checkpoint_id = names.components(field[1:])
         self.headers[ns, checkpoint_id] = stored[: take(stored, 0, 8)[1]]
-        if (count := len(unpack(stored))) != headers.FRAMES:
-            raise ValueError(f"a header has {headers.FRAMES} frames, and this one {count}")
+        if (count := len(unpack(stored))) != header.FRAMES:
+            raise ValueError(f"a header has {header.FRAMES} frames, and this one {count}")
         if self._decodes and _named(stored) in self._names:
             with self._findings.reading(describe(field), _READ):
-                address = Address(self._thread, ns, checkpoint_id)
-                headers.decode(self._context, stored, checkpoint_id, self._names, address)
+                address = config.Address(self._thread, ns, checkpoint_id)
+                header.decode(self._context, stored, checkpoint_id, self._names, address)
 
     def _look_at_value(self, field: bytes, stored: bytes) -> None:
         self.roots[field] = b""
         if not stored:  # a later put emptied this version
             return
-        if chunked.in_chunks(stored):
-            chunked.check(stored)
+        if chunks.in_chunks(stored):
+            chunks.check(stored)
             self.roots[field] = stored
         elif self._decodes:
             self._decode(field, stored, {})
@@ -403,29 +397,29 @@ class Inventory:
         if roots := codec.roots_in(stored):
             self._records[field] = stored
             for root in roots:
-                chunked.check(root)
+                chunks.check(root)
         elif self._decodes:
             self._decode(field, stored, {})
 
-    def _writes_in(self, field: bytes, record: bytes) -> tuple[Address, list[Write]]:
+    def _writes_in(self, field: bytes, record: bytes) -> tuple[config.Address, list[chunks.Write]]:
         """Return the checkpoint of a task's record, and the writes in it."""
         ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
-        address = Address(self._thread, ns, checkpoint_id)
+        address = config.Address(self._thread, ns, checkpoint_id)
         return address, codec.decode_writes((names.component(task), record), address)
 
-    def _decode(self, field: bytes, stored: bytes, chunks: codec.Chunks) -> None:
+    def _decode(self, field: bytes, stored: bytes, its_chunks: codec.Chunks) -> None:
         """Decode a value, or the writes in a record."""
         with self._findings.reading(describe(field), _READ):
             if field[:1] == b"b":
                 channel, place = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0"), f"thread {self._thread!r}"
-                codec.decode_value(self._context, stored, chunks, channel, place, self._allowance())
+                codec.decode_value(self._context, stored, its_chunks, channel, place, self._allowance())
                 return
             address, writes = self._writes_in(field, stored)
             for write in writes:
-                codec.load_write(self._context, write, address, self._allowance(), chunks)
+                codec.load_write(self._context, write, address, self._allowance(), its_chunks)
 
-    def _allowance(self) -> Allowance:
-        return Allowance(self._context.limits, f"thread {self._thread!r}")
+    def _allowance(self) -> limits.Allowance:
+        return limits.Allowance(self._context.limits, f"thread {self._thread!r}")
 
     # -- do the parts agree?
 
@@ -474,12 +468,12 @@ class Inventory:
                 self._findings.add("error", where, f"the names of its channels {said}", _RESTORE)
                 continue
             with self._findings.reading(where):
-                links = headers.decode_links(raw, self._names, self._thread, self._allowance())
+                links = header.decode_links(raw, self._names, self._thread, self._allowance())
                 runs |= {links.run} - {b""}
                 for entry in links.entries:
                     field = names.blob(key[0], entry[1:])
                     referred.add(field)
-                    if entry[:1] != ABSENT and field not in self.roots:
+                    if entry[:1] != header.ABSENT and field not in self.roots:
                         self._findings.add("error", where, f"it has lost the {describe(field)}", _RESTORE)
         text = "the index does not name it, so delete_for_runs() misses it"
         self._findings.add_each("warning", runs - self._members, text, _INDEX)
@@ -491,7 +485,7 @@ class Inventory:
         for field, stored in sorted((self.roots | self._records).items()):
             wanted = set[bytes]()
             with self._findings.reading(describe(field)):
-                wanted = chunked.reachable([stored] if field[:1] == b"b" else codec.roots_in(stored), self._lists)
+                wanted = chunks.reachable([stored] if field[:1] == b"b" else codec.roots_in(stored), self._lists)
             used |= wanted
             if gone := wanted - self.chunks:
                 text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
@@ -508,15 +502,15 @@ class Inventory:
                     self._decode(field, stored, last)
         for root in self._strays:
             with self._findings.reading("@gc_roots"):
-                used |= chunked.reachable([root], self._lists)
+                used |= chunks.reachable([root], self._lists)
         text = "no value or pending write has it, and @gc_roots does not lead to it, so prune() does not remove it"
         self._findings.add_each("warning", self.chunks - used, text, _LEFT_OVER)
 
 
-def _named(header: bytes) -> bytes:
+def _named(raw: bytes) -> bytes:
     """Return the field of a header's names chunk; empty if the header is damaged."""
     try:
-        return headers.names_chunk_of(header)
+        return header.names_chunk_of(raw)
     except ValueError:
         return b""
 

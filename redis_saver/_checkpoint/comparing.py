@@ -20,7 +20,6 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common import config
-from redis_saver._common.config import Address, address, to_config
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import R
 from redis_saver._storage import codec
@@ -164,10 +163,7 @@ class CheckpointDiff:
 def diff(
     read: Callable[[RunnableConfig], Generator[R, Any, CheckpointTuple | None]],
     serde: SerializerProtocol,
-    thread: str,
-    ns: str,
-    before: str,
-    after: str | None,
+    *addresses: config.Address,
 ) -> Generator[R, Any, CheckpointDiff]:
     """Read two checkpoints, with `read`, and compare them.
 
@@ -175,19 +171,18 @@ def diff(
         ThreadNotFound: One of them is not there.
     """
     tuples = []
-    for checkpoint_id in (before, after):
-        saved = yield from read(to_config(thread, ns, checkpoint_id or ""))
+    for thread, ns, checkpoint_id in addresses:
+        saved = yield from read(config.to_config(thread, ns, checkpoint_id or ""))
         if saved is None:
-            raise ThreadNotFound(
-                f"{Address(thread, ns, checkpoint_id)} is not there: it was never written, was removed, or has expired"
-            )
+            place = config.Address(thread, ns, checkpoint_id)
+            raise ThreadNotFound(f"{place} is not there: it was never written, was removed, or has expired")
         tuples.append(saved)
     return compare(serde, tuples[0], tuples[1])
 
 
 def compare(serde: SerializerProtocol, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
     """Compare two checkpoints of a thread. A channel with the same version in both is equal, so it is skipped."""
-    thread, ns, before_id = address(first.config)
+    thread, ns, before_id = config.address(first.config)
     before, after = first.checkpoint, second.checkpoint
     old, new = ({name: codec.held(value) for name, value in one["channel_values"].items()} for one in (before, after))
     channels = list[ChannelDiff]()
@@ -203,7 +198,7 @@ def compare(serde: SerializerProtocol, first: CheckpointTuple, second: Checkpoin
                 changes = tuple(_Comparison(serde).changes(old.get(channel, _GONE), new.get(channel, _GONE)))
             if changes:
                 channels.append(ChannelDiff(channel, kind, changes))
-    ids = before_id or "", address(second.config).checkpoint_id or ""
+    ids = before_id or "", config.address(second.config).checkpoint_id or ""
     return CheckpointDiff(thread, ns, *ids, tuple(channels), tuple(not_compared))
 
 

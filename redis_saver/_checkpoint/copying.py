@@ -5,23 +5,15 @@ The client copies the source page by page into keys beside the target. Then one 
 
 from __future__ import annotations
 
-from typing import NamedTuple
 from uuid import uuid4
 
-from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.guards import owned_call, writer_of
-from redis_saver._checkpoint.pruning import ATTEMPTS
-from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._checkpoint import guards, pruning, reading, scripts
 from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
-from redis_saver._common.names import Keys
 from redis_saver._engine.requests import Argument, Call, Command, Operation
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import codec
-from redis_saver._storage import header as headers
+from redis_saver._storage import chunks, codec, header
 from redis_saver._storage.context import Context, default_ttl
-from redis_saver._storage.header import ABSENT
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 FIELDS_PER_PAGE = 500
@@ -34,7 +26,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     if source == target:
         return
     limits.check_name(context.limits, target, "a thread")
-    for _ in range(ATTEMPTS):
+    for _ in range(pruning.ATTEMPTS):
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)
         if (seen := (yield from read_references(context, source))) is None:
@@ -42,33 +34,24 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         reachable = yield from reachable_chunks(context, source, seen)
         counted = yield from _stage(context, source, target, seen, reachable, staged)
         if counted is not None:
-            keys, writer = (*context.keyspace.keys(target), *staged), writer_of(context, target, deletes=True)
-            arguments = (token, counted.pages, default_ttl(context), *counted[1:], seen.format)
-            if (yield owned_call(scripts.PROMOTE, keys, writer, arguments)):
+            keys, writer = (*context.keyspace.keys(target), *staged), guards.writer_of(context, target, deletes=True)
+            arguments = (token, counted[0], default_ttl(context), *counted[1:], seen.format)
+            if (yield guards.owned_call(scripts.PROMOTE, keys, writer, arguments)):
                 context.chunk_cache.forget(keys[1])  # the target is another thread now
                 return
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(
-        f"thread {shown(source)} kept changing while it was copied, during each of {ATTEMPTS} attempts. "
+        f"thread {shown(source)} kept changing while it was copied, during each of {pruning.ATTEMPTS} attempts. "
         "The target was not changed. Try again when nobody prunes the thread"
     )
-
-
-class Counted(NamedTuple):
-    """Counters of a copy."""
-
-    pages: int = 0
-    bytes: int = 0
-    blobs: int = 0
-    writes: int = 0
 
 
 def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes]]:
     """Return the fields to copy, each with its members of the index."""
     fields: dict[bytes, list[bytes]] = {}
     for key, links in seen.links.items():
-        header = names.checkpoint(*key)
-        fields[header] = [header, names.by_age(*key)] if key[0] else [header]
+        member = names.checkpoint(*key)
+        fields[member] = [member, names.by_age(*key)] if key[0] else [member]
         fields[links.names_chunk] = []
         fields.update((names.blob(key[0], entry[1:]), []) for entry in links.entries)
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
@@ -77,9 +60,12 @@ def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[by
 
 
 def _stage(
-    context: Context, source: str, target: str, seen: References, reachable: ReachableChunks, staged: Keys
-) -> Operation[Counted | None]:
-    """Copy the fields into keys beside the target. Returns None if the copy has to start again."""
+    context: Context, source: str, target: str, seen: References, reachable: ReachableChunks, staged: names.Keys
+) -> Operation[tuple[int, ...] | None]:
+    """Copy the fields into keys beside the target.
+
+    Returns the numbers of pages, bytes, values and pending writes, or None if the copy has to start again.
+    """
     with decoding("what thread {!r} holds", source):
         fields = _fields(seen, reachable)
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
@@ -87,11 +73,11 @@ def _stage(
         names.blob(ns, entry[1:])
         for (ns, _), links in seen.links.items()
         for entry in links.entries
-        if entry[:1] != ABSENT
+        if entry[:1] != header.ABSENT
     }
     data = context.keyspace.keys(source).data_key
     while left:
-        values = yield Call(scripts.READ_FIELDS, (data,), (BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
+        values = yield Call(scripts.READ_FIELDS, (data,), (reading.BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
         pairs: list[Argument] = []
         members: list[bytes] = []
         lost: bytes | None = None
@@ -108,7 +94,7 @@ def _stage(
                     raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
                 if not _is_as_planned(field, stored, seen, reachable):
                     return None
-                value = headers.copied(context, stored, source, target) if field[:1] == b"c" else stored
+                value = header.copied(context, stored, source, target) if field[:1] == b"c" else stored
                 blobs += field[:1] == b"b"
                 writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
                 size += len(value)
@@ -125,7 +111,7 @@ def _stage(
         left = left[len(values) :]
         if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
             return None
-    return Counted(pages, size, blobs, writes)
+    return pages, size, blobs, writes
 
 
 def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: ReachableChunks) -> bool:
@@ -135,4 +121,4 @@ def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: Rea
         return stored.startswith(seen.links[ns, checkpoint_id].raw)
     if field[:1] == b"w":
         return codec.roots_in(stored) == reachable.roots.get(field, [])
-    return field[:1] != b"b" or reachable.roots.get(field) == ([stored] if chunked.in_chunks(stored) else None)
+    return field[:1] != b"b" or reachable.roots.get(field) == ([stored] if chunks.in_chunks(stored) else None)

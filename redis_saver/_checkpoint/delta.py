@@ -11,15 +11,13 @@ from langgraph.checkpoint.base import WRITES_IDX_MAP, DeltaChannelHistory
 
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.reading import BYTES_PER_PAGE, MAX_TOLD, HasIntents
-from redis_saver._common import config, names
+from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
-from redis_saver._common.limits import Allowance
 from redis_saver._engine.replies import HistoryReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._storage import chunks as chunked
 from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Version, size_of
-from redis_saver._storage.chunks import IN_CHUNKS, Write
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver.errors import DecodeError, decoding
 
@@ -48,7 +46,7 @@ class Ancestor(NamedTuple):
 
     checkpoint_id: str
     seeds: dict[str, Seed]
-    writes: list[Write]
+    writes: list[chunked.Write]
     point: KnownPoint | None
     """The known point at which the walk of the remaining channels ended. It answers for those that it has."""
 
@@ -246,13 +244,13 @@ def _histories(
 ) -> dict[str, DeltaChannelHistory]:
     """Decode the histories that a walk found, and remember them."""
     place = f"thread {shown(where.thread_id)}"
-    allowance = Allowance(context.limits, place)
+    allowance = limits.Allowance(context.limits, place)
     remaining, known = set(channels), dict[str, History]()
-    writes: dict[str, list[Write]] = {channel: [] for channel in channels}
+    writes: dict[str, list[chunked.Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Seed] = {}
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
-            is_whole = write.type != IN_CHUNKS
+            is_whole = write.type != chunked.IN_CHUNKS
             writes[write.channel].append(write if is_whole else codec.whole_write(write, chunks, place, allowance))
         seeds.update(ancestor.seeds)
         remaining.difference_update(ancestor.seeds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -17,15 +17,13 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from redis_saver._checkpoint import guards, retention
 from redis_saver._checkpoint.comparing import CheckpointDiff, diff
-from redis_saver._checkpoint.guards import marked
 from redis_saver._checkpoint.ownership import OnBusy, Ownership, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.retention import retention
-from redis_saver._checkpoint.threads import ThreadState, thread_query
+from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
 from redis_saver._common import config as configs
-from redis_saver._common import keywords, names
-from redis_saver._common import ttl as ttls
+from redis_saver._common import keywords, names, ttl
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver
@@ -34,8 +32,19 @@ from redis_saver._storage.context import Context
 
 InfoT = TypeVar("InfoT")
 """A saver's description of a thread."""
+P = ParamSpec("P")
+OperationT = TypeVar("OperationT", bound=Generator[Any, Any, Any])
 Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
 """A method that turns a call's arguments into an operation."""
+
+
+def as_method(function: Callable[Concatenate[Any, P], OperationT]) -> Callable[Concatenate[Any, P], OperationT]:
+    """Make a method of a function that takes a saver's context first."""
+
+    def method(saver: Interface[Any], /, *args: P.args, **kwargs: P.kwargs) -> OperationT:
+        return function(saver._context, *args, **kwargs)  # noqa: SLF001 - it is a method
+
+    return method
 
 
 class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
@@ -69,15 +78,13 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     _get_thread_gen: Operates[InfoT | None]
     _get_ttl_gen: Operates[timedelta | None]
     _expire_gen: Operates[None]
+    _take: Operates[Record]
+    """Takes a thread (`ownership.take`)."""
 
     @property
     @abstractmethod
     def _rules(self) -> Context:
         """The settings of the saver on the server that holds the owners of threads."""
-
-    @abstractmethod
-    def _take(self, terms: Terms, nonce: str) -> Generator[Any, Any, Record]:
-        """Take a thread (`ownership.take`)."""
 
     @property
     @abstractmethod
@@ -109,12 +116,12 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             ThreadDamaged: A key or a value of the thread is gone, or cannot be decoded.
         """
         saved = self._run(self._get_tuple_gen(config), "get_tuple")
-        return marked(saved, config) if self._refuses_forks else saved
+        return guards.marked(saved, config) if self._refuses_forks else saved
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """`get_tuple` for asyncio."""
         saved = await self._arun(self._get_tuple_gen(config), "get_tuple")
-        return marked(saved, config) if self._refuses_forks else saved
+        return guards.marked(saved, config) if self._refuses_forks else saved
 
     async def aget_iter(self, config: RunnableConfig) -> AsyncIterator[CheckpointTuple]:
         """Return an iterator over the result of `aget_tuple`. LangGraph's Agent Server calls this."""
@@ -366,7 +373,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
                 another saver with `keep_last`, `older_than` or `dry_run`. Nothing was removed. But if a thread began to
                 use a `DeltaChannel` meanwhile, the threads before it were pruned.
         """
-        threads, kept = configs.names(thread_ids, "thread_id"), retention(strategy, keep_last, older_than)
+        threads, kept = configs.names(thread_ids, "thread_id"), retention.retention(strategy, keep_last, older_than)
         return self._run(self._prune_gen(threads, kept, dry_run), "prune")
 
     @keywords.checked
@@ -380,7 +387,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         dry_run: bool = False,
     ) -> Pruned:
         """`prune` for asyncio."""
-        threads, kept = configs.names(thread_ids, "thread_id"), retention(strategy, keep_last, older_than)
+        threads, kept = configs.names(thread_ids, "thread_id"), retention.retention(strategy, keep_last, older_than)
         return await self._arun(self._prune_gen(threads, kept, dry_run), "prune")
 
     @keywords.checked
@@ -474,10 +481,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             TypeError, ValueError: An argument makes no sense. Raised by the call itself.
             ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
         """
-        asked = thread_query(
-            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
-        )
-        return self._stream(self._stream_threads_gen(asked), "threads")
+        asked = ThreadQuery(thread_prefix, state, updated_after, updated_before, min_bytes, None, pinned, dirty, owned)
+        return self._stream(self._stream_threads_gen(asked.checked(expires_within)), "threads")
 
     @keywords.checked
     def athreads(
@@ -494,10 +499,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         owned: bool | None = None,
     ) -> AsyncIterator[InfoT]:
         """`threads` for asyncio."""
-        asked = thread_query(
-            thread_prefix, state, updated_after, updated_before, min_bytes, expires_within, pinned, dirty, owned
-        )
-        return self._astream(self._stream_threads_gen(asked), "threads")
+        asked = ThreadQuery(thread_prefix, state, updated_after, updated_before, min_bytes, None, pinned, dirty, owned)
+        return self._astream(self._stream_threads_gen(asked.checked(expires_within)), "threads")
 
     def get_thread(self, thread_id: str) -> InfoT | None:
         """Describe one thread as `threads()` does. Returns None if there is no such thread.
@@ -547,7 +550,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     ) -> Generator[Any, Any, CheckpointDiff]:
         thread, ns = configs.name(thread_id, "thread_id"), configs.name(checkpoint_ns, "checkpoint_ns")
         ids = configs.name(before, "before"), None if after is None else configs.name(after, "after")
-        return diff(self._get_tuple_gen, self.serde, thread, ns, *ids)
+        return diff(self._get_tuple_gen, self.serde, *(configs.Address(thread, ns, id_) for id_ in ids))
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
         """Return the time that a thread has left; over two tiers, in hot.
@@ -577,8 +580,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         """`set_thread_ttl` for asyncio."""
         await self._arun(self._set_ttl(thread_id, ttl), "set_thread_ttl")
 
-    def _set_ttl(self, thread_id: str, ttl: TTL) -> Generator[Any, Any, None]:
-        own = ttls.parse(ttl, refresh_allowed=False).milliseconds
+    def _set_ttl(self, thread_id: str, requested: TTL) -> Generator[Any, Any, None]:
+        own = ttl.parse(requested, refresh_allowed=False).milliseconds
         return self._expire_gen(configs.name(thread_id, "thread_id"), "clear" if own is None else "set", own)
 
     def pin(self, thread_id: str) -> None:

@@ -11,15 +11,12 @@ from typing import Any, NamedTuple
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.reading import BYTES_PER_PAGE
+from redis_saver._checkpoint import reading, scripts
 from redis_saver._common import config, names
-from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Operation, Page, Scan, Stream, T
 from redis_saver._engine.runner import Pump
-from redis_saver._storage import codec
-from redis_saver._storage import header as headers
+from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver.errors import decoding
 
@@ -84,7 +81,7 @@ def _one_thread(context: Context, asked: Query, requested: RunnableConfig) -> St
     while upper > b"(":
         if left is not None and not asked.matches:
             size = min(left, size)
-        arguments = (upper, lower, size, BYTES_PER_PAGE, what, *refresh_arguments(context))
+        arguments = (upper, lower, size, reading.BYTES_PER_PAGE, what, *refresh_arguments(context))
         following, chunks, stored = _page((yield Call(scripts.LIST, keys, arguments)), thread, upper)
         if asked.matches:
             chosen = [address for saved in stored if (address := _passes(context, asked.matches, thread, saved))]
@@ -120,11 +117,11 @@ def check_next(following: Any, upper: bytes, page: Sequence[Any]) -> None:
         raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
 
 
-def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> Address | None:
+def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> config.Address | None:
     """Return the address of a listed checkpoint if its metadata match, else None."""
     with decoding("a checkpoint of thread {!r}", thread):
-        address = Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
-        metadata = None if matches is None else headers.metadata(context, stored[2], address)
+        address = config.Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
+        metadata = None if matches is None else header.metadata(context, stored[2], address)
     return address if matches is None or metadata is None or matches(metadata) else None
 
 
@@ -133,10 +130,10 @@ def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence
     return [codec.decode_tuple(context, thread, saved, chunks) for saved in stored if saved is not None]
 
 
-def load(context: Context, wanted: Sequence[Address]) -> Stream[CheckpointTuple]:
+def load(context: Context, wanted: Sequence[config.Address]) -> Stream[CheckpointTuple]:
     """Stream the checkpoints at these addresses of one thread, in this order. Those that are gone are left out."""
     while wanted:
-        arguments: list[Argument] = [BYTES_PER_PAGE]
+        arguments: list[Argument] = [reading.BYTES_PER_PAGE]
         for _, ns, checkpoint_id in wanted:
             arguments += (names.component(ns), names.component(checkpoint_id or ""))
         thread = wanted[0].thread_id
@@ -176,18 +173,17 @@ def scan_threads(context: Context) -> Stream[str]:
 
     A thread is found by its index, or by its data if the index was evicted. Reading it then raises `ThreadDamaged`.
     """
-    position: Any = None
     keyspace = context.keyspace
-    while True:
-        position, keys = yield Scan(keyspace.pattern, position)
+
+    def named(keys: Sequence[bytes]) -> Operation[list[str]]:
         found = {thread for key in keys if (thread := keyspace.thread_of(key, names.INDEX)) is not None}
         halves = {thread for key in keys if (thread := keyspace.thread_of(key, names.DATA)) is not None} - found
         if halves:
             there = yield Batch([Command(("EXISTS", keyspace.keys(thread).index_key)) for thread in halves])
             found |= {thread for thread, exists in zip(halves, there, strict=True) if not exists}
-        yield Page(sorted(found))
-        if position is None:
-            return
+        return sorted(found)
+
+    return mapped(scan_keys(keyspace.pattern), named)
 
 
 def collect(stream: Stream[T]) -> Operation[list[T]]:
@@ -211,7 +207,7 @@ class _Newest:
         self.size = 1
 
     def request(self, context: Context, lower: bytes, what: bytes) -> Call:
-        arguments = (self.upper, lower, self.size, BYTES_PER_PAGE, what, b"0", b"")
+        arguments = (self.upper, lower, self.size, reading.BYTES_PER_PAGE, what, b"0", b"")
         return Call(scripts.LIST, context.keyspace.keys(self.thread), arguments)
 
     def fill(self, page: list[Any]) -> None:
@@ -245,7 +241,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
 
     left = asked.limit
     while heap and (left is None or left > 0):
-        drawn: list[Address] = []
+        drawn: list[config.Address] = []
         for _ in range(CHECKPOINTS_PER_PAGE):
             if not heap or len(drawn) == left:
                 break
@@ -258,7 +254,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
                 heapq.heapreplace(heap, newest)
             else:
                 heapq.heappop(heap)
-        by_address: dict[Address, CheckpointTuple] = {}
+        by_address: dict[config.Address, CheckpointTuple] = {}
         for thread in dict.fromkeys(address.thread_id for address in drawn):
             wanted = [address for address in drawn if address.thread_id == thread]
             for saved in (yield from collect(load(context, wanted))):

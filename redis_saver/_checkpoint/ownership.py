@@ -14,8 +14,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -23,15 +24,11 @@ from urllib.parse import quote, unquote
 
 from langchain_core.runnables import RunnableConfig
 
-from redis_saver._checkpoint import guards, scripts
-from redis_saver._checkpoint.guards import writer_of
-from redis_saver._checkpoint.pruning import remove_runs
+from redis_saver._checkpoint import guards, pruning, scripts
 from redis_saver._client import loops
 from redis_saver._common import config, limits, names, times, ttl
-from redis_saver._common.config import OWNER_KEY
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import Log
-from redis_saver._common.names import Keyspace
 from redis_saver._engine.replies import OwnershipReply
 from redis_saver._engine.requests import Call, Operation, Sleep
 from redis_saver._engine.runner import Driver
@@ -46,7 +43,7 @@ _RENEWALS = 3
 """Number of renewals during one lease."""
 _MODES = {"raise": "free", "wait": "wait", "take": "any", "rollback": "any"}
 _ARRIVAL = re.compile(rb"\d{1,16}")
-_lines: dict[tuple[Keyspace, str], dict[str, tuple[int, float]]] = {}
+_lines: dict[tuple[names.Keyspace, str], dict[str, tuple[int, float]]] = {}
 """Waiters of this process, by thread and nonce: the arrival, and the time (`time.monotonic`) until which each counts.
 
 Only the first waiter of a thread polls. So a hundred waiters cost Redis as much as one.
@@ -172,8 +169,8 @@ def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     """
     record = yield from taken(context, terms, nonce)
     if run := to_roll_back(terms, record):
-        writer = writer_of(context, terms.thread, record.token)
-        yield from remove_runs(context, terms.thread, {names.run(run)}, writer)
+        writer = guards.writer_of(context, terms.thread, record.token)
+        yield from pruning.remove_runs(context, terms.thread, {names.run(run)}, writer)
     return record
 
 
@@ -231,7 +228,7 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
         _leave((context.keyspace, terms.thread), nonce)
 
 
-def _sleep(thread: tuple[Keyspace, str], nonce: str, answer: Busy, deadline: float) -> Operation[None]:
+def _sleep(thread: tuple[names.Keyspace, str], nonce: str, answer: Busy, deadline: float) -> Operation[None]:
     """Sleep until the next poll or the deadline. A waiter that is not the first of this process sleeps until it is."""
     line, arrival, pause = _lines.setdefault(thread, {}), answer.arrival, answer.pause
     while True:
@@ -245,7 +242,7 @@ def _sleep(thread: tuple[Keyspace, str], nonce: str, answer: Busy, deadline: flo
         pause = min(ahead * _PAUSE_PER_WAITER, _LONGEST_PAUSE)
 
 
-def _leave(thread: tuple[Keyspace, str], nonce: str) -> None:
+def _leave(thread: tuple[names.Keyspace, str], nonce: str) -> None:
     """Leave the line of this process."""
     line = _lines.get(thread, {})
     line.pop(nonce, None)
@@ -338,27 +335,17 @@ class Ownership:
     # -- the block
 
     def __enter__(self) -> RunnableConfig:
-        taking = self._taking()
-        try:
+        with self._taking() as taking:
             return self._begin(self._driver.run(taking))
-        except BaseException as error:
-            self._not_begun(error)
-            raise
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if self._end():
-            try:
-                self._owner_driver.run(self._released(self._token))
-            except self._failures as failed:
-                self._not_released(failed)
+            with self._logged():
+                self._owner_driver.run(release(self._context, self._terms.thread, self._token))
 
     async def __aenter__(self) -> RunnableConfig:
-        taking = self._taking()
-        try:
+        with self._taking() as taking:
             return self._begin(await self._driver.arun_sleeping(taking))
-        except BaseException as error:
-            self._not_begun(error)
-            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
@@ -370,13 +357,25 @@ class Ownership:
                 loops.start(self._give_back(self._token))
                 raise
 
-    def _taking(self) -> Generator[Any, Any, Record]:
+    @contextmanager
+    def _taking(self) -> Iterator[Generator[Any, Any, Record]]:
+        """Make the operation that takes the thread, and give the thread back if the body fails.
+
+        That happens in the background, as the server may have given it. After `NotOwner` the server gave nothing. The
+        child of a fork leaves this to its parent.
+        """
         if self._nonce:
             raise RuntimeError(
                 f"thread {shown(self._terms.thread)} is owned by this block, or was: call own() anew for each block"
             )
         self._nonce, self._pid = os.urandom(8).hex(), os.getpid()
-        return self._take(self._terms, self._nonce)
+        try:
+            yield self._take(self._terms, self._nonce)
+        except BaseException as error:
+            nonce, self._nonce = self._nonce, ""
+            if self._pid == os.getpid() and not isinstance(error, NotOwner):
+                loops.start(self._give_back(nonce))
+            raise
 
     def _begin(self, record: Record) -> RunnableConfig:
         terms = self._terms
@@ -385,10 +384,10 @@ class Ownership:
         guards.hold(self._context.keyspace, self._key, self._held)
         if record.was_owned:
             _LOG.info("thread %s was taken over by %s", shown(terms.thread), terms.by)
-        config: RunnableConfig = {"configurable": {"thread_id": terms.thread, OWNER_KEY: record.token}}
+        of_block: RunnableConfig = {"configurable": {"thread_id": terms.thread, config.OWNER_KEY: record.token}}
         if terms.run_id is not None:
-            config["metadata"] = {"run_id": terms.run_id}
-        return config
+            of_block["metadata"] = {"run_id": terms.run_id}
+        return of_block
 
     def _start_renewing(self) -> None:
         self._renewing = loops.start(self._renew())
@@ -399,15 +398,6 @@ class Ownership:
         if not renewing.cancelled() and renewing.exception() is not None:
             self._start_renewing()
 
-    def _not_begun(self, error: BaseException) -> None:
-        """Give the thread back in the background if the block fails to begin, as the server may have given it.
-
-        After `NotOwner` the server gave nothing. The child of a fork leaves this to its parent.
-        """
-        nonce, self._nonce = self._nonce, ""
-        if self._pid == os.getpid() and not isinstance(error, NotOwner):
-            loops.start(self._give_back(nonce))
-
     def _end(self) -> bool:
         """Stop the renewals. Returns True if this process gives the thread back. The child of a fork does not."""
         guards.let_go(self._context.keyspace, self._key, self._held)
@@ -417,23 +407,18 @@ class Ownership:
         self._renewing.cancel()
         return True
 
-    def _released(self, token: str) -> Operation[bool]:
-        return release(self._context, self._terms.thread, token)
-
     async def _give_back(self, token: str) -> None:
+        with self._logged():
+            await self._owner_driver.arun(release(self._context, self._terms.thread, token))
+
+    @contextmanager
+    def _logged(self) -> Iterator[None]:
+        """Log a failure to give the thread back. The lease runs out anyway, and the block's work is done."""
         try:
-            await self._owner_driver.arun(self._released(token))
-        except self._failures as failed:
-            self._not_released(failed)
-
-    @property
-    def _failures(self) -> tuple[type[Exception], ...]:
-        return (*self._owner_driver.failures, RedisSaverError)  # type: ignore[attr-defined]
-
-    def _not_released(self, error: Exception) -> None:
-        """Log the failure instead of raising it. The lease runs out anyway, and the block's work is done."""
-        text = "thread %s was not given back, or it is not known; its lease runs out: %s"
-        _LOG.warning(text, shown(self._terms.thread), error_text(error))
+            yield
+        except (*self._owner_driver.failures, RedisSaverError) as error:  # type: ignore[attr-defined]
+            text = "thread %s was not given back, or it is not known; its lease runs out: %s"
+            _LOG.warning(text, shown(self._terms.thread), error_text(error))
 
     async def _renew(self) -> None:
         """Renew the lease until the block ends or loses the thread.

@@ -15,31 +15,14 @@ from typing import NamedTuple
 
 from langgraph.checkpoint.base.id import UUID
 
-from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.delta import walk
-from redis_saver._checkpoint.guards import ANYBODY, owned_call, writer_of
-from redis_saver._checkpoint.listing import THREADS_PER_BATCH, collect, scan_threads
-from redis_saver._checkpoint.retention import (
-    STRAY,
-    CheckpointKey,
-    ReachableChunks,
-    References,
-    Retention,
-    finished_calls,
-    is_call,
-    reachable_chunks,
-    read_references,
-    root_of,
-)
-from redis_saver._common import names
-from redis_saver._common.config import Address
+from redis_saver._checkpoint import delta, guards, listing, retention, scripts
+from redis_saver._checkpoint.retention import CheckpointKey, ReachableChunks, References, Retention
+from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.requests import Batch, Call, Command, Operation
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import header as headers
+from redis_saver._storage import chunks, header
 from redis_saver._storage.context import Context
-from redis_saver._storage.header import ABSENT
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
@@ -82,16 +65,20 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
     total = Pruned()
     for thread in thread_ids:
         if kept is None:
-            keys = context.keyspace.keys(thread)
-            context.chunk_cache.forget(keys.data_key)
-            mode = b"count" if dry_run else b"sound"
-            counted = yield owned_call(scripts.DELETE_THREAD, keys, writer_of(context, thread, deletes=True), (mode,))
+            counted = yield deletion(context, thread, b"count" if dry_run else b"sound")
             with decoding("the counters of thread {!r}", thread):
                 total = added(total, counted)
         else:
-            writer = writer_of(context, thread)
+            writer = guards.writer_of(context, thread)
             total = added(total, (yield from _prune_thread(context, thread, kept, writer, dry_run=dry_run)))
     return total
+
+
+def deletion(context: Context, thread: str, mode: bytes) -> Call:
+    """Return the request that deletes a thread. The modes are those of `lua/checkpoint/delete_thread.lua`."""
+    keys = context.keyspace.keys(thread)
+    context.chunk_cache.forget(keys.data_key)
+    return guards.owned_call(scripts.DELETE_THREAD, keys, guards.writer_of(context, thread, deletes=True), (mode,))
 
 
 class Limit(NamedTuple):
@@ -102,7 +89,7 @@ class Limit(NamedTuple):
     """The checkpoint that was put, and its parent, to which tasks may still write."""
     dirty: bytes = b""
     """Over two tiers: the key that names the records that cold lacks."""
-    writer: bytes = ANYBODY
+    writer: bytes = guards.ANYBODY
     """The writer of the put."""
 
 
@@ -128,7 +115,7 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     members = [names.run(run) for run in run_ids]
     found, unread = yield from threads_with_runs(context, members)
     for thread in found:
-        yield from remove_runs(context, thread, set(members), writer_of(context, thread))
+        yield from remove_runs(context, thread, set(members), guards.writer_of(context, thread))
     for thread, text in unread.items():
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
@@ -140,9 +127,9 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
     Also returns the threads that cannot be read, with the text of the error.
     """
     found, unread = list[str](), dict[str, bytes]()
-    threads = list(dict.fromkeys((yield from collect(scan_threads(context)))))
-    for start in range(0, len(threads), THREADS_PER_BATCH):
-        batch = threads[start : start + THREADS_PER_BATCH]
+    threads = list(dict.fromkeys((yield from listing.collect(listing.scan_threads(context)))))
+    for start in range(0, len(threads), listing.THREADS_PER_BATCH):
+        batch = threads[start : start + listing.THREADS_PER_BATCH]
         replies = yield Batch([Call(scripts.HAS_RUNS, context.keyspace.keys(thread), members) for thread in batch])
         for thread, has_some in zip(batch, replies, strict=True):
             if isinstance(has_some, bytes):
@@ -158,7 +145,7 @@ def _prune_thread(
     total, keys = Pruned(), context.keyspace.keys(thread)
     attempts, written, dirty = (ATTEMPTS_OF_TRIM, limit.written, limit.dirty) if limit else (ATTEMPTS, frozenset(), b"")
     for _ in range(attempts):
-        seen = yield from read_references(context, thread)
+        seen = yield from retention.read_references(context, thread)
         if seen is None:
             return total
         lacking = (yield from _lacking_in_cold(thread, dirty)) if dirty else set()
@@ -170,7 +157,9 @@ def _prune_thread(
             sweeps = limit is None or _is_sweep_due(seen, victims)
         if limit and not victims and not sweeps:
             return total
-        reachable = (yield from reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
+        reachable = (
+            (yield from retention.reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
+        )
         with decoding("what thread {!r} holds", thread):
             if dirty:  # cold has the parents and all victims; hot keeps the newest ones until the end
                 plan = _plan(seen, reachable, sorted(victims, key=_by_age), strays)
@@ -179,9 +168,8 @@ def _prune_thread(
                 plan = _orphaned(seen, victims) + _plan(seen, reachable, newest_first, strays)
             is_known = limit is not None and not strays and not _is_doubtful(seen, victims, dirty)
         script_keys = (*keys, dirty) if dirty else keys
-        removed, done = yield from carry_out(
-            thread, script_keys, writer, seen.revision, plan, dry_run=dry_run, is_known=is_known
-        )
+        removal = Removal(seen.revision, plan)
+        removed, done = yield from carry_out(thread, script_keys, writer, removal, dry_run=dry_run, is_known=is_known)
         total = removed if dry_run else added(total, removed)
         if done:
             return total
@@ -235,7 +223,7 @@ def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) 
     for _ in range(ATTEMPTS):
         removal = yield from removal_of_runs(context, thread, runs)
         keys = context.keyspace.keys(thread)
-        if removal is None or (yield from carry_out(thread, keys, writer, removal.revision, removal.plan))[1]:
+        if removal is None or (yield from carry_out(thread, keys, writer, removal))[1]:
             return
     raise busy(thread)
 
@@ -244,17 +232,17 @@ class Removal(NamedTuple):
     """A plan that is valid while the thread has that revision."""
 
     revision: bytes
-    plan: list[list[bytes]]
+    names: list[list[bytes]]
     """The names to remove. Each list is removed in one step."""
 
 
 def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal | None]:
     """Plan to remove the checkpoints of some runs. Returns None if the thread does not exist."""
-    seen = yield from read_references(context, thread)
+    seen = yield from retention.read_references(context, thread)
     if seen is None:
         return None
     victims = {key for key, links in seen.links.items() if links.run in runs}
-    reachable = yield from reachable_chunks(context, thread, seen)
+    reachable = yield from retention.reachable_chunks(context, thread, seen)
     with decoding("what thread {!r} holds", thread):
         plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
     return Removal(seen.revision, plan)
@@ -262,7 +250,7 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operatio
 
 def divided(plan: Sequence[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]]:
     """Divide a plan into the names that a reader may notice, and the steps that remove chunks."""
-    kinds = (b"n", b"p", b"z", STRAY[:1])
+    kinds = (b"n", b"p", b"z", retention.STRAY[:1])
     names_of = [name for step in plan if step[0][:1] not in kinds for name in step]
     return names_of, [step for step in plan if step[0][:1] in kinds]
 
@@ -285,23 +273,23 @@ def _needed(
     of_lacking = {("", root) for ns, _ in lacking if (root := roots.get(ns))} & seen.links.keys()
     of_root = {key for key in keep if not key[0]} | of_lacking
     of_root = yield from _with_ancestors(context, thread, seen, of_root)
-    finished = finished_calls(roots, seen.links.keys(), of_root)
+    finished = retention.finished_calls(roots, seen.links.keys(), of_root)
     others = {key for key in keep if key[0] and key[0] not in finished}
     return of_root | (yield from _with_ancestors(context, thread, seen, others))
 
 
 def _roots_of_calls(context: Context, thread: str, seen: References) -> Operation[dict[str, str | None]]:
     """Return the root checkpoint of each subgraph call, by its namespace. The call's newest checkpoint names it."""
-    calls = [newest for newest in dict(sorted(seen.links)).items() if is_call(newest[0])]
+    calls = [newest for newest in dict(sorted(seen.links)).items() if retention.is_call(newest[0])]
     roots, data = dict[str, str | None](), context.keyspace.keys(thread).data_key
     for start in range(0, len(calls), CALLS_PER_PAGE):
         page = calls[start : start + CALLS_PER_PAGE]
         stored = yield Command(("HMGET", data, *(names.checkpoint(*call) for call in page)))
         with decoding("the subgraph calls of thread {!r}", thread):
-            for (ns, checkpoint_id), header in zip(page, stored, strict=True):
-                if header is not None:  # else it was removed meanwhile, and the plan is void
+            for (ns, checkpoint_id), raw in zip(page, stored, strict=True):
+                if raw is not None:  # else it was removed meanwhile, and the plan is void
                     described = f"checkpoint {shown(checkpoint_id)} of thread {shown(thread)}"
-                    roots[ns] = root_of(headers.metadata(context, header, described))
+                    roots[ns] = retention.root_of(header.metadata(context, raw, described))
     return roots
 
 
@@ -327,7 +315,7 @@ def _with_ancestors(
             if not empty:
                 continue
             channels = {names.name_of(channel): channel for channel in empty}
-            ancestors = (yield from walk(context, Address(thread, *key), list(channels))).ancestors
+            ancestors = (yield from delta.walk(context, config.Address(thread, *key), list(channels))).ancestors
             for channel, escaped in channels.items():
                 written = [i for i, each in enumerate(ancestors) if any(w.channel == channel for w in each.writes)]
                 if not written:
@@ -355,9 +343,9 @@ def _to_rebuild(
     inherited, empty = _entries(seen, parent), list[bytes]()
     for channel, entry in _entries(seen, key).items():
         before = inherited.get(channel)
-        if entry[:1] != ABSENT:
+        if entry[:1] != header.ABSENT:
             continue
-        if before and (before[:1] != ABSENT or (parent, channel) in covered):
+        if before and (before[:1] != header.ABSENT or (parent, channel) in covered):
             covered.add((key, channel))
         elif before != entry and _was_written(seen, key, entry):
             empty.append(channel)
@@ -382,7 +370,7 @@ def _entries(seen: References, key: CheckpointKey | None) -> dict[bytes, bytes]:
     """Return the entries of a checkpoint, by channel."""
     if key is None:
         return {}
-    return {entry[1 : entry.index(b"\0") + 1]: entry for entry in headers.own_entries(seen.links[key].entries)}
+    return {entry[1 : entry.index(b"\0") + 1]: entry for entry in header.own_entries(seen.links[key].entries)}
 
 
 def _stray_writes(seen: References) -> list[bytes]:
@@ -455,14 +443,12 @@ def _plan(
     live |= reachable.chunks([*live, *(member for member in seen.writes if member not in removed)])
     dead = reachable.unused([*(name for name, key in last_holder.items() if key in victims), *removed], live)
     for name, key in last_holder.items():
-        if key in victims:
+        if key in victims and name not in live:
             freed[key].append(name)
-    for names_of in freed.values():
-        names_of[:] = [name for name in names_of if name not in live]
     last_of, left = {key[0]: key for key in order}, {ns for ns, _ in seen.links.keys() - victims}
     for ns in last_of.keys() - left:
         freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
-    heights = _heights((chunk for chunk in dead if chunk[:1] == chunked.LIST), reachable.lists)
+    heights = _heights((chunk for chunk in dead if chunk[:1] == chunks.LIST), reachable.lists)
     gone = sorted(dead, key=lambda chunk: -heights.get(chunk, 0))
 
     plan: list[list[bytes]] = []
@@ -472,17 +458,17 @@ def _plan(
     plan += [[member] for member in stray_writes]
     plan += [[chunk] for chunk in gone]
     notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
-    return [*plan, [STRAY]] if notes_roots or reachable.strays else plan
+    return [*plan, [retention.STRAY]] if notes_roots or reachable.strays else plan
 
 
-def _heights(chunks: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
+def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
     """Return the number of levels below each list of chunks. Lists are removed before their children."""
     heights: dict[bytes, int] = {}
-    for chunk in chunks:
+    for chunk in lists_to_remove:
         path, below = list[bytes](), chunk
         while below in lists and below not in heights:
             path.append(below)
-            below = lists[below][: 1 + chunked.DIGEST]
+            below = lists[below][: 1 + chunks.DIGEST]
         height = heights.get(below, 0)
         for chunk_list in reversed(path):
             height += 1
@@ -505,21 +491,14 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
 
 
 def carry_out(
-    thread: str,
-    keys: Sequence[bytes],
-    writer: bytes,
-    revision: bytes,
-    plan: Sequence[list[bytes]],
-    *,
-    dry_run: bool = False,
-    is_known: bool = False,
+    thread: str, keys: Sequence[bytes], writer: bytes, plan: Removal, *, dry_run: bool = False, is_known: bool = False
 ) -> Operation[tuple[Pruned, bool]]:
     """Carry out a plan, step by step. Returns the numbers removed, and False if the thread changed meanwhile."""
-    total, steps = Pruned(), list(_steps(plan))
+    total, revision, steps = Pruned(), plan.revision, list(_steps(plan.names))
     is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
     flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
     for step in steps:
-        removed = yield owned_call(scripts.REMOVE, keys, writer, (revision, *flags, *step))
+        removed = yield guards.owned_call(scripts.REMOVE, keys, writer, (revision, *flags, *step))
         if removed is None:
             return total, False
         with decoding("what was removed of thread {!r}", thread):

@@ -7,15 +7,11 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple
 
-from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.reading import BYTES_PER_PAGE
-from redis_saver._common import config, names, times
+from redis_saver._checkpoint import reading, scripts
+from redis_saver._common import config, limits, names, times
 from redis_saver._common.display import shown
-from redis_saver._common.limits import Allowance
 from redis_saver._engine.requests import Argument, Call, Command, Operation
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import codec
-from redis_saver._storage import header as headers
+from redis_saver._storage import chunks, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
 from redis_saver.errors import decoding
@@ -122,14 +118,14 @@ class References(NamedTuple):
     """Size of `@gc_roots` in bytes."""
     writes: list[bytes]
     """The members of all pending writes, in their order."""
-    links: dict[CheckpointKey, headers.Links]
+    links: dict[CheckpointKey, header.Links]
     """In the order of (namespace, id)."""
 
 
 def read_references(context: Context, thread: str) -> Operation[References | None]:
     """Read the links of a thread; None if there is no such thread."""
     keys = context.keyspace.keys(thread)
-    links: dict[CheckpointKey, headers.Links] = {}
+    links: dict[CheckpointKey, header.Links] = {}
     lower, first, newest_format = b"[c", tuple[Any, ...](), 0
     while True:
         page = yield Call(scripts.LIST_REFERENCES, keys, (lower, LINKS_PER_PAGE))
@@ -141,11 +137,11 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
                 raise TypeError(f"{shown(page[:4])} is no revision with a format and two sizes")
             first = first or (revision, size, strays, _checked(writes, b"w", b"[w"))
             newest_format = max(newest_format, thread_format)
-            chunks = codec.as_chunks(context, flat, thread)
-            allowance = Allowance(context.limits, f"thread {shown(thread)}")
+            names_chunks = codec.as_chunks(context, flat, thread)
+            allowance = limits.Allowance(context.limits, f"thread {shown(thread)}")
             for member, head in zip(pairs[::2], pairs[1::2], strict=True):
                 ns, checkpoint_id = names.components(member[1:])
-                links[ns, checkpoint_id] = headers.decode_links(head, chunks, thread, allowance)
+                links[ns, checkpoint_id] = header.decode_links(head, names_chunks, thread, allowance)
             is_last = len(pairs) < 2 * LINKS_PER_PAGE
             lower = lower if is_last else _after(lower, pairs[-2])
         if is_last:
@@ -201,12 +197,12 @@ class ReachableChunks(NamedTuple):
 
     def chunks(self, fields: Iterable[bytes]) -> set[bytes]:
         """Return all chunks of some values and records."""
-        return chunked.reachable((root for field in fields for root in self.roots.get(field, ())), self.lists)
+        return chunks.reachable((root for field in fields for root in self.roots.get(field, ())), self.lists)
 
     def unused(self, fields: Iterable[bytes], used: set[bytes]) -> set[bytes]:
         """Return the chunks of some values and records and of strays, except `used`: all chunks of all others."""
         roots = [root for field in fields for root in self.roots.get(field, ())]
-        return chunked.reachable((*roots, *self.strays), self.lists, used)
+        return chunks.reachable((*roots, *self.strays), self.lists, used)
 
 
 def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
@@ -215,7 +211,7 @@ def reachable_chunks(context: Context, thread: str, seen: References) -> Operati
     records = seen.writes if seen.format >= CHUNKED_WRITES else ()
     left, reachable = [STRAY, *values, *records], ReachableChunks({}, [], {})
     while left:
-        arguments: tuple[Argument, ...] = (BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
+        arguments: tuple[Argument, ...] = (reading.BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
         answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)
         with decoding("the chunks of values of thread {!r}", thread):
             flat, first, *others = answer

@@ -2,52 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
-)
+from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 from typing_extensions import Self, TypedDict, Unpack
 
-from redis_saver._checkpoint import (
-    auditing,
-    checking,
-    copying,
-    delta,
-    listing,
-    pruning,
-    reading,
-    threads,
-    writing,
-)
+from redis_saver._checkpoint import auditing, checking, copying, delta, listing, pruning, reading, threads, writing
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Interface
-from redis_saver._checkpoint.ownership import Record, Terms, take
-from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.retention import Retention
-from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
-from redis_saver._client.aio import AsyncDriver
-from redis_saver._client.base import (
-    CLUSTER_TIMEOUT,
-    AsyncBlock,
-    AsyncClient,
-    Block,
-    NeedsAsyncWith,
-    NeedsWith,
-    RedisDriver,
-    SyncClient,
-)
-from redis_saver._client.sync import SyncDriver
+from redis_saver._checkpoint.interface import Interface, as_method
+from redis_saver._checkpoint.ownership import take
+from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._client import aio, base, sync
 from redis_saver._common import config as configs
 from redis_saver._common import keywords, times
 from redis_saver._common import ttl as ttls
@@ -56,7 +26,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
-from redis_saver._engine.requests import Operation, Request, Stream
+from redis_saver._engine.requests import Request, Stream
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
@@ -90,14 +60,14 @@ class SaverSettings(TypedDict, total=False):
     on_fork: OnFork
 
 
-ClientT = TypeVar("ClientT", SyncClient, AsyncClient)
+ClientT = TypeVar("ClientT", base.SyncClient, base.AsyncClient)
 
 
 class Saver(Interface[ThreadInfo], Generic[ClientT]):
     """A saver on one Redis or Valkey. Every method also has an asyncio form with the prefix `a`."""
 
     _context: Context
-    _driver: RedisDriver | DriverWrapper[Request]
+    _driver: base.RedisDriver | DriverWrapper[Request]
     _driver_class: ClassVar[type[Any]]
 
     @keywords.checked
@@ -114,7 +84,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         limits: Limits = Limits(),  # noqa: B008 - it is frozen
         require_encryption: bool | None = None,
         strict: bool = False,
-        cluster_timeout: float = CLUSTER_TIMEOUT,
+        cluster_timeout: float = base.CLUSTER_TIMEOUT,
         require_primary: bool = False,
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
@@ -213,65 +183,24 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     def _owner_driver(self) -> Driver[Any]:
         return self._driver
 
-    def _take(self, terms: Terms, nonce: str) -> Operation[Record]:
-        return take(self._context, terms, nonce)
-
     # -- operations, as `Interface` calls them
 
-    def _get_tuple_gen(self, config: RunnableConfig) -> Operation[CheckpointTuple | None]:
-        return reading.get_tuple(self._context, config)
+    _get_tuple_gen = as_method(reading.get_tuple)
+    _put_gen = as_method(writing.put)
+    _put_writes_gen = as_method(writing.put_writes)
+    _get_delta_channel_history_gen = as_method(delta.get_delta_channel_history)
+    _delete_thread_gen = as_method(threads.delete_thread)
+    _delete_for_runs_gen = as_method(pruning.delete_for_runs)
+    _copy_thread_gen = as_method(copying.copy_thread)
+    _prune_gen = as_method(pruning.prune)
+    _stream_threads_gen = as_method(threads.stream_threads)
+    _get_thread_gen = as_method(threads.get_thread)
+    _get_ttl_gen = as_method(threads.get_ttl)
+    _expire_gen = as_method(threads.expire)
+    _take = as_method(take)
 
-    def _put_gen(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> Operation[RunnableConfig]:
-        return writing.put(self._context, config, checkpoint, metadata, new_versions)
-
-    def _put_writes_gen(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Operation[None]:
-        return writing.put_writes(self._context, config, writes, task_id, task_path)
-
-    def _list_checkpoints_gen(
-        self,
-        config: RunnableConfig | None,
-        filter: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> Stream[CheckpointTuple]:
-        return listing.list_checkpoints(self._context, listing.query(config, filter, before, limit))
-
-    def _get_delta_channel_history_gen(
-        self, config: RunnableConfig, channels: Sequence[str]
-    ) -> Operation[Mapping[str, DeltaChannelHistory]]:
-        return delta.get_delta_channel_history(self._context, config, channels)
-
-    def _delete_thread_gen(self, thread_id: str) -> Operation[None]:
-        return threads.delete_thread(self._context, thread_id)
-
-    def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Operation[None]:
-        return pruning.delete_for_runs(self._context, run_ids)
-
-    def _copy_thread_gen(self, source: str, target: str) -> Operation[None]:
-        return copying.copy_thread(self._context, source, target)
-
-    def _prune_gen(self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool) -> Operation[Pruned]:
-        return pruning.prune(self._context, thread_ids, retention, dry_run)
-
-    def _stream_threads_gen(self, query: ThreadQuery) -> Stream[ThreadInfo]:
-        return threads.stream_threads(self._context, query)
-
-    def _get_thread_gen(self, thread_id: str) -> Operation[ThreadInfo | None]:
-        return threads.get_thread(self._context, thread_id)
-
-    def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
-        return threads.get_ttl(self._context, thread_id)
-
-    def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Operation[None]:
-        return threads.expire(self._context, thread_id, verb, ttl)
+    def _list_checkpoints_gen(self, *arguments: Any) -> Stream[CheckpointTuple]:
+        return listing.list_checkpoints(self._context, listing.query(*arguments))
 
     def __repr__(self) -> str:
         """Return the class, the server without its login, the prefix and the TTL."""
@@ -441,12 +370,12 @@ def context_of(saver: Saver[Any]) -> Context:
     return saver._context  # noqa: SLF001
 
 
-def driver_of(saver: Saver[Any]) -> RedisDriver | DriverWrapper[Request]:
+def driver_of(saver: Saver[Any]) -> base.RedisDriver | DriverWrapper[Request]:
     """Return the current driver of a saver, for the same packages."""
     return saver._driver  # noqa: SLF001
 
 
-class RedisSaver(Saver[SyncClient], Block):
+class RedisSaver(Saver[base.SyncClient], base.Block):
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods run in worker threads, so they never block the event loop. For a service on asyncio,
@@ -455,8 +384,8 @@ class RedisSaver(Saver[SyncClient], Block):
     works before and after a fork: the child makes a client of its own, with the same settings.
     """
 
-    _driver: SyncDriver | DriverWrapper[Request]
-    _driver_class = SyncDriver
+    _driver: sync.SyncDriver | DriverWrapper[Request]
+    _driver_class = sync.SyncDriver
 
     def setup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
@@ -490,10 +419,10 @@ class RedisSaver(Saver[SyncClient], Block):
         Raises:
             TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
         """
-        return NeedsWith(cls, url, client_options, settings)
+        return base.NeedsWith(cls, url, client_options, settings)
 
 
-class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):
+class AsyncRedisSaver(Saver[base.AsyncClient], base.AsyncBlock):
     """Checkpoints on plain Redis or Valkey, over an asyncio client.
 
     It can be built anywhere, even without a running event loop. Any number of event loops and OS threads may share it,
@@ -502,8 +431,8 @@ class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):
     `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
     """
 
-    _driver: AsyncDriver | DriverWrapper[Request]
-    _driver_class = AsyncDriver
+    _driver: aio.AsyncDriver | DriverWrapper[Request]
+    _driver_class = aio.AsyncDriver
 
     async def setup(self) -> None:
         """Do the same as `asetup`."""
@@ -521,4 +450,4 @@ class AsyncRedisSaver(Saver[AsyncClient], AsyncBlock):
 
         The arguments are those of `RedisSaver.from_conn_string`.
         """
-        return NeedsAsyncWith(cls, url, client_options, settings)
+        return base.NeedsAsyncWith(cls, url, client_options, settings)

@@ -10,14 +10,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.guards import owned_call, writer_of
-from redis_saver._checkpoint.listing import mapped, scan_threads
+from redis_saver._checkpoint import listing, pruning, scripts
 from redis_saver._checkpoint.ownership import Owner, Record
 from redis_saver._common import config, names, times
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, Stream
-from redis_saver._storage import header as headers
+from redis_saver._storage import header
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver.errors import ThreadNotFound, decoding
 
@@ -57,7 +55,7 @@ class ThreadInfo(NamedTuple):
 
 
 class ThreadQuery(NamedTuple):
-    """The checked arguments of a `threads` call."""
+    """The arguments of a `threads` call."""
 
     prefix: str = ""
     state: ThreadState | None = None
@@ -76,40 +74,29 @@ class ThreadQuery(NamedTuple):
             return after is None and before is None
         return (after is None or at > after) and (before is None or at < before)
 
+    def checked(self, expires_within: timedelta | str | None) -> ThreadQuery:
+        """Check the arguments of a `threads` call, and add `expires_within` to them.
 
-def thread_query(
-    prefix: str,
-    state: ThreadState | None,
-    updated_after: datetime | None,
-    updated_before: datetime | None,
-    min_bytes: int,
-    expires_within: timedelta | str | None,
-    pinned: bool | None,
-    dirty: bool | None,
-    owned: bool | None,
-) -> ThreadQuery:
-    """Check the arguments of a `threads` call.
-
-    Raises:
-        TypeError, ValueError: An argument makes no sense; the message says which and why.
-    """
-    if not isinstance(prefix, str):
-        raise TypeError(f"thread_prefix={shown(prefix)}: write a str")
-    if state not in (None, "active", "interrupted", "failed"):
-        raise ValueError(f"state={shown(state)}: write 'active', 'interrupted' or 'failed'")
-    for name, at in (("updated_after", updated_after), ("updated_before", updated_before)):
-        if at is not None and not isinstance(at, datetime):
-            raise TypeError(f"{name}={shown(at)}: write a datetime with a zone, such as datetime.now(timezone.utc)")
-        if at is not None and at.tzinfo is None:
-            raise ValueError(f"{name}={shown(at)} has no zone: write one, such as datetime.now(timezone.utc)")
-    config.number("min_bytes", min_bytes, 0, whole=True)
-    within = None if expires_within is None else times.of(expires_within, name="expires_within")
-    if within is not None and within < timedelta():
-        raise ValueError(f"expires_within={shown(expires_within)}: write a time that is not negative")
-    for name, flag in (("pinned", pinned), ("dirty", dirty), ("owned", owned)):
-        if flag is not None and not isinstance(flag, bool):
-            raise TypeError(f"{name}={shown(flag)}: write True, False, or None for both")
-    return ThreadQuery(prefix, state, updated_after, updated_before, min_bytes, within, pinned, dirty, owned)
+        Raises:
+            TypeError, ValueError: An argument makes no sense; the message says which and why.
+        """
+        if not isinstance(self.prefix, str):
+            raise TypeError(f"thread_prefix={shown(self.prefix)}: write a str")
+        if self.state not in (None, "active", "interrupted", "failed"):
+            raise ValueError(f"state={shown(self.state)}: write 'active', 'interrupted' or 'failed'")
+        for name, at in (("updated_after", self.updated_after), ("updated_before", self.updated_before)):
+            if at is not None and not isinstance(at, datetime):
+                raise TypeError(f"{name}={shown(at)}: write a datetime with a zone, such as datetime.now(timezone.utc)")
+            if at is not None and at.tzinfo is None:
+                raise ValueError(f"{name}={shown(at)} has no zone: write one, such as datetime.now(timezone.utc)")
+        config.number("min_bytes", self.min_bytes, 0, whole=True)
+        within = None if expires_within is None else times.of(expires_within, name="expires_within")
+        if within is not None and within < timedelta():
+            raise ValueError(f"expires_within={shown(expires_within)}: write a time that is not negative")
+        for name, flag in (("pinned", self.pinned), ("dirty", self.dirty), ("owned", self.owned)):
+            if flag is not None and not isinstance(flag, bool):
+                raise TypeError(f"{name}={shown(flag)}: write True, False, or None for both")
+        return self._replace(expires_within=within)
 
 
 ANY = ThreadQuery()
@@ -117,9 +104,7 @@ ANY = ThreadQuery()
 
 def delete_thread(context: Context, thread: str) -> Operation[None]:
     """Remove both keys of a thread in one step, even if the thread is damaged."""
-    keys = context.keyspace.keys(thread)
-    context.chunk_cache.forget(keys.data_key)
-    yield owned_call(scripts.DELETE_THREAD, keys, writer_of(context, thread, deletes=True), (b"any",))
+    yield pruning.deletion(context, thread, b"any")
 
 
 def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
@@ -132,7 +117,7 @@ def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
         infos = [info(thread, answer) for thread, answer in pairs if answer is not None]
         return [each for each in infos if asked.is_updated(each.updated_at)]
 
-    return mapped(scan_threads(context), describe)
+    return listing.mapped(listing.scan_threads(context), describe)
 
 
 def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
@@ -157,7 +142,7 @@ def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
         return ThreadInfo(
             thread_id=thread,
             checkpoint_id=names.name_of(newest) if newest else None,
-            updated_at=times.moment(headers.decode_time(head, thread)) if head else None,
+            updated_at=times.moment(header.decode_time(head, thread)) if head else None,
             checkpoints=index(checkpoints),
             bytes=index(size),
             ttl=_time_left(left),

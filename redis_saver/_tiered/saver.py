@@ -7,29 +7,18 @@ import copy
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Iterator
 from datetime import timedelta
 from typing import Any, ClassVar, Generic, TypeVar, cast
 
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    BaseCheckpointSaver,
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-    CheckpointTuple,
-    DeltaChannelHistory,
-)
+from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
 from redis_saver._checkpoint import threads as hot_threads
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Interface
+from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import Record, Terms
-from redis_saver._checkpoint.pruning import Pruned
-from redis_saver._checkpoint.retention import Retention
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
-from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import config as configs
 from redis_saver._common import forks, keywords
 from redis_saver._common.display import kind_of
@@ -159,60 +148,21 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
     # -- operations, as `Interface` calls them
 
-    def _get_tuple_gen(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
-        return reading.get_tuple(self._context, config)
-
-    def _put_gen(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> Tiered[RunnableConfig]:
-        return writing.put(self._context, config, checkpoint, metadata, new_versions)
-
-    def _put_writes_gen(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str
-    ) -> Tiered[None]:
-        return writing.put_writes(self._context, config, writes, task_id, task_path)
-
-    def _list_checkpoints_gen(
-        self,
-        config: RunnableConfig | None,
-        filter: Mapping[str, Any] | None,
-        before: RunnableConfig | None,
-        limit: int | None,
-    ) -> TieredStream[CheckpointTuple]:
-        return listing.list_checkpoints(self._context, config, filter, before, limit)
-
-    def _get_delta_channel_history_gen(
-        self, config: RunnableConfig, channels: Sequence[str]
-    ) -> Tiered[Mapping[str, DeltaChannelHistory]]:
-        return reading.get_delta_channel_history(self._context, config, channels)
-
-    def _delete_thread_gen(self, thread_id: str) -> Tiered[None]:
-        return threads.delete_thread(self._context, thread_id)
-
-    def _delete_for_runs_gen(self, run_ids: Sequence[str]) -> Tiered[None]:
-        return threads.delete_for_runs(self._context, run_ids)
-
-    def _copy_thread_gen(self, source: str, target: str) -> Tiered[None]:
-        return threads.copy_thread(self._context, source, target)
-
-    def _prune_gen(self, thread_ids: Sequence[str], retention: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-        return threads.prune(self._context, thread_ids, retention, dry_run)
-
-    def _stream_threads_gen(self, query: ThreadQuery) -> TieredStream[TieredThreadInfo]:
-        return thread_info.stream_threads(self._context, query)
-
-    def _get_thread_gen(self, thread_id: str) -> Tiered[TieredThreadInfo | None]:
-        return thread_info.get_thread(self._context, thread_id)
+    _get_tuple_gen = as_method(reading.get_tuple)
+    _put_gen = as_method(writing.put)
+    _put_writes_gen = as_method(writing.put_writes)
+    _list_checkpoints_gen = as_method(listing.list_checkpoints)
+    _get_delta_channel_history_gen = as_method(reading.get_delta_channel_history)
+    _delete_thread_gen = as_method(threads.delete_thread)
+    _delete_for_runs_gen = as_method(threads.delete_for_runs)
+    _copy_thread_gen = as_method(threads.copy_thread)
+    _prune_gen = as_method(threads.prune)
+    _stream_threads_gen = as_method(thread_info.stream_threads)
+    _get_thread_gen = as_method(thread_info.get_thread)
+    _expire_gen = as_method(threads.expire)
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
         return hot_threads.get_ttl(self._context.hot, thread_id)
-
-    def _expire_gen(self, thread_id: str, verb: str, ttl: int | None = None) -> Tiered[None]:
-        return threads.expire(self._context, thread_id, verb, ttl)
 
     @property
     def _rules(self) -> Context:

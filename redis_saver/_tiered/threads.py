@@ -238,7 +238,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
             yield from intents.repair(tiers, thread, damage)
             continue
         in_cold = (yield ColdCall("checkpoints_of_run", (thread, run_id))) if asked else []
-        first, rest = pruning.divided(removal.plan) if removal else ([], [])
+        first, rest = pruning.divided(removal.names) if removal else ([], [])
         arguments = (
             removal.revision if removal else b"",
             b"1" if asked else b"",
@@ -260,7 +260,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
         with decoding("what was removed of thread {!r}", thread):
             *_, revision = answer
         # Remove the chunks that nothing refers to any more.
-        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), writer, revision, rest)
+        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), writer, pruning.Removal(revision, rest))
     if tiers.flush_queue:
         tiers.flush_queue.note(thread)
     else:
