@@ -662,7 +662,7 @@ class Machine(RuleBasedStateMachine):
         saver = self.uniforms[which].saver
         fresh = type(saver)(self.clients[which], prefix=self.target.prefix)
         self.kept.append(saver._context.chunk_cache)
-        saver._current = saver._current._replace(chunk_cache=fresh._context.chunk_cache)
+        saver._context = saver._context._replace(chunk_cache=fresh._context.chunk_cache)
 
     @rule(which=st.integers(0, 2), data=st.data())
     def remember_older(self, which: int, data: Any) -> None:
@@ -673,7 +673,7 @@ class Machine(RuleBasedStateMachine):
         for key, thread in known.items():
             mine._threads.store(key, copy.deepcopy(thread), known._sizes[key])
         if self.kept and data.draw(st.booleans()):
-            saver._current = saver._current._replace(chunk_cache=data.draw(st.sampled_from(self.kept)))
+            saver._context = saver._context._replace(chunk_cache=data.draw(st.sampled_from(self.kept)))
         self.kept.append(mine)
 
     @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), data=st.data())

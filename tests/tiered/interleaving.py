@@ -366,7 +366,7 @@ class Interleaving:
         self.start(what, thread, make, then)
 
     def flush(self, thread: str) -> None:
-        saver = self.chance.choice([saver for saver in self.savers if saver._tiers.flush_queue])
+        saver = self.chance.choice([saver for saver in self.savers if saver._context.flush_queue])
         at_once = self.chance.random() < 0.8
 
         def then(done: Any) -> None:
@@ -380,7 +380,7 @@ class Interleaving:
     def check_all(self, cold: Any) -> None:
         self.tiers.later(context.WRITER_GONE)
         list(self.savers[0].list(None))  # which brings there what only hot has
-        assert next(saver for saver in self.savers if saver._tiers.flush_queue).flush(timeout=30) == 0
+        assert next(saver for saver in self.savers if saver._context.flush_queue).flush(timeout=30) == 0
         in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
         for thread in THREADS:
             for ns in NAMESPACES:

@@ -311,7 +311,7 @@ class Loses:
     def _happen(self) -> None:
         with self._lock:
             if self._chance.random() < self.share:
-                self._flusher._driver.run(flushing.flush(self._flusher._tiers, "thread", at_once=True))
+                self._flusher._driver.run(flushing.flush(self._flusher._context, "thread", at_once=True))
                 index, data, _, _, dirty = self._keys.writing
                 self.lost += bool(self._raw.eval(REMOVE_IF_CLEAN, 3, index, data, dirty))
 
