@@ -53,8 +53,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from redis_saver._checkpoint.ownership import Terms, taken
 from redis_saver._checkpoint.saver import AsyncRedisSaver
-from redis_saver._common import config as configs
-from redis_saver._common import ttl as ttls
+from redis_saver._common import config as configs, ttl as ttls
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import T

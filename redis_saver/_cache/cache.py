@@ -21,8 +21,7 @@ from redis_saver._client import clients
 from redis_saver._client.aio import AsyncDriver
 from redis_saver._client.base import AsyncBlock, AsyncClient, Block, NeedsAsyncWith, NeedsWith, RedisDriver, SyncClient
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common import config, keywords, times
-from redis_saver._common import ttl as ttls
+from redis_saver._common import config, keywords, times, ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Request

@@ -12,8 +12,7 @@ from redis_saver._common import limits
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._common.names import Keyspace, component
-from redis_saver._common.names import encode as encode_text
+from redis_saver._common.names import Keyspace, component, encode as encode_text
 from redis_saver._storage import encryption, framing
 from redis_saver.errors import DecodeError, UnsupportedFormat, decoding, encoding
 

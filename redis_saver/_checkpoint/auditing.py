@@ -17,8 +17,7 @@ from redis_saver._checkpoint import delta, listing, reading, scripts
 from redis_saver._common import config, limits, names, times
 from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
 from redis_saver._engine.runner import Pump
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import codec, header
+from redis_saver._storage import chunks as chunked, codec, header
 from redis_saver._storage.context import Context
 from redis_saver.errors import decoding
 

@@ -15,8 +15,7 @@ from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import HistoryReply
 from redis_saver._engine.requests import Argument, Call, Operation
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import codec
+from redis_saver._storage import chunks as chunked, codec
 from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Version, size_of
 from redis_saver._storage.context import Context, refresh_arguments
 from redis_saver.errors import DecodeError, decoding

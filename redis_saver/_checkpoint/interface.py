@@ -22,8 +22,7 @@ from redis_saver._checkpoint.comparing import CheckpointDiff, diff
 from redis_saver._checkpoint.ownership import OnBusy, Ownership, Record, Terms
 from redis_saver._checkpoint.pruning import Pruned
 from redis_saver._checkpoint.threads import ThreadQuery, ThreadState
-from redis_saver._common import config as configs
-from redis_saver._common import keywords, names, ttl
+from redis_saver._common import config as configs, keywords, names, ttl
 from redis_saver._common.ttl import TTL
 from redis_saver._engine.requests import T
 from redis_saver._engine.runner import Driver

@@ -13,9 +13,7 @@ from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import GetReply
 from redis_saver._engine.requests import Argument, Call, Operation
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import codec
-from redis_saver._storage import header as headers
+from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, KnownCheckpoint, Version
 from redis_saver._storage.chunks import DIGEST
 from redis_saver._storage.context import Context

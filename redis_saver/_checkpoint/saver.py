@@ -18,9 +18,7 @@ from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import take
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._client import aio, base, sync
-from redis_saver._common import config as configs
-from redis_saver._common import keywords, times
-from redis_saver._common import ttl as ttls
+from redis_saver._common import config as configs, keywords, times, ttl as ttls
 from redis_saver._common.config import History
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
@@ -30,8 +28,7 @@ from redis_saver._engine.requests import Request, Stream
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
-from redis_saver._storage import compression as compressions
-from redis_saver._storage import encryption
+from redis_saver._storage import compression as compressions, encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context

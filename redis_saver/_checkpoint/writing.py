@@ -19,16 +19,14 @@ from langgraph.checkpoint.serde.types import TASKS
 from redis_saver._checkpoint import scripts
 from redis_saver._checkpoint.guards import remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.pruning import Limit, trim
-from redis_saver._common import config as configs
-from redis_saver._common import limits, names
+from redis_saver._common import config as configs, limits, names
 from redis_saver._common.config import NO_SETTINGS, Address, ThreadSettings
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import PutReply
 from redis_saver._engine.requests import Argument, Call, Operation
 from redis_saver._engine.scripts import Script
-from redis_saver._storage import codec, compression
-from redis_saver._storage import header as headers
+from redis_saver._storage import codec, compression, header as headers
 from redis_saver._storage.chunk_cache import (
     NOTHING,
     WRITTEN,

@@ -16,8 +16,7 @@ from typer.core import TyperCommand
 from typer.models import ParameterInfo
 
 from redis_saver._cli.servers import Servers
-from redis_saver._common import times
-from redis_saver._common import ttl as ttls
+from redis_saver._common import times, ttl as ttls
 from redis_saver._common.display import printable
 from redis_saver._store.context import check_labels
 from redis_saver.errors import EndpointError

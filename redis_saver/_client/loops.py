@@ -12,8 +12,7 @@ import atexit
 import contextlib
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from concurrent.futures import CancelledError as OtherCancelled
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError as OtherCancelled, Future, wait
 from typing import Any
 
 from redis_saver._common import forks

@@ -20,8 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from redis_saver._common import postgres
-from redis_saver._common import ttl as ttls
+from redis_saver._common import postgres, ttl as ttls
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
 from redis_saver._inspector.checkpoint_pages import CheckpointPages

@@ -19,8 +19,7 @@ from redis_saver._checkpoint.auditing import Entry, Size, VersionInfo, WriteHead
 from redis_saver._checkpoint.comparing import CheckpointDiff, compare, differs
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._checkpoint.threads import ThreadInfo, ThreadQuery
-from redis_saver._common import config as configs
-from redis_saver._common import names, postgres, times
+from redis_saver._common import config as configs, names, postgres, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, printable, shown
 from redis_saver._engine.requests import Argument, Command, Operation, Page

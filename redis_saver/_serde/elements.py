@@ -20,9 +20,7 @@ from langchain_core.messages import BaseMessage
 from redis_saver._serde import fallback, sends
 from redis_saver._serde.messages import CLASSES, message_elements, native
 from redis_saver._serde.msgpack import ends, ext_header, ext_start, header, header_length
-from redis_saver._serde.sends import MIN_BYTES, run_length
-from redis_saver._serde.sends import SAMPLE as _SAMPLE
-from redis_saver._serde.sends import SMALL as _SMALL
+from redis_saver._serde.sends import MIN_BYTES, SAMPLE as _SAMPLE, SMALL as _SMALL, run_length
 
 _SNAPSHOT: Final = 7
 """The code of the Ext that a `_DeltaSnapshot` is."""

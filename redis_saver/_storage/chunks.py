@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
 from hashlib import sha256
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeAlias

@@ -18,9 +18,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
 from redis_saver._serde.serializer import takes_views
-from redis_saver._storage import chunks as chunked
-from redis_saver._storage import compression, encryption
-from redis_saver._storage import header as headers
+from redis_saver._storage import chunks as chunked, compression, encryption, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, Version, names_version
 from redis_saver._storage.chunks import IN_CHUNKS, ZSTD, Stored, Write
 from redis_saver._storage.context import Context

@@ -25,8 +25,7 @@ from redis_saver._client.base import (
     SyncClient,
 )
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common import keywords, times
-from redis_saver._common import ttl as ttls
+from redis_saver._common import keywords, times, ttl as ttls
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
@@ -36,8 +35,7 @@ from redis_saver._engine.requests import Operation, Request, T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
-from redis_saver._storage import compression as compressions
-from redis_saver._storage import encryption
+from redis_saver._storage import compression as compressions, encryption
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context

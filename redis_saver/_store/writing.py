@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 from langgraph.store.base import PutOp
 
-from redis_saver._common import config
-from redis_saver._common import ttl as ttls
+from redis_saver._common import config, ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply

@@ -20,8 +20,7 @@ from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.saver import Saver, context_of
-from redis_saver._common import config as configs
-from redis_saver._common import forks, names, postgres
+from redis_saver._common import config as configs, forks, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
 from redis_saver._engine.requests import Call, Command, Operation

@@ -10,8 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing
-from redis_saver._common import config as configs
-from redis_saver._common import names
+from redis_saver._common import config as configs, names
 from redis_saver._engine.requests import Batch, Command, Operation, Page
 from redis_saver._engine.runner import Pump
 from redis_saver._tiered.context import WHOLE, Tiers, for_cold

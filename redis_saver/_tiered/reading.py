@@ -15,8 +15,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 from redis_saver._checkpoint import delta, reading
 from redis_saver._checkpoint.guards import ANYBODY
 from redis_saver._checkpoint.writing import whole
-from redis_saver._common import config as configs
-from redis_saver._common import names
+from redis_saver._common import config as configs, names
 from redis_saver._common.config import Address
 from redis_saver._engine.replies import FillLeaseReply, FillReply
 from redis_saver._engine.requests import Argument, Batch, Call

@@ -19,8 +19,7 @@ from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
-from redis_saver._common import config as configs
-from redis_saver._common import forks, keywords
+from redis_saver._common import config as configs, forks, keywords
 from redis_saver._common.display import kind_of
 from redis_saver._common.logs import Log, log_text
 from redis_saver._engine.requests import Operation, Sleep, T

@@ -8,8 +8,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import CheckpointTuple
 
-from redis_saver._checkpoint import listing, ownership, pruning
-from redis_saver._checkpoint import threads as hot_threads
+from redis_saver._checkpoint import listing, ownership, pruning, threads as hot_threads
 from redis_saver._checkpoint.guards import owned_call, writer_of
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.pruning import Pruned, added
@@ -18,8 +17,7 @@ from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import RollBackReply
 from redis_saver._engine.requests import Command, Operation, Sleep
-from redis_saver._tiered import context, intents, scripts
-from redis_saver._tiered import postgres as statements
+from redis_saver._tiered import context, intents, postgres as statements, scripts
 from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
 from redis_saver._tiered.flushing import busy, flush_now, put_tombstone, until_busy
 from redis_saver._tiered.intents import ALL, Intent, begin_intent, change, change_cold

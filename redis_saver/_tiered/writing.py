@@ -19,8 +19,7 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 from redis_saver._checkpoint import writing
 from redis_saver._checkpoint.guards import ANYBODY, remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.writing import StoringScript
-from redis_saver._common import config as configs
-from redis_saver._common import names
+from redis_saver._common import config as configs, names
 from redis_saver._common.config import Address
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.scripts import Script
