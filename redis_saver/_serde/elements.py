@@ -29,6 +29,9 @@ _SIZED: Final = frozenset({str, list, dict})
 _joined = b"".join
 
 
+_SIZE = operator.itemgetter(-1)
+
+
 class Fingerprint(NamedTuple):
     """The classes and all fields of messages, to compare with later."""
 
@@ -46,14 +49,14 @@ class Fingerprint(NamedTuple):
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
         """The fingerprint of these messages and of more behind them."""
         known = len(kinds) if read and self.read == len(self.kinds) else 0
-        size = self.size + sum(of[-1] for of in fields)
+        size = self.size + sum(map(_SIZE, fields))
         return Fingerprint((*self.kinds, *kinds), (*self.fields, *fields), size, self.read + known)
 
     def front(self, count: int) -> Fingerprint:
         """The fingerprint of the first `count` messages."""
         if count == len(self.kinds):
             return self
-        size = self.size - sum(of[-1] for of in self.fields[count:])
+        size = self.size - sum(map(_SIZE, self.fields[count:]))
         return Fingerprint(self.kinds[:count], self.fields[:count], size, min(self.read, count))
 
     def made(self) -> list[Any]:

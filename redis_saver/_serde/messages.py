@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, reduce
 from importlib import import_module
+from itertools import repeat
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -289,7 +290,7 @@ _END: Final = ormsgpack.packb("model_validate_json")
 def message_elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:
     """The elements of a list: an Ext for each message, made of its class and its packed fields."""
     heads = map(_head, kinds, map(len, bodies))
-    return [head + body + _END for head, body in zip(heads, bodies, strict=True)]
+    return list(map(b"".join, zip(heads, bodies, repeat(_END))))
 
 
 @lru_cache(4096)
