@@ -86,7 +86,8 @@ def read(
         is_expected = expected is not None and not reply.header
         if expected is not None and is_expected:
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
-        chunks, used = dict[bytes, bytes](), dict[ChannelKey, Version]()
+        # An older checkpoint that somebody looks at is not remembered.
+        chunks, used = dict[bytes, bytes](), None if wanted else dict[ChannelKey, Version]()
         for version in had.values():
             chunks.update(version.stored.chunks)
         if reply.chunks:
@@ -98,9 +99,9 @@ def read(
                 raise
             had, expected = {}, None  # the server left out chunks of another version of these lists: ask for all of it
             continue
-        # An older checkpoint that somebody looks at is not remembered.
-        newest = None if wanted else expected if is_expected else _known(ns, saved, reply)
-        cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
+        if used is not None:
+            newest = expected if is_expected else _known(ns, saved, reply)
+            cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
         if hear and reply.fill:
             hear(reply.fill)
         return saved

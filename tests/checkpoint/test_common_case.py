@@ -103,6 +103,23 @@ async def test_an_expected_checkpoint_whose_value_has_other_chunks(target: Targe
     assert newest.config == where
 
 
+async def test_a_look_at_an_older_checkpoint_leaves_the_next_put_as_cheap(target: Target) -> None:
+    sent = []
+    for looked_at in ((), ("000017", "000018")):
+        saver = target.uniform()
+        where = await chat(saver)
+        for step in looked_at:
+            assert (await saver.get_tuple(config(checkpoint_id=step))).checkpoint["id"] == step
+        before = saver.saver.stats().bytes_sent
+        target.raw.config_resetstat()
+        where = await turn(saver, where, 21)
+        assert commands(target) == {"evalsha": 1, "zscore": 1, "hmget": 1, "hset": 1, "zadd": 1}
+        sent.append(saver.saver.stats().bytes_sent - before)
+        assert (await saver.get_tuple(config())).config == where
+        await saver.delete_thread(config()["configurable"]["thread_id"])
+    assert sent[0] == sent[1]
+
+
 async def test_a_checkpoint_that_was_put_again_with_other_versions(target: Target) -> None:
     """What the reader expects is the newest checkpoint, and its values are where another version table says."""
     reader, writer = target.uniform(), target.uniform()
