@@ -1,20 +1,19 @@
-"""This process's memory of the threads it works on: values in chunks, newest checkpoints, histories of `DeltaChannel`s.
+"""The chunk cache: this process's memory of threads, with chunks, newest checkpoints and histories of `DeltaChannel`s.
 
-It saves bytes and time, and all of it may be forgotten at any time:
+It saves bytes and time, and may forget everything at any time:
 
 - `put` leaves out the chunks that it expects on the server.
-- `get_tuple` names the checkpoint and the chunks that it already has.
-- A history is asked for once per run, and grows a little each time. The request names a known point, and the script
-  (`lua/checkpoint/history.lua`) answers what lies above it, if nothing below it has changed.
+- `get_tuple` names the checkpoint and the chunks that this process has.
+- A run reads a history once, and the history grows a little in between. The request names a known point. The script
+  (`lua/checkpoint/history.lua`) answers what is newer, if nothing older has changed.
 
-All of it is stored bytes: each answer is decoded anew.
+The cache holds stored bytes. Each read decodes them again.
 
-A thread has a tag. Each put sets a new random one, and whatever removes or replaces something drops it. While the
-server
-has the tag that this process put or read last, all is stored that it knows from there: `lua/lib/put_known.lua` has the
-proof. Own puts, each on the tag of the one before, form a chain, so what is known from before them stays true. A put of
-another process breaks the chain. What is known from before a break is only expected: a script looks for it, and `put`
-sends it if it is gone.
+Each put gives its thread a new random tag, and whatever removes or replaces something deletes the tag. While the server
+has the tag that this process put or read last, everything that the process knows is stored (`lua/lib/put_known.lua` has
+the proof). Puts of this process, each on the tag of the one before, form a chain. A put of another process breaks the
+chain. Then the process only expects what it knows from before the break: the script checks it, and `put` sends what is
+missing.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from redis_saver._serde.elements import snapshot_start
 from redis_saver._storage.chunks import Stored, Write, head_of, right_edge
 
 CACHE_BYTES = 64 * 2**20
-"""Default limit of the memory of all threads of a saver together, in bytes."""
+"""Default limit of a saver's chunk cache in bytes."""
 
 _CHUNK = 150
 """Python's overhead for a chunk, in bytes."""
@@ -46,94 +45,89 @@ class Version:
     __slots__ = ("chain", "field", "size", "stored")
 
     def __init__(self, field: bytes, stored: Stored) -> None:
-        """Take the value's field, and the value as it is stored."""
         self.chain: int = 0
-        """The chain of puts under which it is known to be stored."""
+        """The chain of puts that proves that it is stored."""
         self.field: bytes = field
         self.stored: Stored = stored
-        # The namespace and the channel, which are its key, are about as long as the field.
+        # Its key, the namespace and the channel, is about as long as the field.
         self.size: int = stored.size + (len(stored.chunks) + 2) * _CHUNK + 2 * len(field)
-        """About how many bytes of memory it takes."""
+        """Estimated memory in bytes."""
         if stored.elements and stored.elements.fingerprint:
             self.size += stored.elements.fingerprint.size
 
     def right_edge(self) -> list[bytes]:
-        """Return the chunks to name to the server.
-
-        They stand for all chunks except those that a growing value is likely to change.
-        """
+        """Return the chunks to name to the server as known. A list also stands for the chunks below it."""
         if self.stored.levels:
             return right_edge(self.stored.levels)
         return [self.field] if self.field else []
 
     def is_snapshot(self) -> bool:
-        """True for a `_DeltaSnapshot`. Few checkpoints of such a channel have a value, and later ones rely on it."""
+        """True for a `_DeltaSnapshot`. Later checkpoints have no value of their own and rely on it."""
         return bool(self.stored.levels and snapshot_start(head_of(self.stored)))
 
 
 def names_version(field: bytes, chunk: bytes) -> Version:
-    """The chunk with the names of a checkpoint, as a version of the channel None."""
+    """Return the chunk with the names of a checkpoint, as a version of the channel None."""
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
 
 
 WRITTEN = "__pregel_tasks, written"
-"""A stand-in for a channel. Its version holds the chunks of the pending writes since the namespace was last read."""
+"""A pseudo channel. Its version has the chunks of the pending writes since the namespace was last read."""
 MAX_WRITTEN = 2000
-"""Maximum number of those chunks. The oldest are forgotten first."""
+"""Maximum number of these chunks. The oldest are forgotten first."""
 
 
 def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Version:
-    """The version of `WRITTEN` with these chunks, after the version `last`."""
+    """Return the version of `WRITTEN` with the chunks of `last` and these."""
     known = {**last.stored.chunks, **chunks} if last else chunks
     kept = dict(list(known.items())[-MAX_WRITTEN:])
     return Version(b"", Stored(b"", kept, size=sum(map(len, kept.values()))))
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
-"""A namespace and a channel. The channel None stands for the names of the last checkpoint; it also says that no other
-channel of that namespace was in chunks."""
+"""A namespace and a channel. The channel None has the names of the last checkpoint. If it is known, channels of the
+namespace that are not known were not in chunks."""
 Cached: TypeAlias = Mapping[ChannelKey, Version]
 Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
-"""New versions. None: the channel's value is not in chunks any more."""
+"""New versions. None means that the channel's value is not in chunks any more."""
 
 POINTS_PER_NAMESPACE = 3
-"""Maximum number of known points per namespace, for branches that take turns."""
+"""Maximum number of known points per namespace. Several branches may take turns."""
 NAMESPACES_PER_THREAD = 16
-"""Maximum number of cached namespaces per thread. Each call of a subgraph has its own, and most are never read
-again."""
+"""Maximum number of cached namespaces per thread. Each call of a subgraph has its own, and few are read again."""
 
 
 class KnownCheckpoint:
-    """A checkpoint that was put or read: its header and its values as they are stored."""
+    """The header and the values of a checkpoint that was put or read, as they are stored."""
 
     __slots__ = ("chain", "field", "header", "names_chunk", "size", "values")
 
     def __init__(self, field: bytes, header: bytes, names_chunk: bytes, values: Mapping[bytes, bytes | None]) -> None:
-        """Take what is stored.
+        """Remember a checkpoint.
 
         Args:
             field: The checkpoint's field.
             header: Its header.
             names_chunk: The field of the chunk with its names.
-            values: The contents of its values' fields, in the order of its channels. None: there is no value. Empty:
-                the contents are not known.
+            values: The contents of its values' fields, in the order of its channels. None means that there is no value.
+                Empty means that the contents are not known.
         """
         its_bytes = sum(map(len, filter(None, values.values())))
         if its_bytes + len(header) > MAX_KNOWN_BYTES:
             its_bytes, values = 0, {field: value and b"" for field, value in values.items()}
         self.chain: int = 0
-        """The chain of puts under which all of it is known to be stored."""
+        """The chain of puts that proves that all of it is stored."""
         self.field: bytes = field
         self.header: bytes = b"" if b"" in values.values() else header
         """Empty if not all values are known."""
         self.names_chunk: bytes = names_chunk
         self.values: Mapping[bytes, bytes | None] = values
         self.size: int = len(self.header) + its_bytes + sum(map(len, values)) + _STRING * (2 + 2 * len(values))
-        """About how many bytes of memory it takes."""
+        """Estimated memory in bytes."""
 
 
 MAX_KNOWN_BYTES = 100_000
-"""Of a larger checkpoint, without its chunks, only the names of its values are remembered."""
+"""Size in bytes, without chunks, from which only the fields of a checkpoint's values are remembered."""
 _chains = itertools.count(1)
 _SIZE = operator.attrgetter("size")
 
@@ -150,7 +144,7 @@ class History(NamedTuple):
 
 
 class KnownPoint(NamedTuple):
-    """A checkpoint below which histories are known, and what they depend on, as the script answered it."""
+    """A checkpoint whose histories are known, with the facts that they depend on, as the script answered them."""
 
     checkpoint_id: bytes
     """The checkpoint's id, escaped."""
@@ -164,11 +158,11 @@ class KnownPoint(NamedTuple):
     histories: Mapping[str, History]
     """By channel."""
     size: int
-    """About how many bytes of memory it takes, without versions (`size_of`)."""
+    """Estimated memory in bytes, without versions (`size_of`)."""
 
 
 def size_of(histories: Mapping[str, History]) -> int:
-    """About how many bytes of memory histories take, without versions. O(n), so it is computed once."""
+    """Return the estimated memory of histories in bytes, without versions. O(n), so computed once."""
     return _HISTORY + sum(
         len(history.seed or b"") + sum([len(write.data) + _HISTORY for write in history.writes])
         for history in histories.values()
@@ -176,20 +170,20 @@ def size_of(histories: Mapping[str, History]) -> int:
 
 
 class KnownThread(NamedTuple):
-    """The memory of one thread. It never changes: `ChunkCache` replaces it."""
+    """The memory of one thread. `ChunkCache` replaces it instead of changing it."""
 
     versions: Cached = {}  # noqa: RUF012 - never changed
     points: Mapping[str, tuple[KnownPoint, ...]] = {}
-    """By namespace, the last used one last."""
+    """Known points by namespace, the one that was used last at the end."""
     checkpoints: Mapping[str, KnownCheckpoint] = {}
     """By namespace, the checkpoint that was put or read last."""
     tag: bytes = b""
-    """The thread's tag when it was put to or read last, or nothing."""
+    """The thread's tag after the last put or read of this process, or empty."""
     chain: int = 0
     """The chain of puts that ends with this tag."""
 
     def size_of_points(self) -> int:
-        """About how many bytes of memory histories take, without versions that the thread has anyway."""
+        """Return the estimated memory of histories in bytes, without versions that the thread has anyway."""
         points = [point for points in self.points.values() for point in points]
         seeds = [history.version for point in points for history in point.histories.values() if history.version]
         versions = {id(version): 0 for version in self.versions.values()}
@@ -198,14 +192,11 @@ class KnownThread(NamedTuple):
         return sum(point.size for point in points) + sum(versions.values())
 
     def follows_history(self, key: ChannelKey) -> bool:
-        """True if a history of the channel is known. Then few of the checkpoints have a stored value of it."""
+        """True if a history of the channel is known. Then few checkpoints have a stored value of the channel."""
         return any(key[1] in point.histories for point in self.points.get(key[0], ()))
 
     def updated(self, seen: Update) -> Cached:
-        """Return the versions with new ones.
-
-        A snapshot, or a channel with a history, keeps its version until the next.
-        """
+        """Return the versions, updated. A snapshot, or a channel with a history, keeps its version until a new one."""
         versions = dict(self.versions)
         for key, version in seen.items():
             if version is not None:
@@ -219,23 +210,23 @@ NOTHING = KnownThread()
 
 
 def fields_in(cached: Cached) -> frozenset[bytes]:
-    """The fields of all chunks of a thread that the server should have."""
+    """Return the fields of all chunks in these versions."""
     return frozenset().union(*[version.stored.chunks for version in cached.values()])
 
 
 class ChunkCache:
     """The memory of the threads that were used last.
 
-    If two OS threads change the memory of a thread at once, one change may be lost, as if it had been forgotten.
+    If two OS threads change the memory of a thread at once, one change may be lost. That does no harm.
     """
 
     kind: ClassVar[str] = "remembered"
 
     def __init__(self, limit: int) -> None:
-        """Remember at most `limit` bytes.
+        """Make a cache of at most `limit` bytes.
 
         Raises:
-            ValueError: The limit is not a number of bytes.
+            TypeError, ValueError: The limit is not a number of bytes.
         """
         config.number("cache_bytes", limit, 0, whole=True)
         self._threads: BoundedCache[bytes, KnownThread] = BoundedCache(max_bytes=limit)
@@ -243,15 +234,15 @@ class ChunkCache:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Count from zero in the child."""
+        """In the child, count from zero."""
         self._hits = self._misses = 0
 
     def numbers(self) -> dict[str, Any]:
-        """Its fields of `RedisStats`. A lookup of a thread (`of`) is a hit if anything of the thread is remembered."""
+        """Return its fields of `RedisStats`. A lookup is a hit if anything of the thread is remembered."""
         return {"cache_bytes": self._threads.bytes, "cache_hits": self._hits, "cache_misses": self._misses}
 
     def of(self, thread: bytes) -> KnownThread:
-        """The memory of a thread, by the key of its data."""
+        """Return the memory of a thread. `thread` is the key of its data."""
         known = self._threads.get(thread)
         if known is None:
             self._misses += 1
@@ -268,17 +259,17 @@ class ChunkCache:
         before: bytes = b"",
         tag: bytes | None = None,
     ) -> None:
-        """Add what was just seen of a thread.
+        """Remember what a put or a read has seen of a thread.
 
-        Two OS threads need no lock. Whichever is last leaves a tag, and marks only what is stored under it.
+        OS threads need no lock: the last one sets the tag, and marks only what is stored under that tag.
 
         Args:
-            thread: The thread, by the key of its data.
+            thread: The key of the thread's data.
             seen: Versions of its values.
-            ns: The namespace of the checkpoint that they belong to.
-            checkpoint: That checkpoint. None: do not remember it.
+            ns: The namespace of the checkpoint that has them.
+            checkpoint: That checkpoint, unless it is not to be remembered.
             before: The thread's tag when the put or the read began.
-            tag: The thread's tag after it. None: `seen` is not known to be stored.
+            tag: The thread's tag after it. None means that nothing proves that `seen` is stored.
         """
         known = self._threads.get(thread, NOTHING)
         chain, checkpoints = known.chain, known.checkpoints
@@ -306,13 +297,13 @@ class ChunkCache:
     def remember_history(
         self, thread: bytes, ns: str, point: KnownPoint, used: Collection[bytes], seen: Update
     ) -> None:
-        """Remember histories of a namespace of a thread, and what was seen on the way.
+        """Remember histories of a namespace, and the versions that were read with them.
 
         Args:
-            thread: The thread, by the key of its data.
+            thread: The key of the thread's data.
             ns: The namespace.
             point: The histories.
-            used: Ids of the known points that it continues, and so replaces.
+            used: Ids of the known points that it continues and replaces.
             seen: As in `remember`.
         """
         known = self._threads.get(thread, NOTHING)
@@ -321,7 +312,7 @@ class ChunkCache:
         points = {name: other for name, other in known.points.items() if name != ns}
         points[ns] = (*others, point)[-POINTS_PER_NAMESPACE:]
         if len(points) > NAMESPACES_PER_THREAD:
-            del points[next(name for name in points if name)]  # the root stays, because each run reads it
+            del points[next(name for name in points if name)]  # not the root, which each run reads
         known = known._replace(points=points)
         self._store(thread, known._replace(versions=known.updated(seen)))
 

@@ -1,11 +1,9 @@
-"""Long values in chunks, so that the versions of a value share what did not change.
+"""Long values in chunks. The versions of a value share the chunks that did not change.
 
-A serializer with `dumps_elements` says where the elements of a list or dict end, and `cut` makes chunks of them. A
-chunk's field is its kind and a digest of its bytes, so equal chunks are stored once. The digests of a value's chunks
-are a list of chunks. If that list is long it is cut in the same way. So it becomes a tree, and the value's field holds
-its root. `docs/storage-format.md` shows the form.
-
-Chunks are shared within one thread only.
+The serializer's `dumps_elements` says where the elements of a list or dict end, and `cut` makes chunks of them. A
+chunk's field is its kind and a digest of its bytes, so a thread stores equal chunks once. The digests of a value's
+chunks form a list, and a long list is cut into chunks again. So a value is a tree, and its field holds the root.
+`docs/storage-format.md` shows the format. Threads share no chunks.
 """
 
 from __future__ import annotations
@@ -27,6 +25,7 @@ from redis_saver._storage.framing import pack, take
 LIST, PLAIN, ZSTD = b"n", b"p", b"z"
 """Kinds of chunks: a list of chunks, bytes, compressed bytes."""
 DIGEST = 16
+"""Size of a digest in bytes."""
 _DIGEST_OF = operator.itemgetter(slice(1, None))
 _FRAMES = 1 + DIGEST
 """Position of the frames in a root, after its kind and a digest of the rest."""
@@ -35,34 +34,33 @@ KINDS = frozenset((LIST, PLAIN, ZSTD))
 
 
 class ChunkMissing(LookupError):
-    """A chunk of a value was not read together with the value."""
+    """A value was read without one of its chunks."""
 
 
 Chunk: TypeAlias = tuple[bytes, bytes, int]
-"""A chunk of a level: its field, its bytes, and how many elements, or chunks of the level below, it is made of."""
+"""A chunk of a level: its field, its bytes, and its number of elements or of chunks of the level below."""
 
 
 class Level(NamedTuple):
-    """Chunks in order: the leaves of a value (its bytes), or the lists of chunks of the level below.
+    """Chunks in order: the leaves of a value, or the lists of the chunks of the level below.
 
-    They are in tuples, because Python's garbage collector stops tracking tuples of plain values: the chunk cache hardly
-    slows a collection.
+    Python's garbage collector stops tracking tuples of plain values. So the chunk cache hardly slows a collection.
     """
 
     fields: tuple[bytes, ...] = ()
     bytes: tuple[bytes, ...] = ()
     counts: tuple[int, ...] = ()
-    """Number of elements, or chunks of the level below, in each chunk. Empty for leaves that were read."""
+    """Number of elements, or of chunks of the level below, in each chunk. Empty for leaves that were read."""
     closed: bool = False
-    """True if the last chunk would end at the same place in a longer value."""
+    """True if the last chunk ends at the same element in any longer value."""
 
     def with_more(self, same: int, more: Sequence[Chunk], *, closed: bool) -> Level:
-        """The first `same` chunks of this level, and more behind them."""
-        fields, found, counts = zip(*more, strict=True) if more else ((), (), ())
-        return Level(self.fields[:same] + fields, self.bytes[:same] + found, self.counts[:same] + counts, closed)
+        """Return the first `same` chunks of this level, with more after them."""
+        fields, chunks, counts = zip(*more, strict=True) if more else ((), (), ())
+        return Level(self.fields[:same] + fields, self.bytes[:same] + chunks, self.counts[:same] + counts, closed)
 
     def whole(self, same: int) -> int:
-        """The number of chunks that are made of the first `same` elements alone, whatever follows."""
+        """Return the number of chunks that hold only the first `same` elements, whatever follows."""
         if same >= sum(self.counts):
             return len(self.counts) - (not self.closed)
         return bisect_right(list(accumulate(self.counts)), same)
@@ -78,7 +76,7 @@ class Stored(NamedTuple):
     levels: tuple[Level, ...] = ()
     """The chunks in order, level by level, the leaves first."""
     new: tuple[bytes, ...] = ()
-    """The fields of chunks that the earlier version, with which this one was compared, may lack."""
+    """Fields of the chunks that the earlier version may lack."""
     elements: EncodedElements | None = None
     """The serializer's result, to compare the next version with."""
     size: int = 0
@@ -86,7 +84,7 @@ class Stored(NamedTuple):
 
 
 IN_CHUNKS = b"\xffchunks"
-"""The type of a pending write that is stored in chunks. No UTF-8 begins like that."""
+"""The type of a pending write that is stored in chunks. No UTF-8 begins with this byte."""
 
 
 class Write(NamedTuple):
@@ -102,31 +100,30 @@ class Write(NamedTuple):
 
 
 NO_LEVEL = Level(closed=True)
-"""Stands for a level that an earlier version lacks, and for a missing earlier version."""
+"""Stands for a missing level of an earlier version."""
 
 
 def digest(chunk: bytes) -> bytes:
-    """The digest that names a chunk in its thread: 128 bits of SHA-256."""
+    """Return the digest that names a chunk: 128 bits of SHA-256."""
     return sha256(chunk).digest()[:DIGEST]
 
 
 def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
-    """Return the counts of the leaves at the front of a value that another version has too.
+    """Return the counts of the leaves at the front of a value that need not be decoded again.
 
-    These need not be decoded again.
+    Another version, which was read, has the same leaves.
     """
     if not (last.elements and last.elements.fingerprint and last.elements.fingerprint.read):
         return ()
     leaves, before = stored.levels[0], last.levels[0]
-    # The last leaf does not count: whether it would end at the same place in a longer value shows only when it is
-    # decoded.
+    # Only decoding shows whether the last leaf would end at the same element in a longer value.
     fields = leaves.fields if stored is last else leaves.fields[:-1]
     counts = before.counts[: _alike(fields, before.fields)]
     return counts[: bisect_right(list(accumulate(counts)), last.elements.fingerprint.read)]
 
 
 def digests_of(fields: Sequence[bytes]) -> bytes:
-    """The digests of chunks, as a list of chunks or a root holds them."""
+    """Return the digests of chunks, as a list of chunks or a root holds them."""
     return b"".join(map(_DIGEST_OF, fields))
 
 
@@ -139,29 +136,28 @@ def check(value: bytes) -> None:
     """Compare a root with the digest in it.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: They differ.
     """
     if value[1:_FRAMES] != digest(value[:1] + value[_FRAMES:]):
         raise ValueError("its root does not match its digest: the stored bytes were changed")
 
 
 def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
-    """A value as it is stored, from its root and the chunks below it.
+    """Join a value from its root and its chunks.
 
-    A few lists that name the same chunks many times may stand for any number of chunks. So each level is counted before
-    it is made.
+    A few small lists can name the same chunks many times. So each level is counted before it is made.
 
     Args:
         value: The root.
-        chunks: Chunks by field, not compressed; those of the value are among them. Each matches its digest
-            (`codec.as_chunks`), so no list is below itself.
-        allowance: How large the value may become.
-        last: Another version of it. It saves work, and changes nothing else.
+        chunks: The value's chunks by field, not compressed, and possibly others. Each matches its digest
+            (`codec.as_chunks`), so no list contains itself.
+        allowance: The size that the value may have.
+        last: Another version of the value. It only saves work.
 
     Raises:
-        ChunkMissing: A chunk is not among them.
-        LimitExceeded: It becomes too long, or has too many chunks.
-        ValueError: The root, or a list of chunks, is damaged.
+        ChunkMissing: A chunk is missing.
+        LimitExceeded: The value is too long, or has too many chunks.
+        ValueError: The root or a list of chunks is damaged.
     """
     check(value)
     start = take(value, _FRAMES, 2)[1]
@@ -172,31 +168,31 @@ def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last
     try:
         while True:
             same += _alike(fields[same:], before.fields[same:])
-            found = (*before.bytes[:same], *map(chunks.__getitem__, fields[same:]))
+            contents = (*before.bytes[:same], *map(chunks.__getitem__, fields[same:]))
             kept.append(same)
             count += len(fields)
             if fields[0][:1] != LIST:
                 break
-            counts = tuple([len(chunk) // DIGEST for chunk in found])
-            levels.append(Level(fields, found, counts))
+            counts = tuple([len(chunk) // DIGEST for chunk in contents])
+            levels.append(Level(fields, contents, counts))
             allowance.unfold("chunks", count + sum(counts))
             allowance.unfold("depth", len(levels))
             lists, same, before = same, sum(counts[:same]), next(others)
-            # Below equal lists everything is equal.
+            # Equal lists have equal chunks.
             below = list(before.fields[:same])
-            for chunk in found[lists:]:
+            for chunk in contents[lists:]:
                 below += children(chunk[:1], chunk[1:])
             fields = tuple(below)
     except KeyError as error:
         raise ChunkMissing(error.args[0]) from error
-    allowance.unfold("value_bytes", sum(map(len, found)))
-    all_levels = (Level(fields, found), *levels[::-1])
+    allowance.unfold("value_bytes", sum(map(len, contents)))
+    all_levels = (Level(fields, contents), *levels[::-1])
     used, size = by_field(all_levels, kept[::-1], last)
     return Stored(value, used, all_levels, size=size)
 
 
 def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
-    """The number of equal items at the front of both."""
+    """Return the number of equal items at the front of both."""
     same = list(map(operator.eq, some, others))
     return len(same) if all(same) else same.index(False)
 
@@ -204,19 +200,18 @@ def _alike(some: Sequence[bytes], others: Sequence[bytes]) -> int:
 def by_field(
     levels: Sequence[Level], kept: Sequence[int] = (), before: Stored | None = None
 ) -> tuple[dict[bytes, bytes], int]:
-    """The chunks of all levels by field, and their size.
+    """Return the chunks of all levels by field, and their size in bytes.
 
     Args:
         levels: The levels, the leaves first.
-        kept: How many chunks at the front of each level are those of an earlier version, whose table is copied and
-            changed.
-        before: That version.
+        kept: The number of chunks at the front of each level that an earlier version has too.
+        before: That version. Its table is copied and changed, which is faster than a new one.
     """
     places = 0
     for level in before.levels if before else ():
         places += len(level.fields)
     if before is None or len(before.chunks) != places:
-        # A chunk that goes from one place may still stand in another.
+        # There is no earlier version, or it has a chunk in two places: it may lose one of them and keep the other.
         chunks = dict[bytes, bytes]()
         for level in levels:
             chunks.update(zip(level.fields, level.bytes, strict=True))
@@ -233,39 +228,39 @@ def by_field(
 
 
 def type_of(stored: Stored) -> bytes:
-    """The type that the serializer gave."""
+    """Return the type that the serializer gave."""
     return take(stored.value, _FRAMES, 1)[0][0]
 
 
 def head_of(stored: Stored) -> bytes:
-    """The bytes that the serializer gave before the elements."""
+    """Return the bytes that the serializer gave before the elements."""
     return take(stored.value, _FRAMES, 2)[0][1]
 
 
-def given(stored: Stored, behind: int = 0) -> tuple[str, bytes]:
-    """The type and bytes that the serializer gave, without those in the first `behind` leaves."""
+def typed_bytes(stored: Stored, skipped: int = 0) -> tuple[str, bytes]:
+    """Return the type and bytes that the serializer gave, without the bytes of the first `skipped` leaves."""
     (serializer_type, head), _ = take(stored.value, _FRAMES, 2)
-    return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes[behind:]])
+    return names.decode(serializer_type), b"".join([head, *stored.levels[0].bytes[skipped:]])
 
 
 def children(kind: bytes, digests: bytes) -> list[bytes]:
-    """The fields in a list of chunks.
+    """Return the fields in a list of chunks.
 
     Raises:
-        ValueError: It is no list of chunks.
+        ValueError: The list is damaged.
     """
     if kind not in KINDS or not digests or len(digests) % DIGEST:
         raise ValueError(
-            f"a list of chunks is damaged: it has {len(digests)} bytes behind the kind {shown(kind)}, which is no "
-            "number of digests"
+            f"a list of chunks is damaged: {len(digests)} bytes after the kind {shown(kind)} are not a number of "
+            "digests"
         )
     return [kind + digests[start : start + DIGEST] for start in range(0, len(digests), DIGEST)]
 
 
 def right_edge(levels: Sequence[Level]) -> list[bytes]:
-    """The right edge: the fields in the root, in the last list below it, in the last list below that, and so on.
+    """Return the fields in the root, in its last list, in that list's last list, and so on.
 
-    It is what changes in a list that grows.
+    These change when a list grows.
     """
     fields = list(levels[-1].fields)
     for lists, below in zip(levels[:0:-1], levels[-2::-1], strict=True):
@@ -276,34 +271,33 @@ def right_edge(levels: Sequence[Level]) -> list[bytes]:
 def reachable(
     values: Iterable[bytes], lists: Mapping[bytes, bytes], known: AbstractSet[bytes] = frozenset()
 ) -> set[bytes]:
-    """The fields of all chunks of stored values. If a list is not in `lists`, the chunks below it are left out.
+    """Return the fields of all chunks of stored values. The chunks of a list that is not in `lists` are left out.
 
-    Chunks that values share are visited once, and those in `known` (with all that is below them) not at all.
+    The walk visits shared chunks once. It leaves out the chunks in `known` with everything below them.
     """
-    found = set(known)
+    visited = set(known)
     for value in values:
         if in_chunks(value):
             open_lists = [value[:1] + value[take(value, _FRAMES, 2)[1] :]]
             while open_lists:
-                one = open_lists.pop()
-                below = set(children(one[:1], one[1:])) - found
-                found |= below
+                chunk = open_lists.pop()
+                below = set(children(chunk[:1], chunk[1:])) - visited
+                visited |= below
                 open_lists += [lists[field] for field in below if field[:1] == LIST and field in lists]
-    return found - known
+    return visited - known
 
 
 BYTES_PER_CHUNK = 512
-"""The size to aim at. With smaller chunks a change stores less, and everything else costs more."""
+"""Average size of a chunk. With smaller chunks a change stores less, but everything else costs more."""
 MAX_CHUNK = 4 * BYTES_PER_CHUNK
-"""A chunk ends here if no element ends it before. (An element that is longer is one chunk.)"""
+"""Size at which a chunk ends. A longer element is one chunk."""
 MIN_CHUNK = BYTES_PER_CHUNK // 4
 MIN_VALUE = 4 * BYTES_PER_CHUNK
-"""Values of fewer bytes are stored whole."""
+"""Shorter values, in bytes, are stored whole."""
 CHUNKS_PER_LIST, MAX_LIST, MAX_ROOT = 6, 24, 10
 
 MAX_BELOW = 4000
-"""The most bytes of a root. Scripts never take a longer value for a root. (The head of a list or dict is never that
-long.)"""
+"""Maximum size of a root in bytes. Scripts never take a longer value for a root."""
 
 _CUT = 2**32 // BYTES_PER_CHUNK
 _CUT_LIST = 256 // CHUNKS_PER_LIST
@@ -312,25 +306,25 @@ _CUT_LIST = 256 // CHUNKS_PER_LIST
 def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> Stored | None:
     """Cut a value into chunks.
 
-    Return None if it has to be stored whole, or (with `before`) if it cannot be cut without the elements that are the
-    same.
-
     Args:
-        encoded: What the serializer gave. Elements that are the same as before are only counted in it.
-        kind: PLAIN or ZSTD.
-        before: The earlier version that it was compared with. It saves work, and changes nothing else.
+        encoded: The serializer's result. It may leave out elements at the front that are the same as in `before`.
+        kind: `PLAIN` or `ZSTD`.
+        before: The earlier version that the serializer compared with. It only saves work.
+
+    Returns:
+        None if the value has to be stored whole, or if the elements that were left out are needed.
     """
     elements, same = encoded.elements, encoded.same
     if same == 0 and (len(elements) < 3 or sum(map(len, elements)) < MIN_VALUE):
         return None
     lower = before.levels if before is not None and not encoded.runs else ()
     if lower and not same and kind != lower[0].fields[0][:1]:
-        lower = ()  # from now on compressed, or not any more: no chunk is shared
+        lower = ()  # compression was turned on or off, so no chunk is shared
     if lower and not same:
         lower, same = _recognised(elements, lower)
         elements = [elements[0], *elements[1 + same :]]
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
-        return None  # where a leaf ends may depend on what follows
+        return None  # the first new leaf may begin within the elements that were left out
     if encoded.runs:
         level = _cut_runs(elements, encoded.runs, kind)
     else:
@@ -356,13 +350,13 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
 
 
 def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements, front: Sequence[int] = ()) -> Stored:
-    """A value that was read, in the form that `cut` would give it: with the counts of elements in its leaves.
+    """Add the counts of elements in the leaves to a value that was read, as `cut` returns them.
 
     Args:
         stored: The value.
-        sizes: The sizes of the elements that the serializer would make of it.
-        elements: Those without their bytes.
-        front: The counts of the leaves whose elements are not among them.
+        sizes: The sizes of its elements in bytes, the head's first.
+        elements: The elements without their bytes.
+        front: The counts of leaves at the front whose elements are not in `sizes`.
     """
     if stored.elements is elements:
         return stored
@@ -387,10 +381,9 @@ def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> 
 
 
 def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[tuple[Level, ...], int]:
-    """The levels of an earlier version, if the elements begin with all of it; and how many elements it has.
+    """Return the levels of an earlier version, and its number of elements, if the new elements begin with its bytes.
 
-    The same bytes may be other elements now: small ones are encoded several together, and the last few of a list with
-    what is added to it.
+    The same bytes may be cut into other elements now, because small elements are encoded together.
     """
     leaves, sizes = before[0], list(map(len, elements))
     if not b"".join(elements[1:]).startswith(b"".join(leaves.bytes)):
@@ -400,20 +393,20 @@ def _recognised(elements: Sequence[bytes], before: tuple[Level, ...]) -> tuple[t
 
 
 def _end_together(leaves: Level, sizes: Sequence[int]) -> bool:
-    """True if each leaf ends where its last element ends, by the sizes of the elements (the head's comes first)."""
+    """True if each leaf ends where its last element ends. `sizes` are those of the elements, the head's first."""
     places, ends = list(accumulate(leaves.counts)), list(accumulate(sizes[1:]))
     return places[-1] <= len(ends) and [ends[place - 1] for place in places] == list(accumulate(map(len, leaves.bytes)))
 
 
 def _ends_chunk(size: int, element: bytes) -> bool:
-    """True if a chunk of this size ends with its last element, whatever comes behind."""
+    """True if a chunk of this size ends with this element, whatever follows."""
     return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(element) < len(element) * _CUT)
 
 
 def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
-    """The leaves that are the same as before, then those of the elements; and how many are the same.
+    """Return the leaves: those that are the same as before, then those of the elements. Also return the first number.
 
-    A leaf that only ended because the value ended goes on with the first elements.
+    If the last leaf ended only because the value ended, the first elements are added to it.
     """
     leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
     held, count = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])
@@ -438,7 +431,7 @@ def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, 
 
 
 def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes) -> Level:
-    """The leaves of a value of which each run of elements is cut as if it were a value of its own."""
+    """Return the leaves of a value whose runs of elements are cut separately."""
     levels, start = list[Level](), 1
     for count in runs:
         levels.append(_cut([b"", *elements[start : start + count]], kind, NO_LEVEL)[0])
@@ -448,9 +441,9 @@ def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes) -> Le
 
 
 def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
-    """The lists of chunks above a level: `same` of those before, then new ones.
+    """Return the lists of chunks above a level: the first `same` lists of `before`, then new ones.
 
-    A digest decides where a list ends, after at least two chunks.
+    A list has at least two chunks. It ends after a chunk whose digest says so.
     """
     lists, start, closed = list[Chunk](), sum(before.counts[:same]), True
     for position in range(start, len(below)):
@@ -458,7 +451,7 @@ def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
         last = position + 1 == len(below)
         closed = length == MAX_LIST or (length > 1 and below[position][1] < _CUT_LIST)
         if closed or last:
-            one = below[0][:1] + digests_of(below[start : position + 1])
-            lists.append((LIST + digest(one), one, length))
+            chunk = below[0][:1] + digests_of(below[start : position + 1])
+            lists.append((LIST + digest(chunk), chunk, length))
             start = position + 1
     return before.with_more(same, lists, closed=closed)

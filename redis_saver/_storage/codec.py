@@ -1,7 +1,7 @@
-"""Values, pending writes and whole checkpoints as the bytes that are stored, and back. Headers are in `header.py`.
+"""Encode values and pending writes to the bytes that are stored. Decode them and whole checkpoints.
 
-A stored value is what the serializer gave: a frame of the type, then the bytes as they are. Long lists and dicts are
-the same bytes in chunks (`chunks.py`).
+A stored value is a frame with the serializer's type, then the serializer's bytes. Long lists and dicts are the same
+bytes in chunks (`chunks.py`). `header.py` encodes headers.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from redis_saver._storage.framing import first, pack, take, unpack
 from redis_saver.errors import RedisSaverError, decoding, encoding
 
 Chunks = Mapping[bytes, bytes]
-"""Chunks as a reading script answers them: bytes by field."""
+"""Bytes of chunks by field."""
 NOTHING: Mapping[ChannelKey, Version] = {}
 NO_CHUNKS: Chunks = {}
 
 _LONG = 64_000
-"""A value of this many bytes or more is decoded without a copy, if the serializer can."""
+"""Size in bytes from which a value is decoded without a copy, if the serializer can do that."""
 
 
 # -- values
 
 
 def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
-    """Encode a channel's value. Its last version, if it is known, saves work."""
+    """Encode a channel's value. Its last version only saves work."""
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     try:
-        if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:  # not one that is wrapped
+        # Of the class: a serializer that wraps another one must not pass on the attribute of that one.
+        if (dumps_elements := getattr(type(context.serde), "dumps_elements", None)) is None:
             kind_name, data = encryption.dumps(context, value)
         else:
             encoded = dumps_elements(context.serde, value, before.elements if before else None)
@@ -66,7 +67,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
 
 
 def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
-    """Check a value in chunks against the limits: its bytes as they are read, its chunks, and their levels."""
+    """Check the size of a value in chunks, its number of chunks and its levels against the limits."""
     levels, size, count = stored.levels, sum(map(len, stored.levels[0].bytes)), 0
     for level in levels:
         count += len(level.fields)
@@ -82,10 +83,10 @@ def _check_chunks(context: Context, stored: Stored, channel: str) -> None:
 
 
 def decode_value(
-    context: Context, stored: bytes, chunks: Chunks, channel: str, place: object, allowance: Allowance
+    context: Context, stored: bytes, chunks: Chunks, channel: str, owner: object, allowance: Allowance
 ) -> Any:
-    """The inverse of `encode_value`. The arguments are those of `decode_stored`."""
-    return decode_stored(context, stored, chunks, channel, place, allowance)[0]
+    """Decode a value (see `decode_stored`)."""
+    return decode_stored(context, stored, chunks, channel, owner, allowance)[0]
 
 
 def decode_stored(
@@ -93,23 +94,23 @@ def decode_stored(
     stored: bytes,
     chunks: Chunks,
     channel: str,
-    place: object,
+    owner: object,
     allowance: Allowance,
     *,
     last: Stored | None = None,
     remembers: bool = False,
 ) -> tuple[Any, Stored | None]:
-    """Decode a value. Also return how it is stored, if that is in chunks.
+    """Decode a value. Also return its chunks, if it is stored in chunks.
 
     Args:
         context: The saver.
         stored: The contents of the value's field.
-        chunks: Its chunks, and maybe others.
-        channel: The channel, for the message.
-        place: The checkpoint or thread of the value, for the message.
+        chunks: The value's chunks, and possibly others.
+        channel: The channel, for error messages.
+        owner: The checkpoint or thread of the value, for error messages.
         allowance: The size that the value may have.
-        last: The version that was seen last. The front that both have in common is not decoded again.
-        remembers: True if the second result is remembered, so that it is worth knowing more of it.
+        last: The version that was read last. The front that both share is not decoded again.
+        remembers: True if the caller remembers the second result. Then it has more details.
     """
     try:
         if stored[:1] not in chunked.KINDS:
@@ -122,23 +123,23 @@ def decode_stored(
             encryption.check_read(context, chunked.type_of(whole))
         loads_elements = getattr(type(context.serde), "loads_elements", None)
         if loads_elements is None or not remembers:
-            return context.serde.loads_typed(chunked.given(whole)), whole
+            return context.serde.loads_typed(chunked.typed_bytes(whole)), whole
         front = chunked.shared(whole, last) if last else ()
-        found = front and loads_elements(
-            context.serde, *chunked.given(whole, len(front)), last and last.elements, sum(front)
+        decoded = front and loads_elements(
+            context.serde, *chunked.typed_bytes(whole, len(front)), last and last.elements, sum(front)
         )
-        if not found:
-            front, found = (), loads_elements(context.serde, *chunked.given(whole))
-        value, known = found
+        if not decoded:
+            front, decoded = (), loads_elements(context.serde, *chunked.typed_bytes(whole))
+        value, known = decoded
         return value, chunked.with_counts(whole, known[0], known[1], front) if known else whole
     except RedisSaverError:
         raise
     except Exception as error:
-        raise decoding("the value of channel {!r} of {}", channel, place).of(error) from error
+        raise decoding("the value of channel {!r} of {}", channel, owner).of(error) from error
 
 
 def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:
-    """Decode a value from its type and bytes, which may be compressed, whatever the saver's setting."""
+    """Decode a value from its type and bytes. They may be compressed, whatever the saver's setting is."""
     if context.require_encryption:
         encryption.check_read(context, kind)
     if kind.startswith(compression.MARK):
@@ -147,16 +148,18 @@ def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> An
 
 
 def held(value: Any) -> Any:
-    """The contents of a `DeltaChannel`'s snapshot. Any other value is returned as it is."""
+    """Return the contents of a `DeltaChannel`'s snapshot, or any other value unchanged."""
     kind: Any = fallback.delta_snapshot
     return value.value if kind is not None and isinstance(value, kind) else value
 
 
 def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
-    """Chunks by field, not compressed, from a script's answer: field, bytes, field, bytes, ...
+    """Return chunks by field, decompressed, from a script's flat reply (field, bytes, field, bytes, ...).
 
-    Each is compared with the digest in its name, so no bit of a chunk flips unnoticed. That takes about a tenth of the
-    time of reading the value (2 microseconds a chunk), and only of the chunks that this process does not have.
+    Each chunk is compared with the digest in its field, which takes about 2 microseconds.
+
+    Raises:
+        DecodeError: A chunk was changed or cannot be decompressed.
     """
     allowance: Allowance | None = None
     try:
@@ -180,21 +183,21 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
 def encode_writes(
     context: Context, writes: Sequence[tuple[str, Any]], task_path: str, chunks: dict[bytes, bytes] | None = None
 ) -> tuple[list[bytes], dict[int, bytes]]:
-    """The records of a task's regular writes, and one record per special write (`WRITES_IDX_MAP`) by its index.
+    """Return the records of a task's regular writes, and its special writes (`WRITES_IDX_MAP`) by index.
 
     Args:
         context: The saver.
         writes: The writes.
         task_path: The task's path.
-        chunks: Takes the chunks of long `Send`s, by field. None: they are stored whole.
+        chunks: Receives the chunks of long `Send`s by field. If None, `Send`s are stored whole.
 
     Raises:
-        EncodeError: The serializer does not know a value.
-        LimitExceeded: There are too many, or one is too long.
+        EncodeError: The serializer cannot encode a value.
+        LimitExceeded: There are too many writes, or one is too long.
     """
     path = names.encode(task_path)
     if len(writes) > limits.FIXED["writes"]:
-        limits.check(context.limits, "writes", len(writes), "put_writes was given {} writes")
+        limits.check(context.limits, "writes", len(writes), "put_writes got {} writes")
     if len(path) > context.limits.name_bytes:
         limits.check_names(context.limits, [path], "a task path")
     regular, special = [], {}
@@ -222,7 +225,7 @@ def encode_writes(
 
 
 def encode_write(context: Context, write: PendingWrite) -> Write:
-    """Encode a pending write, without its position among those of its task. `load_write` is the inverse."""
+    """Encode a pending write, without its index. `load_write` decodes it."""
     task_id, channel, value = write
     try:
         kind_name, data = encryption.dumps(context, value)
@@ -238,30 +241,30 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
     return Write("", task_id, 0, channel, kind, data)
 
 
-def decode_writes(stored: Sequence[bytes | None], place: object) -> list[Write]:
-    """The writes in a flat list of (task and kind, record), in `writes_sort_key` order."""
+def decode_writes(stored: Sequence[bytes | None], owner: object) -> list[Write]:
+    """Return the writes in a flat list (task and kind, record, ...), in `writes_sort_key` order."""
     writes = list[Write]()
     if not stored:
         return writes
     try:
         for suffix, record in zip(stored[::2], stored[1::2], strict=True):
             if suffix is None or record is None:
-                raise ValueError("the index names a task's record of pending writes, and the data has none")
+                raise ValueError("the index names a record of pending writes that the data lacks")
             task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
             frames = take(record, 0)[0]
             for begin in range(0, len(frames), 5):
                 index, path, channel, kind, data = frames[begin : begin + 5]
                 writes.append(Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))
     except Exception as error:
-        raise decoding("the writes of {}", place).of(error) from error
+        raise decoding("the writes of {}", owner).of(error) from error
     return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))
 
 
 def roots_in(record: bytes) -> list[bytes]:
-    """The roots of the writes in a record that are stored in chunks.
+    """Return the roots of the writes in a record that are stored in chunks.
 
     Raises:
-        ValueError: It is no record.
+        ValueError: The record is damaged.
     """
     if IN_CHUNKS not in record:
         return []
@@ -270,30 +273,30 @@ def roots_in(record: bytes) -> list[bytes]:
 
 
 def count_writes(record: bytes, thread: str) -> int:
-    """The number of writes in a record."""
+    """Return the number of writes in a record."""
     with decoding("pending writes of thread {!r}", thread):
         return len(unpack(record)) // 5
 
 
-def whole_write(write: Write, chunks: Chunks, place: object, allowance: Allowance) -> Write:
+def whole_write(write: Write, chunks: Chunks, owner: object, allowance: Allowance) -> Write:
     """Join a pending write that is stored in chunks."""
-    with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, place):
-        kind, data = chunked.given(chunked.join(write.data, chunks, allowance))
+    with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, owner):
+        kind, data = chunked.typed_bytes(chunked.join(write.data, chunks, allowance))
         return write._replace(type=names.encode(kind), data=data)
 
 
 def load_write(
-    context: Context, write: Write, place: object, allowance: Allowance, chunks: Chunks = NO_CHUNKS
+    context: Context, write: Write, owner: object, allowance: Allowance, chunks: Chunks = NO_CHUNKS
 ) -> PendingWrite:
-    """Decode a pending write. The chunks are those of `whole_write`."""
+    """Decode a pending write, which may be stored in chunks."""
     if write.type == IN_CHUNKS:
-        write = whole_write(write, chunks, place, allowance)
+        write = whole_write(write, chunks, owner, allowance)
     try:
         return write.task_id, write.channel, _loads(context, write.type, write.data, allowance)
     except RedisSaverError:
         raise
     except Exception as error:
-        named = write.channel, write.task_id, place
+        named = write.channel, write.task_id, owner
         raise decoding("a write to channel {!r} of task {!r} of {}", *named).of(error) from error
 
 
@@ -308,15 +311,15 @@ def decode_tuple(
     had: Mapping[ChannelKey, Version] = NOTHING,
     used: dict[ChannelKey, Version] | None = None,
 ) -> CheckpointTuple:
-    """Decode a checkpoint as a script answers it.
+    """Decode a checkpoint from a script's reply.
 
     Args:
         context: The saver.
         thread_id: The thread.
         stored: Id, namespace, header, values, writes.
         chunks: The chunks of its names, values and writes.
-        had: Versions that were seen before.
-        used: Takes the values that are in chunks, and the names.
+        had: Versions that this process knows.
+        used: Receives the names and the values that are in chunks, if the caller remembers them.
     """
     try:
         raw_id, raw_ns, header, values, writes = stored[:5]

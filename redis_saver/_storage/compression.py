@@ -1,4 +1,4 @@
-"""Compression of what is stored: off unless a saver asks for it, read back by every saver."""
+"""Compression of stored values. It is off by default, and every saver reads compressed values."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 
 Compression: TypeAlias = Literal["zstd"]
-"""The algorithms that a saver may compress with."""
+"""Algorithms for the setting `compression`."""
 NAMES = ("zstd",)
 MIN_BYTES = 1024
-"""Bytes below which a value is not compressed."""
+"""Size in bytes from which a value is compressed."""
 
 MARK = b"\xffzstd:"
-"""Stands in front of the type of compressed bytes. No UTF-8 begins like that."""
+"""Prefix of the type of compressed bytes. No UTF-8 begins with this byte."""
 _of_thread = threading.local()
 
 
 def check(name: Compression | None, of: type) -> Compression | None:
-    """Check a setting of a class of savers.
+    """Return the setting `compression` of a saver of the class `of`.
 
     Raises:
-        ValueError: it is unknown.
-        ImportError: what it needs is not installed.
+        ValueError: The algorithm is unknown.
+        ImportError: Its extra is not installed.
     """
     if name is not None and name not in NAMES:
         raise ValueError(
@@ -44,23 +44,21 @@ def _zstandard() -> Any:
 
 
 def compress(data: bytes) -> bytes:
-    """A zstd frame."""
+    """Compress bytes to a zstd frame."""
     if (compressor := getattr(_of_thread, "compressor", None)) is None:
         compressor = _of_thread.compressor = _zstandard().ZstdCompressor(write_checksum=True)
     return compressor.compress(data)  # type: ignore[no-any-return]
 
 
 def decompress(data: bytes, allowance: Allowance) -> bytes:
-    """The inverse of `compress`.
-
-    It compares the size of the result with what is allowed before it allocates the memory.
+    """Decompress a zstd frame. The size of the result is checked before its memory is allocated.
 
     Raises:
         LimitExceeded: The result would be too long.
-        ValueError: The frame does not say how long the result is, as every frame of `compress` does.
+        ValueError: The frame lacks the size of the result, so `compress` did not make it.
     """
     if (size := _zstandard().frame_content_size(data)) < 0:
-        raise ValueError("its zstd frame does not say what size it becomes, as every frame of redis_saver does")
+        raise ValueError("its zstd frame lacks the size of its contents, which every frame of redis_saver has")
     allowance.unfold("value_bytes", size)
     if (decompressor := getattr(_of_thread, "decompressor", None)) is None:
         decompressor = _of_thread.decompressor = _zstandard().ZstdDecompressor()
@@ -73,12 +71,12 @@ def is_compressed(kind: bytes) -> bool:
 
 
 def smaller(kind: bytes, data: bytes) -> tuple[bytes, bytes]:
-    """A type and bytes, compressed if that makes them shorter."""
+    """Return a type and bytes, compressed if that makes them shorter."""
     if len(data) >= MIN_BYTES and len(short := compress(data)) + len(MARK) < len(data):
         return MARK + kind, short
     return kind, data
 
 
 def original(kind: bytes, data: bytes, allowance: Allowance) -> tuple[bytes, bytes]:
-    """The inverse of `smaller`. Bytes that were never compressed stay as they are."""
+    """Return a type and bytes as they were before `smaller`."""
     return (kind[len(MARK) :], decompress(data, allowance)) if is_compressed(kind) else (kind, data)

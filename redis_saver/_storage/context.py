@@ -31,18 +31,18 @@ class Context(NamedTuple):
     keep_last: int | None = None
     """Number of checkpoints that a namespace keeps. None: all."""
     counted: Counted = lambda operation, _: operation
-    """Counts an operation that another one starts, such as a trim, under a name in `stats()`."""
+    """Counts an operation within another one, such as a trim, under its own name in `stats()`."""
     requires_owner: bool = False
-    """True if a thread that somebody owns takes no writes without a token."""
+    """True if a write without a token to an owned thread is refused."""
     refuses_forks: bool = False
-    """True if a loop's checkpoint is refused if its parent is not the newest any more."""
+    """True if a loop's checkpoint is refused when its parent is not the newest any more."""
 
 
 def default_ttl(context: Context) -> int | bytes:
-    """The saver's TTL as scripts take it: milliseconds, or nothing."""
+    """Return the saver's TTL as scripts take it, in milliseconds or empty."""
     return context.expiry.milliseconds or b""
 
 
 def refresh_arguments(context: Context) -> tuple[bytes, int | bytes]:
-    """The arguments of reading scripts that move the deadline: a flag, and the saver's TTL."""
+    """Return the arguments of reading scripts that move the deadline: a flag, and the saver's TTL."""
     return (b"1" if context.expiry.refresh_on_read else b"0"), default_ttl(context)

@@ -1,8 +1,8 @@
-"""Encoding and decoding by a saver that encrypts, which refuses plain values.
+"""Encoding and decoding for a saver that encrypts. It refuses plain values.
 
-A serializer that encrypts names its cipher after the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does.
-That serializer also decodes values without a cipher. So whoever can write to Redis could have a value decoded without
-knowing the key, and decoding can run code (`docs/security.md`).
+A serializer that encrypts adds its cipher to the type (`msgpack+aes`), as LangGraph's `EncryptedSerializer` does. That
+serializer decodes plain values, too. So an attacker who can write to Redis but has no key could make the process decode
+a value, and decoding can run code (`docs/security.md`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from redis_saver.errors import NotEncrypted
 
 
 class Context(Protocol):
-    """A saver, store or cache, as far as encryption matters."""
+    """The settings of a saver, store or cache that concern encryption."""
 
     @property
     def serde(self) -> SerializerProtocol:
@@ -29,11 +29,11 @@ class Context(Protocol):
 
 
 def check(required: bool | None, serde: SerializerProtocol) -> bool:
-    """Check the setting `require_encryption`. None means True if the serializer is an `EncryptedSerializer`.
+    """Return the setting `require_encryption`. None means True if the serializer is an `EncryptedSerializer`.
 
     Raises:
-        TypeError: It is no bool.
-        ValueError: Encryption is required, and the serializer does not encrypt.
+        TypeError: The setting is not a bool.
+        ValueError: Encryption is required, but the serializer does not encrypt.
     """
     if required is None:
         return isinstance(serde, EncryptedSerializer)
@@ -44,9 +44,8 @@ def check(required: bool | None, serde: SerializerProtocol) -> bool:
     if required and not names_cipher(kind := serde.dumps_typed(None)[0]):
         raise ValueError(
             f"require_encryption=True: {type(serde).__name__} does not encrypt: it gives the type {kind!r}, which "
-            "names no cipher. "
-            "Pass serde=EncryptedSerializer.from_pycryptodome_aes(), or another one whose types end in '+' and the "
-            "cipher's name"
+            "names no cipher. Pass serde=EncryptedSerializer.from_pycryptodome_aes(), or another serializer whose "
+            "types end in '+' and the cipher's name"
         )
     return required
 
@@ -57,10 +56,10 @@ def names_cipher(kind: str | bytes) -> bool:
 
 
 def dumps(context: Context, value: Any) -> tuple[str, bytes]:
-    """Encode a value by the serializer: its type and its bytes.
+    """Encode a value with the serializer. Return its type and its bytes.
 
     Raises:
-        ValueError: It is not encrypted, and only encrypted values may be written.
+        ValueError: The saver encrypts, but the serializer did not.
     """
     kind, data = context.serde.dumps_typed(value)
     if context.require_encryption:
@@ -69,10 +68,10 @@ def dumps(context: Context, value: Any) -> tuple[str, bytes]:
 
 
 def loads(context: Context, kind: bytes, data: bytes) -> Any:
-    """Decode a value by the serializer.
+    """Decode a value with the serializer.
 
     Raises:
-        NotEncrypted: It is not encrypted, and only encrypted values may be read. It is not decoded.
+        NotEncrypted: The saver encrypts, but the value is plain. It is not decoded.
     """
     if context.require_encryption:
         check_read(context, kind)
@@ -88,16 +87,14 @@ def check_read(context: Context, kind: str | bytes) -> None:
     if context.require_encryption and not names_cipher(kind):
         raise NotEncrypted(
             f"it is not encrypted (its type is {kind!r}), and only encrypted values are read here. It was not decoded. "
-            "If you "
-            "wrote it before you turned encryption on, encrypt the thread with redis-saver migrate, or read it with "
-            "require_encryption=False until it is written again. If you did not write it, somebody without the key "
-            "did: see "
-            "docs/security.md"
+            "If you wrote it before you turned encryption on, encrypt the thread with redis-saver migrate, or read it "
+            "with require_encryption=False until it is written again. If you did not write it, somebody without the "
+            "key did: see docs/security.md"
         )
 
 
 def check_written(context: Context, kind: str) -> None:
-    """Check the type that a serializer gave before the value is sent.
+    """Check a value's type before the value is sent.
 
     Raises:
         ValueError: As `dumps`.
@@ -105,6 +102,5 @@ def check_written(context: Context, kind: str) -> None:
     if context.require_encryption and not names_cipher(kind):
         raise ValueError(
             f"the serializer did not encrypt it (its type is {kind!r}), and require_encryption is on. Pass a serde= "
-            "that "
-            "encrypts every value"
+            "that encrypts every value"
         )

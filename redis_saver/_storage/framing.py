@@ -1,7 +1,7 @@
-"""Frames: byte strings one after another, each as `<length>:<bytes>`. A script can read them without decoding msgpack.
+"""Frames: byte strings one after another, each as `<length>:<bytes>`. Scripts read them without decoding msgpack.
 
-Stored frames may be damaged, or forged by an attacker. So a length is digits and nothing else: `int` also takes a sign,
-blanks and underscores. Then each step goes forward, and unpacking never yields more bytes than were packed.
+Stored frames may be damaged or forged. So a length is only digits, although `int` also takes signs, blanks and
+underscores. Then each step goes forward, and unpacking never returns more bytes than were packed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _MAX_LENGTH = 20
 
 
 def pack(parts: Iterable[bytes]) -> bytes:
-    """Pack byte strings into one. Each is copied only once, because one of them may be long."""
+    """Pack byte strings into one. Each is copied only once, as one of them may be long."""
     frames: list[bytes] = []
     for part in parts:
         length = len(part)
@@ -48,8 +48,8 @@ def take(packed: bytes, position: int, count: int | None = None) -> tuple[list[b
 
     Args:
         packed: The frames.
-        position: Where the first of them begins.
-        count: How many to take. None: all to the end.
+        position: The start of the first.
+        count: The number of byte strings. None means all to the end.
 
     Raises:
         ValueError: There are fewer, or they are damaged.
@@ -59,7 +59,7 @@ def take(packed: bytes, position: int, count: int | None = None) -> tuple[list[b
     while position < size if count is None else len(parts) < count:
         colon = packed.index(b":", position, position + _MAX_LENGTH)
         if not (length := packed[position:colon]).isdigit():
-            raise ValueError(f"a frame has {shown(length)} in place of its length")
+            raise ValueError(f"a frame has {shown(length)} instead of a length")
         start = colon + 1
         position = start + int(length)
         if position > size:

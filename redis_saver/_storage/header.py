@@ -1,12 +1,14 @@
-"""The header of a checkpoint: what it is made of, without its values.
+"""The header of a checkpoint: everything except its values.
 
-Frames: parent id, time, run; the links (names, flags, slots, tokens, retained), which lie in the open so that scripts
-can follow them; seen; then type and bytes of the rest of the checkpoint, and of the metadata, as the serializer gave
-them.
+A header is a list of frames:
 
-Channels and nodes are named again and again, and so are versions. So the names of a checkpoint are a chunk of their
-own, which its successors share; each version is in the header once, as a token; and `channel_versions` and
-`versions_seen` are positions in these, of two bytes (or one, where that is enough).
+- the parent's id, the time, the run;
+- the links: names, flags, slots, tokens, retained entries. They are not encoded, so scripts can follow them;
+- `versions_seen`;
+- the type and bytes of the rest of the checkpoint, then of the metadata, as the serializer gave them.
+
+The names of channels and nodes are a chunk, which later checkpoints share. Each version is in the header once, as a
+token. `channel_versions` and `versions_seen` are positions in these lists, of one or two bytes.
 """
 
 from __future__ import annotations
@@ -28,14 +30,13 @@ from redis_saver._storage.framing import pack, take, unpack
 from redis_saver.errors import RedisSaverError, decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
-"""Flags of the channels of a header: with a value, without one."""
+"""Flags of a header's channels: with a value, without one."""
 NEW, UNCHANGED, EMPTIED, EMPTY = b"v", b"u", b"e", b"x"
-"""Flags of the channels of a `put`: the value is sent; it is stored already; there is none any more; there was none."""
+"""Flags of the channels in a `put`: its value is sent; is stored already; was removed; never existed."""
 _MAX_NAMES = 65535
 _SEEN, _SEEN_SHORT = b"=", b"~"
 RETAINED = b"-"
-"""Beside `ABSENT` and `PRESENT` the flag of an entry whose value is held, but is not the checkpoint's (see
-`lua/checkpoint/put.lua`)."""
+"""Flag of an entry whose value the checkpoint retains, but does not use (see `lua/checkpoint/put.lua`)."""
 
 _RUN, _ABOUT, FRAMES = 2, 11, 13
 _OPEN_KEYS = frozenset({"channel_values", "channel_versions", "versions_seen", "id", "ts"})
@@ -59,13 +60,13 @@ class Links(NamedTuple):
     parent: str
     time: str
     run: bytes
-    """The run's member of the index, nothing where no run made the checkpoint."""
+    """The run's member of the index. Empty if no run made the checkpoint."""
     names_chunk: bytes
     """The field of the chunk with its names."""
     entries: list[bytes]
-    """One a channel version: a flag, the channel (a component), the version."""
+    """For each channel version: a flag, the channel (a component), the version."""
     raw: bytes
-    """The header's bytes up to here."""
+    """The header's bytes up to the end of the links."""
 
 
 def encode(
@@ -77,16 +78,16 @@ def encode(
     table: VersionTable,
     retained: bytes,
 ) -> bytes:
-    """A header as `lua/checkpoint/put.lua` takes it.
+    """Encode a header as `lua/checkpoint/put.lua` takes it.
 
     Args:
         context: The saver.
         parent: The parent's id.
-        run: The run's member of the index, or nothing.
+        run: The run's member of the index, or empty.
         checkpoint: The checkpoint.
         metadata: Its metadata.
         table: Its version table.
-        retained: Frames of what it holds beside its own.
+        retained: Frames of the retained entries.
     """
     time = checkpoint.get("ts")
     rest: dict[str, Any] = dict(checkpoint)
@@ -124,8 +125,8 @@ def encode(
     )
 
 
-def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[bytes, bytes], place: object) -> Header:
-    """The inverse of all of that; `place` says whose header it is, for the message."""
+def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[bytes, bytes], owner: object) -> Header:
+    """Decode a header. An error names its `owner`, a checkpoint."""
     try:
         frames = take(header, 0)[0]
         parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = frames
@@ -145,43 +146,43 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
         if seen:
             checkpoint["versions_seen"] = versions_seen(seen, listed, versions)
         checkpoint.update(rest)
-        of = names.name_of(parent) if parent else None
-        return Header(of, cast("Checkpoint", checkpoint), cast("CheckpointMetadata", metadata), names_chunk)
+        parent_id = names.name_of(parent) if parent else None
+        return Header(parent_id, cast("Checkpoint", checkpoint), cast("CheckpointMetadata", metadata), names_chunk)
     except RedisSaverError:
         raise
     except Exception as error:
-        raise decoding("the header of {}", place).of(error) from error
+        raise decoding("the header of {}", owner).of(error) from error
 
 
-def _mapping(found: Any) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise TypeError(f"it decodes to a {type(found).__name__}, and a dict was stored")
-    return found
+def _mapping(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError(f"it decodes to a {type(value).__name__} instead of a dict")
+    return value
 
 
 def names_chunk_of(header: bytes) -> bytes:
-    """The field of the chunk with a header's names."""
+    """Return the field of the chunk with a header's names."""
     return take(header, 0, 4)[0][3]
 
 
 def flags_of(header: bytes) -> bytes:
-    """The flags of a header's entries: `PRESENT` or `ABSENT`."""
+    """Return the flags of a header's channels: `PRESENT` or `ABSENT`."""
     return take(header, 0, 5)[0][4]
 
 
 def decode_time(links: bytes, thread: str) -> str:
-    """The time (`ts`) in a header's links."""
+    """Return the time (`ts`) of a header."""
     with decoding("the header of a checkpoint of thread {!r}", thread):
         return names.decode(take(links, 0, 2)[0][1])
 
 
 def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
-    """Return the links of a header, or of as much of it as `list_references` answers.
+    """Decode the links of a header, or of the part of it that `list_references` answers.
 
-    The chunk with its names is among the chunks.
+    `chunks` has the chunk with the header's names.
 
     Raises:
-        LimitExceeded: The entries, each with a version that is there once, become more than is allowed.
+        LimitExceeded: The entries are larger than allowed. A version is stored once and is part of many entries.
     """
     with decoding("the header of a checkpoint of thread {!r}", thread):
         (parent, time, run, names_chunk, flags, slots, tokens, retained), end = take(links, 0, 8)
@@ -193,31 +194,28 @@ def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allow
         ]
         if retained:
             entries += [RETAINED + entry for entry in unpack(retained)]
-        of = names.name_of(parent) if parent else ""
-        return Links(of, names.decode(time), run, names_chunk, entries, links[:end])
+        parent_id = names.name_of(parent) if parent else ""
+        return Links(parent_id, names.decode(time), run, names_chunk, entries, links[:end])
 
 
 def own_entries(entries: Iterable[bytes]) -> list[bytes]:
-    """The entries a checkpoint has, without those it only holds."""
+    """Return the entries that a checkpoint uses, without those that it only retains."""
     return [entry for entry in entries if entry[:1] != RETAINED]
 
 
-def metadata(context: Context, header: bytes, where: object) -> dict[str, Any]:
-    """The metadata of a header alone; `where` says whose, for the message."""
-    with decoding("the metadata of {}", where):
+def metadata(context: Context, header: bytes, owner: object) -> dict[str, Any]:
+    """Decode the metadata of a header alone. An error names its `owner`."""
+    with decoding("the metadata of {}", owner):
         *_, kind, data = unpack(header)
         return _mapping(encryption.loads(context, kind, data))
 
 
 def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
-    """Return a header for a copy of its thread, made by no run.
-
-    If the metadata name the source, they name the target instead.
-    """
+    """Return the header for the copy of a thread. It has no run, and its metadata name the target as their thread."""
     with decoding("a header of thread {!r}", source):
         chunks = unpack(header)
         if len(chunks) != FRAMES:
-            raise ValueError(f"a header has {FRAMES} frames, and this one {len(chunks)}")
+            raise ValueError(f"it has {len(chunks)} frames instead of {FRAMES}")
     chunks[_RUN] = b""
     about = metadata(context, header, f"a checkpoint of thread {shown(source)}")
     if about.get("thread_id") == source:
@@ -234,36 +232,36 @@ class VersionTable(NamedTuple):
     """The channels of a checkpoint and their versions."""
 
     names_chunk: bytes
-    """The field of the chunk with the names: of channels, then of nodes."""
+    """Field of the chunk with the names of channels, then of nodes."""
     names: bytes
     """The chunk."""
     fields: tuple[bytes, ...]
-    """The field of each channel's value, in the order of `channel_versions`, as the next ones."""
+    """Fields of the channels' values. This, `present`, `flags` and `slots` have the order of `channel_versions`."""
     present: bytes
-    """Which channels have a value."""
+    """A flag for each channel: `PRESENT` or `ABSENT`."""
     flags: bytes
-    """The flags of `put`."""
+    """A flag for each channel, as `put` takes them."""
     slots: bytes
-    """The position of each version among the tokens, of two bytes."""
+    """The position of each channel's version among the tokens, in two bytes."""
     tokens: bytes
-    """Frames: the versions, each once."""
+    """Frames of the versions, each once."""
     seen: bytes
-    """`versions_seen` as positions in names and tokens; nothing if it is of another form than LangGraph's."""
+    """`versions_seen` as positions in names and tokens. Empty if it has another form than LangGraph's."""
     written: int
     """Number of channels whose version is among the new versions of `put`."""
 
 
 def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes = b"") -> VersionTable:
-    """The version table of a checkpoint.
+    """Return the version table of a checkpoint.
 
     Args:
         checkpoint: The checkpoint.
         new_versions: The versions of the channels that were written.
-        prefix: What the fields of its namespace begin with.
+        prefix: Prefix of the fields of its namespace.
 
     Raises:
-        TypeError: A version is none.
-        ValueError: There are more names or versions than a header can tell apart.
+        TypeError: A version is not a str, int or float.
+        ValueError: There are more than 65,535 names or versions.
     """
     versions, values = checkpoint["channel_versions"], checkpoint["channel_values"]
     places = dict(zip(versions, range(len(versions)), strict=True))
@@ -280,9 +278,8 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
     seen = _seen(checkpoint.get("versions_seen"), places, tokens)
     if len(places) > _MAX_NAMES or len(tokens) > _MAX_NAMES:
         raise ValueError(
-            f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes with {len(tokens)} "
-            "versions; "
-            f"the limit is {_MAX_NAMES}. Nothing was written. Store fewer channels"
+            f"checkpoint {shown(checkpoint['id'])} has {len(places)} names of channels and nodes, with {len(tokens)} "
+            f"versions. The limit is {_MAX_NAMES} of each. Nothing was written. Store fewer channels"
         )
     packed = b""
     if seen is not None:
@@ -305,18 +302,18 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
 
 
 def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:
-    """`versions_seen` as positions: of each node its name and how many, then pairs of channel and version.
+    """Return `versions_seen` as positions. A node is its name and the number of pairs; a pair is channel and version.
 
-    None where it is of another form than LangGraph's; it is then left in the body.
+    None if it has another form than LangGraph's. Then it stays in the rest of the checkpoint.
     """
     if type(seen) is not dict:
         return None
     numbers: list[int] = []
-    for node, of in seen.items():
-        if type(node) is not str or type(of) is not dict:
+    for node, channels in seen.items():
+        if type(node) is not str or type(channels) is not dict:
             return None
-        numbers += (places.setdefault(node, len(places)), len(of))
-        for channel, version in of.items():
+        numbers += (places.setdefault(node, len(places)), len(channels))
+        for channel, version in channels.items():
             if type(channel) is not str or type(version) not in (str, int, float):
                 return None
             numbers.append(places.setdefault(channel, len(places)))
@@ -331,13 +328,13 @@ class _NamesChunk(NamedTuple):
 
 
 _CHUNKS: BoundedCache[tuple[str, ...], _NamesChunk] = BoundedCache(512, 2**20)
-"""Chunks by their names, which most checkpoints of a graph share. They can be made again."""
+"""Chunks by their names. Most checkpoints of a graph share them."""
 _NAMES: BoundedCache[bytes, tuple[str, ...]] = BoundedCache(512, 2**20)
-"""The inverse."""
+"""Names by their chunk."""
 
 
 def _names_chunk(listed: tuple[str, ...]) -> _NamesChunk:
-    """Make the chunk with some names. It is never empty."""
+    """Make the chunk with these names. It is never empty."""
     components = tuple(map(names.component, listed))
     content = b"".join(components) or b"\0"
     made = _NamesChunk(PLAIN + digest(content), content, components)
@@ -346,7 +343,7 @@ def _names_chunk(listed: tuple[str, ...]) -> _NamesChunk:
 
 
 def names_in(chunk: bytes) -> tuple[str, ...]:
-    """The names in a chunk."""
+    """Return the names in a chunk."""
     if (listed := _NAMES.get(chunk)) is None:
         listed = tuple(names.components(chunk))
         _NAMES.store(chunk, listed, 2 * len(chunk))
@@ -354,16 +351,13 @@ def names_in(chunk: bytes) -> tuple[str, ...]:
 
 
 def versions_seen(packed: bytes, listed: tuple[str, ...], versions: list[Any]) -> dict[str, dict[str, Any]]:
-    """The inverse: `versions_seen`, from names and versions."""
+    """Decode `versions_seen` with the header's names and versions."""
     short = packed[:1] == _SEEN_SHORT
     numbers = packed[1:] if short else struct.unpack(f">{len(packed) // 2}H", packed[1:])
     seen, at = {}, 0
     while at < len(numbers):
         node, start = listed[numbers[at]], at + 2
         at = start + 2 * numbers[at + 1]
-        channels, of = (
-            map(listed.__getitem__, numbers[start:at:2]),
-            map(versions.__getitem__, numbers[start + 1 : at : 2]),
-        )
-        seen[node] = dict(zip(channels, of, strict=True))
+        channels = map(listed.__getitem__, numbers[start:at:2])
+        seen[node] = dict(zip(channels, map(versions.__getitem__, numbers[start + 1 : at : 2]), strict=True))
     return seen

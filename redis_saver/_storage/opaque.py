@@ -1,8 +1,8 @@
-"""A serializer that leaves objects packed: it does not import their classes, and their bytes stay the same.
+"""A serializer that leaves objects packed, so that it needs no classes and their bytes stay the same.
 
-A process that moves threads may lack the code that wrote them. Then `JsonPlusSerializer` would decode an object to its
-fields, or refuse it, and would write something else than it read. This serializer keeps an object as the msgpack
-extension that is stored. It reads the lists, dicts and scalars around it, and writes them again as the same bytes.
+A process that moves threads may lack the code that wrote them. Then `JsonPlusSerializer` decodes an object to its
+fields, or refuses it, and so would write other bytes than it read. This serializer keeps an object as its msgpack
+extension. It decodes the lists, dicts and scalars around it, and encodes them to the same bytes.
 """
 
 from __future__ import annotations
@@ -31,12 +31,10 @@ class Opaque:
         self.typed: tuple[str, bytes] = (kind, data)
 
     def as_checkpoint(self) -> Any:
-        """Read a checkpoint that LangGraph wrote as JSON, before September 2024.
-
-        The values of its channels stay opaque.
+        """Decode a checkpoint that LangGraph wrote as JSON, before September 2024. Its values stay opaque.
 
         Raises:
-            ValueError: It is something else.
+            ValueError: It is something else, or has pending sends.
         """
         kind, data = self.typed
         if kind != "json":
@@ -44,26 +42,26 @@ class Opaque:
                 f"the checkpoint has the type {shown(kind)}, which redis_saver cannot read without the serializer that "
                 "wrote it"
             )
-        found = json.loads(data)
-        if found.get("pending_sends"):
+        checkpoint = json.loads(data)
+        if checkpoint.get("pending_sends"):
             raise ValueError(
-                "the checkpoint is from 2024 and has pending sends, which cannot be moved: let the graph run on where "
-                "it is, then move the thread"
+                "the checkpoint is from 2024 and has pending sends, which cannot be moved. Let the graph finish its "
+                "run where it is, then move the thread"
             )
         values = {
-            channel: Opaque(kind, json.dumps(value).encode()) for channel, value in found["channel_values"].items()
+            channel: Opaque(kind, json.dumps(value).encode()) for channel, value in checkpoint["channel_values"].items()
         }
-        return {**found, "channel_values": values}
+        return {**checkpoint, "channel_values": values}
 
 
 class OpaqueSerializer(FastSerializer):
     """A `FastSerializer` that leaves objects packed."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """The value, with `ormsgpack.Ext` in place of objects; an `Opaque` if it is of another type than msgpack.
+        """Decode a value with `ormsgpack.Ext` in place of objects. A type other than msgpack becomes an `Opaque`.
 
         Raises:
-            ValueError: It is encrypted, is not valid msgpack, or holds what could not be packed again.
+            ValueError: It is encrypted, is not valid msgpack, or could not be packed again.
         """
         kind, stored = data
         if kind == "msgpack":
@@ -75,7 +73,7 @@ class OpaqueSerializer(FastSerializer):
         return Opaque(kind, stored)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """The inverse of `loads_typed`."""
+        """Encode a value that `loads_typed` returned."""
         return obj.typed if isinstance(obj, Opaque) else super().dumps_typed(obj)
 
     def dumps_elements(self, obj: Any, last: EncodedElements | None = None) -> EncodedElements:
@@ -91,7 +89,7 @@ def _unpack(data: bytes) -> Any:
 
 
 def _closed(code: int, data: bytes) -> Any:
-    """An extension as it is. Only snapshots of a `DeltaChannel` are decoded, because savers look for them."""
+    """Return an extension as it is. Only snapshots of a `DeltaChannel` are decoded, as savers look for them."""
     if code == _SNAPSHOT and fallback.delta_snapshot is not None:
         # A snapshot within another one is not decoded: forged bytes may nest any number of them.
         return fallback.delta_snapshot(ormsgpack.unpackb(data, ext_hook=_packed, option=ormsgpack.OPT_NON_STR_KEYS))
@@ -99,7 +97,7 @@ def _closed(code: int, data: bytes) -> Any:
 
 
 def _packed(code: int, data: bytes) -> Any:
-    """An extension as it is. Negative codes are msgpack's own, and ormsgpack packs none."""
+    """Return an extension as it is. Negative codes are msgpack's own, and ormsgpack packs none."""
     if code < 0:
         raise ValueError(f"it has a msgpack extension with the code {code}, which no serializer writes")
     return ormsgpack.Ext(code, data)
@@ -108,20 +106,18 @@ def _packed(code: int, data: bytes) -> Any:
 _PLAIN = OpaqueSerializer()
 
 
-def same(one: Any, other: Any) -> bool:
-    """True if two values are the same: their bytes are, or they compare as equal (sets, or 1 and 1.0)."""
+def same(value: Any, other: Any) -> bool:
+    """True if two values have the same bytes, or compare as equal (sets, or 1 and 1.0)."""
     try:
-        if _PLAIN.dumps_typed(one) == _PLAIN.dumps_typed(other):
-            return True
-        return bool(one == other)
-    except ormsgpack.MsgpackEncodeError:  # of a serializer of the user's own
-        return bool(one == other)
+        return _PLAIN.dumps_typed(value) == _PLAIN.dumps_typed(other) or bool(value == other)
+    except ormsgpack.MsgpackEncodeError:  # only the user's own serializer encodes it
+        return bool(value == other)
     except ValueError:  # arrays that differ
         return False
 
 
 def fingerprint(value: Any) -> bytes:
-    """A digest of a value's bytes; empty if it cannot be encoded."""
+    """Return a digest of a value's bytes. It is empty if the value cannot be encoded."""
     try:
         kind, data = _PLAIN.dumps_typed(value)
     except ormsgpack.MsgpackEncodeError:
