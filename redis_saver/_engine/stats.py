@@ -1,8 +1,7 @@
-"""Counts of calls and of requests, always on: how often, how long, how many bytes.
+"""Counts of calls, requests and bytes. They are always on.
 
-OS threads count without a lock. CPython lets another OS thread run only where it calls a function or jumps back, so
-nothing comes between reading a number, adding a number that is there already, and storing the sum. (Where several OS
-threads do run at once, numbers may be some too low.)
+OS threads count without a lock. CPython switches OS threads only at function calls and backward jumps, so none gets
+between reading a number, adding to it, and storing the sum. (On free-threaded builds numbers may be a little too low.)
 """
 
 from __future__ import annotations
@@ -21,26 +20,25 @@ from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R
 from redis_saver._engine.runner import Pump
 
 BOUNDS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Seconds, each the upper bound of a bucket. A call over a local connection takes 0.1 to 1 milliseconds, one that meets
-a failover seconds."""
+"""Upper bounds of the buckets in seconds. A call over a local connection takes 0.1 to 1 ms, and seconds in a
+failover."""
 CANCELLED = "cancelled"
-"""The kind of error of a call whose caller was stopped: a cancelled task, or Ctrl-C."""
+"""The kind of error of a call whose caller was stopped by a cancelled task or Ctrl-C."""
 
 
 @dataclass(frozen=True)
 class OperationStats:
-    """The calls of a method in this process."""
+    """Calls of a method in this process."""
 
     calls: int = 0
-    """Calls that ended, in whatever way."""
+    """Number of calls that ended, with or without an error."""
     errors: int = 0
-    """Calls that raised an error, or were cancelled."""
+    """Number of calls that raised an error or were cancelled."""
     seconds: float = 0.0
-    """Seconds that all of them took together. The time in which a caller looks at what an iterator gave it is not in
-    it."""
+    """Total duration of the calls in seconds, without the time that the caller spends between the items of an
+    iterator."""
     histogram: Mapping[float, int] = field(default_factory=dict)
-    """By an upper bound in seconds, how many calls took no longer than that, and longer than the bound before. The last
-    bound is infinite."""
+    """Number of calls by the upper bound of their duration in seconds. The last bound is infinite."""
 
 
 @dataclass
@@ -48,69 +46,67 @@ class TrafficStats:
     """Traffic between the client and a server."""
 
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
-    """The calls by method. A method and its form with an `a` count as one."""
+    """Calls by method. A method and its asyncio form count as one."""
     round_trips: int = 0
-    """Commands and pipelines that were sent. A pipeline is one round trip, however many calls share it."""
+    """Number of commands and pipelines sent. A pipeline is one round trip, even if several calls share it."""
     retries: int = 0
-    """Requests that were sent again, as a slot was moving or a pipeline had failed. What the client repeats by itself
-    is not in it."""
+    """Number of requests sent again because a slot was moving or a pipeline had failed. The client's own retries do not
+    count."""
     script_loads: int = 0
-    """Scripts whose text was sent, as the server did not know them after a start, a failover, or SCRIPT FLUSH."""
+    """Number of scripts whose text was sent because the server did not know them, after a start, a failover or SCRIPT
+    FLUSH."""
     bytes_sent: int = 0
-    """Bytes of the keys and arguments that were sent, without those of the protocol, which are some ten for each."""
+    """Bytes of the keys and arguments sent. The protocol adds about ten for each."""
     bytes_received: int = 0
-    """Bytes of the replies, likewise."""
+    """Bytes of the replies, without those of the protocol."""
 
 
 @dataclass
 class RedisStats(TrafficStats):
-    """Counts of a saver, or a store, on one server in this process."""
+    """Counts of a saver or a store on one server in this process."""
 
     cache_bytes: int = 0
-    """Memory that what it remembers takes, about. At most the setting `cache_bytes`."""
+    """Estimated memory of its cache in bytes, at most the setting `cache_bytes`."""
     cache_hits: int = 0
-    """Of a saver, puts and reads that found something remembered of their thread; of a store, pages and partitions.
-    What is remembered is not sent again."""
+    """Number of cache hits: puts and reads of a saver by thread, or reads of a store by page and partition."""
     cache_misses: int = 0
-    """Those that found nothing."""
+    """Number of cache misses."""
 
 
 Ended: TypeAlias = Callable[[float, "str | None", "BaseException | None", "bytes | None"], None]
-"""Called when a call has ended, with its seconds, the kind of its error, the error, and its first request's key."""
+"""Callback for the end of a call, with its duration in seconds, the kind of its error, the error, and the key of its
+first request."""
 
 
 class Observer(Protocol):
     """Observes every call."""
 
     def began(self, name: str, *, is_stream: bool) -> Ended:
-        """A call of a method begins, in the context of the caller.
+        """Observe the start of a call, in the caller's context. Return the callback for its end.
 
-        Returns what to call when it has ended; of a stream, maybe in another context.
+        The callback of a stream may run in another context.
         """
 
 
 class Counting:
-    """The calls of a saver, a store or a cache while they are counted."""
+    """Counter of the calls of a saver, a store or a cache."""
 
     def __init__(self) -> None:
         self.observers: tuple[Observer, ...] = ()
-        """Each call is announced to them. While there are none, that costs nothing."""
+        """They observe every call. Without observers this costs nothing."""
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, begin with zero."""
+        """In the child, count from zero."""
         self._numbers: dict[str, list[Any]] = {}
 
     def snapshot(self) -> dict[str, OperationStats]:
-        """A copy of the numbers so far."""
+        """Return the counts so far."""
         return {name: _stats_of(list(numbers)) for name, numbers in list(self._numbers.items())}
 
     def call(self, operation: Generator[R, Any, T], name: str = "") -> Generator[R, Any, T]:
-        """Return an operation that is counted when it has ended.
-
-        By default its name is that of its generator, without underscores in front.
-        """
+        """Count an operation when it ends. Its default name is its generator's without leading underscores."""
         name = name or name_of(operation)
         observed = _Observed(self.observers, name) if self.observers else None
         began = perf_counter()
@@ -123,7 +119,7 @@ class Counting:
         return result
 
     def stream(self, operation: Generator[R, Any, None], name: str = "") -> Generator[R, Any, None]:
-        """`call` for an operation that streams. Whoever stops to draw from it has made a call that ended well."""
+        """`call` for an operation that streams. Closing the iterator early counts as success."""
         name = name or name_of(operation)
         observed = _Observed(self.observers, name, is_stream=True) if self.observers else None
         pump, spent, began = Pump(operation), 0.0, perf_counter()
@@ -174,7 +170,7 @@ def _stats_of(numbers: Sequence[Any]) -> OperationStats:
 
 
 class _Observed:
-    """A call that somebody wants to know of."""
+    """A call with observers."""
 
     def __init__(self, observers: Sequence[Observer], name: str, *, is_stream: bool = False) -> None:
         self._key: bytes | None = None
@@ -189,7 +185,7 @@ class _Observed:
             self._key = key_of(request)
 
     def passing(self, operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-        """The operation; its requests are noted."""
+        """Pass the operation's requests on, and note the key of the first."""
         pump = Pump(operation)
         for request in pump:
             self.note(request)
@@ -198,7 +194,7 @@ class _Observed:
         return pump.result
 
     def ended(self, seconds: float, error: BaseException | None) -> None:
-        """Tell that it has ended; those that were told first of its beginning last."""
+        """Call the callbacks, the last observer's first."""
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
             with ignoring("telemetry"):
@@ -209,10 +205,10 @@ class Source(Protocol):
     """A source of numbers."""
 
     kind: ClassVar[str]
-    """Which numbers (`_telemetry.INSTRUMENTS`)."""
+    """Key of its numbers in `_telemetry.INSTRUMENTS`."""
 
     def numbers(self) -> Mapping[str, Any]:
-        """The numbers at this moment."""
+        """Return the current numbers."""
 
 
 class Measured(NamedTuple):
@@ -225,17 +221,17 @@ class Measured(NamedTuple):
     """`checkpoints`, `items` or `entries`."""
     sources: tuple[Source, ...]
     thread_of: Callable[[bytes], str | None] | None = None
-    """The thread that has a key; None: it has no threads."""
+    """Returns the thread that a key belongs to. None if there are no threads."""
 
 
 def measured(thing: object) -> Measured | None:
-    """Return what telemetry reads of a saver, a store or a cache of ours; None for anything else."""
-    of: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
-    return None if of is None else of(thing)
+    """Return the parts of one of our savers, stores or caches that telemetry reads. None for anything else."""
+    method: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
+    return None if method is None else method(thing)
 
 
 class Traffic:
-    """Counts of what a driver sends and receives."""
+    """Counts of a driver's requests and bytes."""
 
     kind: ClassVar[str] = "traffic"
 
@@ -244,13 +240,13 @@ class Traffic:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, begin with zero."""
+        """In the child, count from zero."""
         self.round_trips = self.retries = self.loads = self.sent = self.received = 0
 
     def sending(self, arguments: Sequence[Argument]) -> None:
-        """Count a command, before it is sent: if its reply is lost, it was sent all the same.
+        """Count a command before it is sent, as its reply may be lost.
 
-        The size is about that in bytes. Numbers count nothing, and a character of a text counts as one.
+        The size in bytes is an estimate: numbers count as nothing, and a character of a str as one byte.
         """
         size = sum(map(length_hint, arguments))
         self.round_trips += 1
@@ -269,7 +265,7 @@ class Traffic:
         return reply
 
     def numbers(self) -> dict[str, Any]:
-        """The fields of `TrafficStats` that it counts."""
+        """Return its fields of `TrafficStats`."""
         return {
             "round_trips": self.round_trips,
             "retries": self.retries,
@@ -280,13 +276,13 @@ class Traffic:
 
 
 def size_of_reply(reply: Any) -> int:
-    """About how many bytes a reply has."""
+    """Return the approximate size of a reply in bytes."""
     kind = type(reply)
     if kind is bytes or kind is str:
         return len(reply)
     if kind is not list:
         return 0
     size = 0
-    for one in reply:
-        size += len(one) if type(one) is bytes else size_of_reply(one)
+    for item in reply:
+        size += len(item) if type(item) is bytes else size_of_reply(item)
     return size

@@ -1,10 +1,10 @@
-"""A value's bytes, cut between the elements of a list or dict.
+"""Encode a value, and cut its bytes between the elements of a list or dict.
 
-The whole value is encoded at once. Then its elements are encoded one by one, and compared with the whole: nothing is
-cut of a value that changed meanwhile.
+The whole value is encoded first. Then each element is encoded, and the result is compared with the whole. So a value
+that changed in between is not cut.
 
-As the list of a chat grows at its end, the compiled module compares a new version of a list of messages with the last
-one (`Fingerprint`), and encodes what is new.
+The list of a chat grows at its end. So the compiled module compares a list of messages with its last version
+(`Fingerprint`), and encodes only what is new.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from redis_saver._serde.msgpack import ends, ext_header, ext_start, header, head
 from redis_saver._serde.sends import MIN_BYTES, SAMPLE as _SAMPLE, SMALL as _SMALL, run_length
 
 _SNAPSHOT: Final = 7
-"""The code of the Ext that a `_DeltaSnapshot` is."""
+"""Extension code of a `_DeltaSnapshot`."""
 _SCALARS: Final = frozenset({bool, int, float, NoneType})
 _SIZED: Final = frozenset({str, list, dict})
 _joined = b"".join
@@ -33,34 +33,32 @@ _SIZE = operator.itemgetter(-1)
 
 
 class Fingerprint(NamedTuple):
-    """The classes and all fields of messages, to compare with later."""
+    """The classes and fields of the messages of a list. A later version of the list is compared with it."""
 
     kinds: tuple[type, ...] = ()
     fields: tuple[tuple[Any, ...], ...] = ()
-    """The fields of each message: their values, frozen, and how much memory they take. A message that was made of
-    these, or that was encoded itself, has the same string objects, which need not be compared. (Tuples for the reason
-    given in `chunks.Level`.)"""
+    """The fields of each message: their frozen values, and their memory in bytes. A message that was encoded, or made
+    of these fields, has the same string objects, so comparing is fast. (`chunks.Level` says why these are tuples.)"""
     size: int = 0
-    """About how many bytes of memory it takes."""
+    """Estimated memory in bytes."""
     read: int = 0
-    """Number of messages at the front that were read, so that they can be made of these fields again without any
-    checks."""
+    """Number of messages at the front that were read. They can be made of their fields again without checks."""
 
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
-        """The fingerprint of these messages and of more behind them."""
+        """Return the fingerprint of these messages and more after them."""
         known = len(kinds) if read and self.read == len(self.kinds) else 0
         size = self.size + sum(map(_SIZE, fields))
         return Fingerprint((*self.kinds, *kinds), (*self.fields, *fields), size, self.read + known)
 
     def front(self, count: int) -> Fingerprint:
-        """The fingerprint of the first `count` messages."""
+        """Return the fingerprint of the first `count` messages."""
         if count == len(self.kinds):
             return self
         size = self.size - sum(map(_SIZE, self.fields[count:]))
         return Fingerprint(self.kinds[:count], self.fields[:count], size, min(self.read, count))
 
     def made(self) -> list[Any]:
-        """The messages as new objects, if all of them were read."""
+        """Return the messages as new objects. All of them must have been read."""
         return native.make(self.kinds, self.fields)  # type: ignore[no-any-return]
 
 
@@ -72,24 +70,24 @@ class EncodedElements(NamedTuple):
 
     type: str
     elements: list[bytes]
-    """The head of the list or dict, then its elements; for any other value one element with all of it. Joined, they are
-    what `dumps_typed` returns, without the elements that are the same as before."""
+    """The head of the list or dict, then its elements. Any other value is one element. Joined, they are the result of
+    `dumps_typed`, without the elements that are the same as before."""
     same: int = 0
-    """Number of elements after the head that are the same as in `last`, and left out of `elements`."""
+    """Number of elements after the head that are the same as before, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
     runs: tuple[int, ...] = ()
     """Lengths of the runs of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
 
 
 def snapshot_start(data: bytes) -> int:
-    """The start of the value of a `_DeltaSnapshot`, after its header. 0 if the bytes are not of one that was cut."""
+    """Return the start of a `_DeltaSnapshot`'s value. Return 0 if it is something else, or too short to cut."""
     return ext_start(_SNAPSHOT, data)
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value."""
+    """Encode a value."""
     if type(value) is list and value and type(value[0]) in CLASSES:
-        # Of a copy, because another OS thread may change the list meanwhile.
+        # A copy, because another OS thread may change the list.
         data: bytes | None = native.encode(list(value))
         if data is not None:
             return data
@@ -97,56 +95,56 @@ def encode(value: Any) -> bytes:
 
 
 def cut(value: Any, last: EncodedElements | None) -> EncodedElements:
-    """The encoded elements of a value.
+    """Encode a value, and cut it into its elements.
 
     Args:
         value: The value.
-        last: The result for an earlier version of it.
+        last: The result for an earlier version of the value.
 
     Raises:
         MsgpackEncodeError: It cannot be encoded.
-        RuntimeError: Another thread is changing it.
+        RuntimeError: Another OS thread is changing it.
     """
     kind = type(value)
     snapshot = kind is fallback.delta_snapshot
     if not snapshot and kind is not list and kind is not dict:
         return _cut_sends(value) if sends.may_be(value) else EncodedElements("msgpack", [fallback.encode(value)])
     inner = value.value if snapshot else value
-    found = None
+    encoded = None
     if type(inner) is list:
-        # A copy, because another OS thread may change the list meanwhile.
+        # A copy, because another OS thread may change the list.
         inner = list(inner)
         if len(inner) > 1 and isinstance(inner[0], BaseMessage):
-            # The head of a snapshot says how long all of it is, so no element may be left out.
-            found = _cut_messages(inner, None if snapshot or last is None else last.fingerprint)
+            # The head of a snapshot has the size of the whole, so no element may be left out.
+            encoded = _cut_messages(inner, None if snapshot or last is None else last.fingerprint)
         elif inner and not snapshot and sends.may_be(inner[0]):
             return _cut_sends(inner)
-    if found is None:
-        found = EncodedElements("msgpack", _cut(inner))
-    size = sum(map(len, found.elements))
+    if encoded is None:
+        encoded = EncodedElements("msgpack", _cut(inner))
+    size = sum(map(len, encoded.elements))
     if snapshot:
-        if size <= 16 or len(found.elements) == 1:
-            # An Ext this short may have one of the heads for fixed lengths.
+        if size <= 16 or len(encoded.elements) == 1:
+            # A short extension may have one of the heads for fixed sizes.
             return EncodedElements("msgpack", [fallback.encode(value)])
-        found = found._replace(fingerprint=None)
-        found.elements[0] = ext_header(_SNAPSHOT, size) + found.elements[0]
-    return found if found.same or size >= MIN_BYTES else EncodedElements("msgpack", [_joined(found.elements)])
+        encoded = encoded._replace(fingerprint=None)
+        encoded.elements[0] = ext_header(_SNAPSHOT, size) + encoded.elements[0]
+    return encoded if encoded.same or size >= MIN_BYTES else EncodedElements("msgpack", [_joined(encoded.elements)])
 
 
 def _cut_sends(value: Any) -> EncodedElements:
-    """The elements of a `Send`, or of a list that begins with one."""
+    """Cut a `Send`, or a list that begins with one."""
     data = fallback.encode(value)
-    found = sends.cut(data)
-    if found is None:
+    pieces = sends.cut(data)
+    if pieces is None:
         return EncodedElements("msgpack", _cut(value) if len(data) >= MIN_BYTES else [data])
-    return EncodedElements("msgpack", [found.head, *found.pieces], runs=found.runs)
+    return EncodedElements("msgpack", [pieces.head, *pieces.pieces], runs=pieces.runs)
 
 
 # -- lists of messages
 
 
 def _cut_messages(messages: list[Any], last: Fingerprint | None) -> EncodedElements:
-    """The elements of a list of messages. Those at the front that `last` shows to be unchanged are left out."""
+    """Cut a list of messages. Messages at the front that are the same as in `last` are left out."""
     if type(messages[0]) in CLASSES:
         front = last.front(native.unchanged(messages, last.kinds, last.fields)) if last else _NONE
         others = messages[len(front.kinds) :]
@@ -160,10 +158,7 @@ def _cut_messages(messages: list[Any], last: Fingerprint | None) -> EncodedEleme
 
 
 def _packed(messages: list[Any]) -> tuple[list[bytes], list[type], Sequence[Any]] | None:
-    """The encoded elements of a list of messages, with their classes and their fields as in a fingerprint.
-
-    None if not all are known and plain.
-    """
+    """Encode messages. Return their elements, classes and fields, or None if not all messages are known and plain."""
     packed = native.pack(messages)
     if packed is None:
         return None
@@ -173,14 +168,15 @@ def _packed(messages: list[Any]) -> tuple[list[bytes], list[type], Sequence[Any]
 
 
 def read_elements(value: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
-    """The sizes of the elements that `cut` would make of a list that was just read; and its fingerprint.
-
-    None if it holds anything but messages that are known, plain, and written as this module writes them.
+    """Return the sizes of the elements of a list of messages that was just read, and its fingerprint.
 
     Args:
         value: The list.
         data: Its bytes.
         front: The fingerprint of the messages before these.
+
+    Returns:
+        None unless all messages are known, plain, and encoded as this module does it.
     """
     packed = _packed(value) if type(value[0]) in CLASSES else None
     if packed is None:
@@ -196,7 +192,7 @@ def read_elements(value: list[Any], data: bytes, front: Fingerprint = _NONE) -> 
 
 
 def _cut(value: Any) -> list[bytes]:
-    """The encoded elements of a value; a single one if it stays whole."""
+    """Encode the elements of a value. A value that stays whole is one element."""
     elements: list[Any]
     encode_each: Callable[[list[Any]], list[bytes]]
     if type(value) is list and len(value) > 1:
@@ -207,7 +203,7 @@ def _cut(value: Any) -> list[bytes]:
         return [encode(value)]
     kind, count, sample = type(value), len(elements), elements[:_SAMPLE]
     if count > MIN_BYTES // _SMALL and all(map(_slight, sample)):
-        # They may be small, and many. A sample shows that without encoding the whole, or each of them.
+        # There may be many small ones. A sample shows that without encoding all of them.
         size = len(fallback.encode(kind(sample))) - header_length(len(sample))
         if size < _SMALL * len(sample):
             return _runs(kind, elements, size)
@@ -223,7 +219,7 @@ def _cut(value: Any) -> list[bytes]:
 
 
 def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
-    """The elements, several encoded together; `size` is the size of the sample."""
+    """Encode several elements together. `size` is the size of the sample in bytes."""
     length = run_length(size, len(elements))
     runs: Iterable[Any] = (elements[begin : begin + length] for begin in range(0, len(elements), length))
     if kind is dict:
@@ -232,7 +228,7 @@ def _runs(kind: type, elements: list[Any], size: int) -> list[bytes]:
 
 
 def _slight(element: Any) -> bool:
-    """True if an element of a list, or a key with its value, may count as small."""
+    """True if an element of a list, or a key with its value, may be small."""
     if type(element) is tuple and len(element) == 2:
         key, element = element
         if type(key) is not str or len(key) > 2 * _SMALL:
@@ -242,14 +238,14 @@ def _slight(element: Any) -> bool:
 
 
 def _encode_each(elements: Sequence[Any]) -> list[bytes]:
-    """The elements of a list, each encoded by itself.
+    """Encode each element of a list, which is known to be encodable.
 
-    That is one level less deep than in the list, so the list has to be encodable.
+    The list is one level deeper than its elements, so their success alone would not prove that.
     """
     return list(map(fallback.encode, elements))
 
 
 def _encode_items(items: list[tuple[str, Any]]) -> list[bytes]:
-    """The items of a dict, each encoded."""
+    """Encode each item of a dict."""
     keys, values = zip(*items, strict=True)
     return list(map(operator.add, _encode_each(keys), _encode_each(values)))

@@ -1,11 +1,11 @@
-"""`JsonPlusSerializer`'s own functions, which take the short path for messages inside of other values.
+"""Copies of `JsonPlusSerializer`'s functions that take the short path for messages inside other values.
 
-`JsonPlusSerializer` decides about every value that is no plain message, and about every error. But it calls itself
-for the values inside others, and messages are inside others. So its functions are copied here: the same code, with
-another function bound to the name that it calls. `_msgpack_enc` is this module's `encode`, and the hook is that of
-`ext_hook`. This uses names that `langgraph-checkpoint` does not promise. If one of them is gone or has changed, `KNOWN`
-is false. Then `FastSerializer` is no more than a `JsonPlusSerializer`: it is as right, and as slow. The log says so
-once.
+`JsonPlusSerializer` encodes every value that is not a plain message, and raises every error. But messages are inside
+other values, and it calls itself for these. So this module makes functions with the same code that call other functions
+by the same names: `_msgpack_enc` is this module's `encode`, and the hook is the one of `ext_hook`.
+
+This uses private names of `langgraph-checkpoint`. If one is missing or has changed, `KNOWN` is False. Then
+`FastSerializer` works as a `JsonPlusSerializer`, and the log says so once.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from redis_saver._serde.msgpack import is_deeper
 _BUILT_IN: Final = frozenset({str, int, float, bool, NoneType, list, dict, tuple})
 """Types of values that may be packed in one step."""
 _DEEP: Final = 6
-"""With this many extensions around each other, the depth of the rest is measured. Hardly any value has so many."""
+"""Number of nested extensions from which the depth of the rest is measured. Few values have that many."""
 _DEEPEST: Final = 4000
-"""Maximum nesting of lists, dicts and objects, when written, and when read below `_DEEP` extensions.
+"""Maximum nesting of lists, dicts and objects when encoding, and when decoding inside `_DEEP` extensions.
 
-ormsgpack allows a thousand lists and dicts around each other, and begins anew in each extension. So twenty extensions
-with a thousand lists around each, 20 kB, would overflow the stack and end the process. This many fit into a stack of 8
-MB, together with a thousand lists in each of the first six extensions.
+ormsgpack allows a thousand nested lists and dicts, and starts again in each extension. So twenty nested extensions with
+a thousand lists each, 20 kB, would overflow the stack and end the process. This depth fits into a stack of 8 MB, even
+with a thousand lists in each of the first six extensions.
 """
 _DEEPEST_CONTAINERS: Final = 1024
-"""No packer goes this deep without an object. A value that is nested deeper most likely contains itself."""
+"""Maximum nesting of lists and dicts without an object. A value that is nested deeper most likely contains itself."""
 
 
 class _Packing(threading.local):
@@ -45,19 +45,16 @@ class _Packing(threading.local):
     depth = 0
     """Depth of the value in other values."""
     why = ""
-    """Why packing fails, if that is known. Whatever `default` raises, the packer itself only says that the type is not
-    known."""
+    """The reason of a failure, if it is known. The packer itself only says that the type is unknown."""
 
 
 class _Reading(threading.local):
-    """The extensions around each other that this OS thread is reading.
-
-    `ext_hook` counts them itself, because a function for that would add a Python frame to each.
-    """
+    """The state of this OS thread's reading."""
 
     depth = 0
+    """Number of nested extensions. `ext_hook` counts them, as a function for that would add a frame to each."""
     too_deep = False
-    """Set if they nest too deep, because `JsonPlusSerializer` returns None for an extension with an error in it."""
+    """True if they nest too deep. It replaces an error, for which `JsonPlusSerializer` would return None."""
 
 
 _packing = _Packing()
@@ -65,13 +62,11 @@ _reading = _Reading()
 
 
 def encode(value: Any) -> bytes:
-    """The bytes of a value, which other OS threads may change meanwhile.
-
-    As `jsonplus._msgpack_enc`, with the short path for messages.
+    """Encode a value that other OS threads may change. It replaces `jsonplus._msgpack_enc`.
 
     A value that needs no Python code is packed in one step, during which no other OS thread runs. Any other value is
-    copied first (`_copy_of`). What an object holds comes here again. So at every depth, values are either packed in one
-    step or copied.
+    copied first (`_copy_of`). The contents of an object come here again. So at every depth values are either packed in
+    one step or copied.
 
     Raises:
         MsgpackEncodeError: It cannot be encoded.
@@ -98,9 +93,9 @@ def encode(value: Any) -> bytes:
 
 
 def _default(value: Any, tries: int = 4) -> Any:
-    """The function that the packer calls for a value it does not know.
+    """Return the packable form of a value that the packer does not know.
 
-    If another OS thread is changing the value, it is asked again what it holds.
+    If another OS thread is changing the value, try again.
     """
     try:
         return _ordinary_default(value)
@@ -108,7 +103,7 @@ def _default(value: Any, tries: int = 4) -> Any:
         _packing.why = f"{type(value).__name__} is nested too deep, or contains itself"
         raise
     except BaseException as error:
-        # "dictionary changed size during iteration": a RuntimeError, and in pydantic's Rust a panic.
+        # "dictionary changed size during iteration" is a RuntimeError, and a panic in pydantic's Rust code.
         if not isinstance(error, RuntimeError) and type(error).__name__ != "PanicException":
             raise
         if tries == 1:
@@ -120,44 +115,38 @@ def _default(value: Any, tries: int = 4) -> Any:
 # -- copies, which no other OS thread can change while the value is packed
 #
 # ormsgpack reads the length of a list once, and holds no reference to an element while it packs it. It keeps the
-# interpreter's lock, so nothing changes as long as it runs no Python code. But when it calls `default`, or asks a key
-# for
-# its value, other OS threads may run. If one of them shortens a list that is being packed, the interpreter crashes
+# interpreter's lock, so nothing changes until it runs Python code: `default`, or the value of a key that is an Enum.
+# Then other OS threads may run. If one of them shortens a list that is being packed, the interpreter crashes
 # (`docs/upstream/ormsgpack-concurrent-mutation.md`). A graph can do that to state that is saved in the background.
 #
-# Copied are the containers that ormsgpack walks through itself: lists, dicts and tuples, and subclasses of lists and
-# dicts,
-# whose methods it does not call either. Each is copied in one step, so all of it is from one moment. Two containers may
-# be
-# from two moments.
+# So this module copies the containers that ormsgpack walks through: lists, dicts, tuples, and subclasses of lists and
+# dicts. Each is copied in one step, so all of it is from one moment. Two containers may be from different moments.
 
 _LEAVES: Final = frozenset({str, int, float, bool, NoneType, bytes, bytearray, memoryview, ormsgpack.Ext})
-"""Types of values that need no copy. (The packer copies bytes that can be changed in one step.)"""
+"""Types of values that need no copy. The packer itself copies a bytearray or memoryview in one step."""
 
 
 def _copy_of(value: Any) -> tuple[Any, int]:
-    """A copy of a value for the packer.
+    """Copy a value for the packer. The copy packs to the same bytes, and no other OS thread can change it.
 
-    It packs to the same bytes, and shares no container with others that can change it.
-
-    Tuples become lists, and messages become what they are packed as. Objects stay; what they hold is copied when
-    `default` returns it.
+    Tuples become lists, and messages become extensions. Objects stay: their contents are copied when `default` returns
+    them.
 
     Returns:
-        The copy, and how deep its containers are nested.
+        The copy, and the nesting of its containers.
 
     Raises:
         MsgpackEncodeError: They are nested deeper than can be packed.
     """
-    found = None if native is None else native.snapshot(value, _message)
-    return _copy_in_python(value) if found is None else found
+    copied = None if native is None else native.snapshot(value, _message)
+    return _copy_in_python(value) if copied is None else copied
 
 
 def _copy_in_python(value: Any) -> tuple[Any, int]:
     top = [value]
     copies: list[tuple[Any, int]] = [(top, 0)]
     deepest = 0
-    # The last one first, so that a list that contains itself twice is copied only as often as it is deep.
+    # Depth first, so a list that contains itself twice is copied only as often as the maximum nesting.
     while copies:
         container, depth = copies.pop()
         deepest = max(deepest, depth)
@@ -178,15 +167,15 @@ def _copy_in_python(value: Any) -> tuple[Any, int]:
 
 
 def _message(message: Any) -> Any:
-    """The Ext that a message is packed as. The message itself if `default` has to decide."""
+    """Return the extension of a message, or the message itself if `default` has to encode it."""
     data = native.payload(message)
     return message if data is None else ormsgpack.Ext(5, data)
 
 
 def _copied(item: Any, kind: type) -> list[Any] | dict[Any, Any] | None:
-    """A copy of a container as a list or dict; None if the packer does not walk through it."""
+    """Copy a container to a list or dict. Return None if the packer does not walk through it."""
     if kind is list or kind is tuple:
-        return list(item)  # not item[:], which may collect garbage halfway before Python 3.12
+        return list(item)  # not item[:], which before Python 3.12 may start the garbage collector
     if kind is dict:
         return dict(item)
     if type(kind) is EnumMeta:
@@ -203,15 +192,12 @@ def _copied(item: Any, kind: type) -> list[Any] | dict[Any, Any] | None:
 
 
 def with_encode(function: Any, encode: Callable[[Any], bytes]) -> Any:
-    """A copy of a function of `jsonplus` that calls another function to encode a value."""
+    """Copy a function of `jsonplus`. The copy calls another function to encode a value."""
     return FunctionType(function.__code__, {**vars(jsonplus), "_msgpack_enc": encode})
 
 
 def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
-    """Return a hook that decodes as the ordinary one does.
-
-    It takes the short path for messages, and refuses what nests too deep.
-    """
+    """Return a hook that works as the ordinary one, takes the short path for messages, and refuses deep nesting."""
     safe = vars(jsonplus)["_lg_msgpack"].SAFE_MSGPACK_TYPES
     short = frozenset(cls for cls in CLASSES if (cls.__module__, cls.__name__) in safe)
 
@@ -231,7 +217,7 @@ def ext_hook(ordinary: Any) -> Callable[[int, bytes], Any]:
         finally:
             around.depth -= 1
         if around.too_deep and not around.depth:
-            raise ValueError(f"its values nest too deep: over {_DEEPEST} lists, dicts and objects around each other")
+            raise ValueError(f"its values nest too deep: more than {_DEEPEST} lists, dicts and objects")
         return value
 
     free = zip(ordinary.__code__.co_freevars, ordinary.__closure__, strict=True)
@@ -247,7 +233,7 @@ def hasten(serializer: Any) -> None:
 
 
 def _calls_encode(function: Any) -> bool:
-    """True if a copy of this function would call the function that is bound to the name."""
+    """True if a copy of this function would call the function that `with_encode` names."""
     return (
         type(function) is FunctionType
         and "_msgpack_enc" in function.__code__.co_names
@@ -256,7 +242,7 @@ def _calls_encode(function: Any) -> bool:
 
 
 def _known() -> bool:
-    """True if everything that is copied or relied on is as this module knows it."""
+    """True if everything that this module copies or relies on is unchanged."""
     serializer = JsonPlusSerializer(pickle_fallback=False)
     hook = serializer._unpack_ext_hook  # noqa: SLF001
     ordinary: Any = jsonplus._msgpack_default  # noqa: SLF001
@@ -283,9 +269,9 @@ try:
     delta_snapshot = vars(jsonplus)["_DeltaSnapshot"]
     _option: int = jsonplus._option  # noqa: SLF001
     _ONE_STEP = _option & ~(ormsgpack.OPT_NON_STR_KEYS | ormsgpack.OPT_REPLACE_SURROGATES)
-    """With these options and no `default` the packer runs no Python code. It refuses keys that might run some
-    (`datetime`, `Enum`), and strings with
-    surrogates: for these it first makes an error, and before Python 3.12 that may collect garbage."""
+    """With these options and no `default` the packer runs no Python code. It refuses keys that may run some (such as
+    `Enum`), and strings with surrogates: these first cause an error, which may start the garbage collector before
+    Python 3.12."""
     _ordinary_default = with_encode(jsonplus._msgpack_default, encode)  # noqa: SLF001
     KNOWN = _known()
 except (AttributeError, LookupError, NameError, TypeError, ValueError) as _error:
@@ -295,9 +281,8 @@ else:
     _why = "one of them has changed"
 if not KNOWN:
     Log("redis_saver.serde").warning(
-        "redis_saver does not know this release of langgraph-checkpoint (%s), so FastSerializer is no more than a "
-        "JsonPlusSerializer: it is slower, long values are "
-        "stored whole, and a value must not change while it is stored. Upgrade redis-saver, or install a "
-        "langgraph-checkpoint that it knows.",
+        "redis_saver does not know this release of langgraph-checkpoint (%s), so FastSerializer works as a "
+        "JsonPlusSerializer: it is slower, stores long values whole, and a value must not change while it is stored. "
+        "Upgrade redis-saver, or install a langgraph-checkpoint that it knows.",
         _why,
     )

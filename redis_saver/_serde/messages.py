@@ -1,13 +1,13 @@
-"""LangChain's messages to and from msgpack without pydantic: the classes that the compiled module (`native.c`) knows.
+"""The classes of messages that the compiled module (`native.c`) encodes and decodes without pydantic.
 
 `JsonPlusSerializer` writes a message as `(module, class, model_dump(), "model_validate_json")` and reads it by calling
-the class. If the fields of a message hold exactly what their annotations say, `model_dump` returns the fields as they
-are, and validation changes none of them. Then the compiled module packs the fields, and fills the instance, directly.
+the class. If the fields of a message match their annotations, `model_dump` returns the fields as they are, and
+validation changes none of them. Then the compiled module packs the fields and fills the instance directly.
 
-A class with something that is not known here (an annotation, a validator, a constructor, a serializer, a setting) is
-left out. For a message that is not plain (a subclass, more fields, a datetime, a key that is no string) the compiled
-module returns None. Both take the ordinary path, which is always right. So does every message if there is no compiled
-module: no C compiler, PyPy, or `REDIS_SAVER_PURE=1` at installation.
+This module leaves out a class with an unknown annotation, validator, constructor, serializer or setting. The compiled
+module returns None for a message that is not plain (a subclass, extra fields, a datetime, a key that is not a string).
+Both take the ordinary path, which is always right. So does every message without the compiled module: with no C
+compiler, on PyPy, or with `REDIS_SAVER_PURE=1` at installation.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ CANDIDATES: Final = (
 )
 
 _NOTHING_CHANGES, _CALLS_STAY, UNREADABLE = range(3)
-"""The fields of a message that was read: its constructor and validators leave them as they are, or do so if its tool
-calls show that, or may change them. In the last case messages of the class are read the ordinary way. Numbered as in
-`native.c`."""
+"""Effect of a constructor or validator on the fields of a message that was read: it leaves them unchanged; it leaves
+them unchanged if the message's tool calls show that; it may change them. Messages of a class with the last rule are
+read the ordinary way. `native.c` uses the same numbers."""
 _RULES: Final = {
     "BaseMessage.__init__": _NOTHING_CHANGES,
     "HumanMessage.__init__": _NOTHING_CHANGES,
@@ -61,15 +61,15 @@ _RULES: Final = {
     "init_tool_calls": UNREADABLE,
     "init_server_tool_calls": UNREADABLE,
 }
-"""The constructors and the model validators that are known."""
+"""Rules of the known constructors and model validators."""
 
 
 class UnknownError(Exception):
-    """A class, or an annotation, is of a kind that this module does not know."""
+    """This module does not know a class or an annotation."""
 
 
 _UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors of a look at a class that another langchain-core, or another pydantic, has changed."""
+"""Errors that inspecting a class raises if another langchain-core or pydantic has changed it."""
 
 
 # -- annotations
@@ -77,36 +77,36 @@ _UNLIKE: Final = (UnknownError, AttributeError, LookupError, NameError, TypeErro
 # A value is plain if pydantic's serializer and validator, following the annotation, would leave it as it is.
 
 NONE, STR, INT, DICT, LIST = (1 << bit for bit in range(5))
-"""Types of values, numbered as in `native.c`."""
+"""Types of values. `native.c` uses the same numbers."""
 _TYPES: Final = {None: NONE, NoneType: NONE, str: STR, int: INT, dict: DICT}
 
 
 class Kind(NamedTuple):
-    """The plain values of an annotation. None in place of a `Kind` stands for any value."""
+    """The plain values of an annotation. None instead of a `Kind` allows any value."""
 
     types: int
-    """Types, added up. A value whose type is exactly one of these is plain."""
+    """Sum of types. A value with exactly one of these types is plain."""
     literals: frozenset[str] = frozenset()
     """Strings that are plain."""
     element: Kind | None = None
     """The kind of a list's elements."""
     keys: dict[str, tuple[Kind | None, bool]] | None = None
-    """The keys of a `TypedDict` in the order of its declaration: the kind of each value, and whether the key is
-    required. None: it is no `TypedDict`."""
+    """The keys of a `TypedDict` in order of declaration, with the kind of the value and True if the key is required.
+    None if it is no `TypedDict`."""
     required: int = 0
     """Number of required keys."""
 
     @property
     def nested(self) -> bool:
-        """True if the contents of a value have to be checked, too."""
+        """True if the contents of a value must be checked, too."""
         return self.keys is not None or bool(self.types & LIST)
 
 
 def kind_of(annotation: Any) -> Kind | None:
-    """The `Kind` of an annotation; None if it allows any value.
+    """Return the `Kind` of an annotation, or None if it allows any value.
 
     Raises:
-        UnknownError: The annotation is not known, or says more than a `Kind` can.
+        UnknownError: A `Kind` cannot express the annotation.
     """
     origin, args = get_origin(annotation), get_args(annotation)
     if annotation is Any:
@@ -140,7 +140,7 @@ def _typed_dict(annotation: Any) -> Kind:
     for key, hint in get_type_hints(annotation, include_extras=True).items():
         origin: Any = get_origin(hint)
         inner = get_args(hint)[0] if origin in (NotRequired, Required) else hint
-        # The key that tells kinds of tool calls apart is declared as optional, but LangChain always sets it.
+        # The key `type` of tool calls is declared as optional, but LangChain always sets it.
         needed = origin is Required or (origin is not NotRequired and key in annotation.__required_keys__)
         needed = needed or get_origin(inner) is Literal
         keys[sys.intern(key)] = kind_of(inner), needed
@@ -151,10 +151,9 @@ def _typed_dict(annotation: Any) -> Kind:
 
 
 def is_plain(cls: type[BaseModel]) -> bool:
-    """True if nothing but fields, constructor and model validators decide how a class is serialized and validated.
+    """True if only fields, constructor and model validators decide how a class is serialized and validated.
 
-    This uses names that pydantic does not promise, and so does `native.c`. If they have changed, all messages take the
-    ordinary path.
+    This uses private names of pydantic, as `native.c` does. If they have changed, all messages take the ordinary path.
     """
     decorators = cls.__pydantic_decorators__
     others = (
@@ -180,7 +179,7 @@ def is_plain(cls: type[BaseModel]) -> bool:
 
 
 def _known_field(field: Any) -> bool:
-    """True if nothing but its annotation decides how a field is validated and serialized."""
+    """True if only its annotation decides how a field is validated and serialized."""
     unset = ("alias", "validation_alias", "serialization_alias", "exclude", "exclude_if", "discriminator", "frozen")
     return all(getattr(field, name, None) is None for name in unset) and all(
         # Validation makes strings of ids that are numbers; a string stays as it is.
@@ -190,25 +189,24 @@ def _known_field(field: Any) -> bool:
 
 
 def rule_of(cls: type[BaseModel]) -> int:
-    """Return what constructor and validators of a class do to the fields of a message that was read.
+    """Return the rule of a class, which is the strictest of its constructor and its validators.
 
     Raises:
-        KeyError: One of them is not known.
+        KeyError: One of them is unknown.
     """
     names = (cls.__init__.__qualname__, *cls.__pydantic_decorators__.model_validators)
     return max(_RULES[name] for name in names)
 
 
 def _load() -> Any:
-    """The compiled module. None if it was not built, or cannot be loaded, which is logged."""
+    """Return the compiled module. None if it was not built, or cannot be loaded, which is logged."""
     try:
         return import_module("redis_saver._serde.native")
     except ModuleNotFoundError:
         return None
     except ImportError as error:
         _LOG.warning(
-            "redis_saver goes on without its compiled part, which cannot be loaded, and is slower: %s. Install it "
-            "again for this machine",
+            "redis_saver cannot load its compiled part, so it is slower: %s. Install it again for this machine",
             error,
         )
         return None
@@ -218,7 +216,7 @@ def learn(cls: type[BaseModel]) -> None:
     """Register a class with the compiled module.
 
     Raises:
-        UnknownError: The class is not known, or the results for samples differ from those of `JsonPlusSerializer`.
+        UnknownError: The class is unknown, or the results for samples differ from those of `JsonPlusSerializer`.
     """
     if not is_plain(cls):
         raise UnknownError(cls)
@@ -231,7 +229,7 @@ def learn(cls: type[BaseModel]) -> None:
 
 
 def _learned(cls: type[BaseModel]) -> bool:
-    """Register a class if it is known. Returns whether it is; if not, that is logged."""
+    """Register a class. Return False, and log it, if the class is unknown."""
     try:
         learn(cls)
     except _UNLIKE as error:
@@ -242,7 +240,7 @@ def _learned(cls: type[BaseModel]) -> bool:
 
 
 def samples(cls: type[BaseModel]) -> Iterable[Any]:
-    """Messages of a class on which both paths are compared."""
+    """Yield messages of a class to compare both paths with."""
     more = {"role": "r", "tool_call_id": "t"}
     needed = {key: value for key, value in more.items() if key in cls.model_fields}
     yield cls(content="", id="1", name="n", **needed)
@@ -277,7 +275,7 @@ def _agrees_on(sample: Any, rule: int) -> bool:
 
 
 def state(message: BaseModel) -> Any:
-    """Everything that pydantic stores of a message."""
+    """Return everything that pydantic stores of a message."""
     return list(message.__dict__.items()), message.__getstate__()
 
 
@@ -288,20 +286,20 @@ _END: Final = ormsgpack.packb("model_validate_json")
 
 
 def message_elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:
-    """The elements of a list: an Ext for each message, made of its class and its packed fields."""
+    """Return the elements of a list of messages: for each an extension with its class and its packed fields."""
     heads = map(_head, kinds, map(len, bodies))
     return list(map(b"".join, zip(heads, bodies, repeat(_END))))
 
 
 @lru_cache(4096)
 def _head(cls: type, size: int) -> bytes:
-    """The bytes before a message's packed fields, which are of this size."""
+    """Return the bytes before a message's packed fields, which have this size."""
     start = _start(cls)
     return ext_header(5, len(start) + size + len(_END)) + start
 
 
 def _start(cls: type) -> bytes:
-    """The beginning of the contents of a message's Ext: its class."""
+    """Return the beginning of the contents of a message's extension: its class."""
     return b"\x94" + ormsgpack.packb(cls.__module__) + ormsgpack.packb(cls.__name__)
 
 

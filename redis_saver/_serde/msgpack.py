@@ -1,4 +1,4 @@
-"""The parts of msgpack's format that are cut, joined and measured here.
+"""Heads, sizes and nesting of msgpack objects.
 
 https://github.com/msgpack/msgpack/blob/master/spec.md has the format.
 """
@@ -10,22 +10,22 @@ from typing import Final
 import ormsgpack
 
 _FIRST: Final = 0xC4
-"""First byte of the objects whose sizes, or lengths, follow no rule."""
+"""First byte from which sizes and lengths follow no rule."""
 _SIZES: Final = bytes(
     [*[1] * 0xA0, *range(1, 33), *[1] * (_FIRST - 0xC0)]
     + [2, 3, 5, 3, 4, 6, 5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18, 2, 3, 5, 3, 5, 3, 5]
     + [1] * 32
 )
-"""By an object's first byte: its fixed size, up to the contents of one with a length."""
+"""By an object's first byte: its fixed size. For an object with a length, the size up to its contents."""
 _LENGTH_BYTES: Final = bytes([0] * _FIRST + [1, 2, 4, 1, 2, 4, *[0] * 15, 1, 2, 4, 2, 4, 2, 4] + [0] * 32)
 """By an object's first byte: the size of its length."""
 _INSIDE: Final = bytes([0] * 0x80 + [*range(0, 32, 2), *range(16)] + [0] * (0xDC - 0xA0) + [1, 1, 2, 2] + [0] * 32)
-"""By an object's first byte: the number of objects in it; of one with a length, per unit of that."""
+"""By an object's first byte: the number of objects in it. For an object with a length, the number per unit."""
 _EXTENSIONS: Final = frozenset({0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8})
 
 
 def ext_header(code: int, size: int) -> bytes:
-    """The head of an Ext of more than 16 bytes."""
+    """Return the head of an extension of more than 16 bytes."""
     if size < 0x100:
         return bytes([0xC7, size, code])
     if size < 0x10000:
@@ -34,16 +34,16 @@ def ext_header(code: int, size: int) -> bytes:
 
 
 def ext_start(code: int, data: bytes) -> int:
-    """The start of the data of an Ext of more than 16 bytes.
+    """Return the start of the data of an extension of more than 16 bytes.
 
-    0 if the bytes do not begin with the head of one with that code.
+    Return 0 if the bytes do not begin with the head of such an extension with this code.
     """
     length = _SIZES[data[0]] if data and 0xC7 <= data[0] <= 0xC9 else 0
     return length if length and len(data) >= length and data[length - 1] == code else 0
 
 
 def header(count: int, kind: type) -> bytes:
-    """The head of an array (list) or a map (dict) of `count` elements."""
+    """Return the head of an array (list) or a map (dict) of `count` elements."""
     short, medium, long = (0x90, b"\xdc", b"\xdd") if kind is list else (0x80, b"\xde", b"\xdf")
     if count < 16:
         return bytes([short | count])
@@ -51,12 +51,12 @@ def header(count: int, kind: type) -> bytes:
 
 
 def header_length(count: int) -> int:
-    """The length of the head for `count` elements."""
+    """Return the length of the head for `count` elements."""
     return 1 if count < 16 else 3 if count < 0x10000 else 5
 
 
 def list_length(data: bytes) -> int | None:
-    """The number of elements in the list that these bytes begin with. None if they do not begin with a list."""
+    """Return the number of elements of the list at the start of the bytes. None if there is no list."""
     first = data[0]
     if 0x90 <= first < 0xA0:
         return first & 15
@@ -83,8 +83,8 @@ def head(data: bytes, begin: int) -> tuple[type | None, int, int]:
 
 
 def ends(data: bytes, start: int, count: int) -> list[int]:
-    """The end of each of `count` objects, the first of which begins at `start`."""
-    found, at = list[int](), start
+    """Return the end of each of `count` objects. The first begins at `start`."""
+    positions, at = list[int](), start
     for _ in range(count):
         left = 1
         while left:
@@ -100,20 +100,19 @@ def ends(data: bytes, start: int, count: int) -> list[int]:
                     at += size
             at += _SIZES[first]
             left -= 1
-        found.append(at)
-    return found
+        positions.append(at)
+    return positions
 
 
 def is_deeper(data: bytes, most: int) -> bool:
     """True if lists, dicts and extensions nest deeper than `most`.
 
-    Bytes that are not valid msgpack count up to the point where they go wrong.
-
-    Every extension is read as if it held msgpack, as all those do that `JsonPlusSerializer` decodes.
+    Invalid msgpack counts up to the point where it is invalid. The data of each extension counts as msgpack, as all
+    extensions of `JsonPlusSerializer` hold msgpack.
     """
     if len(data) <= most:
         return False
-    # For each container around a value: the number of values left in it (-1: unknown), and its end.
+    # For each container around a value: the number of values left in it, or -1 if unknown, and its end.
     at, around = 0, [[1, len(data)]]
     while around:
         inner = around[-1]

@@ -1,9 +1,8 @@
-"""The cuts of an encoded `Send`, or of a list of them.
+"""Cut an encoded `Send`, or a list of `Send`s.
 
-A `Send` carries its node's input, often the whole state. As one element, each would be stored whole. So it is cut
-before each long list or dict of its argument, between the elements of that, and after it. A channel's value is cut
-between the same elements (`redis_saver._serde.elements`), so the two share chunks. Only the bytes are looked at, so an
-object that is not decoded (`opaque.py`) is cut too.
+A `Send` has its node's input, often the whole state. It is cut around each long list or dict of its argument, and
+between the elements of these. A channel's value is cut between the same elements (`elements.py`), so both share chunks.
+Cutting needs only the bytes, so it also works for objects that are not decoded (`opaque.py`).
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ from redis_saver._serde.msgpack import ends, ext_start, head
 MIN_BYTES: Final = 2048
 """A list or dict of fewer bytes is not cut."""
 SAMPLE: Final = 16
-"""Number of elements that tell whether the elements of a container are small."""
+"""Number of elements in the sample that shows whether elements are small."""
 SMALL: Final = 32
-"""If elements have fewer bytes than this on average, several are taken together."""
+"""Average size in bytes below which several elements are encoded together."""
 BLOCK: Final = 1024
-"""About how many bytes are taken together then."""
+"""Approximate size of elements encoded together, in bytes."""
 MAX_PIECES: Final = 50_000
 """Maximum number of pieces. A value may have twice as many chunks (`limits.FIXED`)."""
 _CODE: Final = 1
-"""The code of the Ext that a `Send` is: a class, called with positional arguments."""
+"""Extension code of a `Send`: a class that is called with positional arguments."""
 _CLASS: Final = b"\x93\xaflanggraph.types\xa4Send"
-"""The beginning of its data."""
+"""Beginning of the extension's data."""
 _DEPTH: Final = 12
 """Maximum depth of the lists and dicts that are cut."""
 _ARRAYS: Final = 2
-"""Number of levels of an object's data that are its fields and arguments, and no list of the user's."""
+"""Number of levels of an object's data that are its fields and arguments instead of the user's lists."""
 
 
 class CutSend(NamedTuple):
     """An encoded value, cut."""
 
     head: bytes
-    """The head of a list; empty for a `Send` by itself."""
+    """The head of a list. Empty for a single `Send`."""
     pieces: list[bytes]
     """The rest. Joined with the head, it is the value."""
     runs: tuple[int, ...]
-    """Lengths of the runs of pieces that belong together: each long list or dict, and the bytes between two of them."""
+    """Lengths of the runs of pieces. A run is a long list or dict, or the bytes between two of them."""
 
 
 def may_be(value: Any) -> bool:
@@ -53,10 +52,10 @@ def may_be(value: Any) -> bool:
 
 
 def cut(data: bytes) -> CutSend | None:
-    """Cut an encoded `Send`, or a list that begins with one. None if it is something else, or short.
+    """Cut an encoded `Send`, or a list that begins with one. Return None if it is something else, or short.
 
     Args:
-        data: What an encoder made. It is not checked.
+        data: Valid msgpack. It is not checked.
     """
     if len(data) < MIN_BYTES:
         return None
@@ -66,10 +65,10 @@ def cut(data: bytes) -> CutSend | None:
     if not _is_send(data, start):
         return None
     try:
-        found = _cut(data, start, count)
-    except IndexError:  # forged: an Ext whose data is no msgpack
+        pieces = _cut(data, start, count)
+    except IndexError:  # the data of a forged extension is not msgpack
         return None
-    return found if len(found.pieces) <= MAX_PIECES else None
+    return pieces if len(pieces.pieces) <= MAX_PIECES else None
 
 
 def _cut(data: bytes, start: int, count: int) -> CutSend:
@@ -93,7 +92,7 @@ def _is_send(data: bytes, start: int) -> bool:
 
 
 class _Cuts:
-    """The cuts of a value, from its front to its end."""
+    """The pieces and runs of a value, filled from its front to its end."""
 
     def __init__(self, data: bytes, start: int) -> None:
         self.pieces: list[bytes] = []
@@ -113,7 +112,7 @@ class _Cuts:
             self._counted += new
 
     def descend(self, begin: int, end: int, arrays: int, depth: int) -> None:
-        """Cut a long list, dict or object; `arrays` levels of lists are fields of an object."""
+        """Cut a long list, dict or object. The outer `arrays` levels of lists are fields of an object."""
         data = self._data
         kind, count, start = head(data, begin)
         if kind is ormsgpack.Ext:
@@ -134,7 +133,7 @@ class _Cuts:
         self.mark(end)
 
     def _elements(self, start: int, stops: Sequence[int]) -> None:
-        """Cut between elements, as `elements.cut` does in the value of a channel."""
+        """Cut between elements, as `elements.cut` does in a channel's value."""
         self.mark(start)
         self.border()
         size = stops[:SAMPLE][-1] - start
@@ -147,9 +146,9 @@ class _Cuts:
 
 
 def run_length(size: int, count: int) -> int:
-    """Number of small elements that are taken together; `size` is that of the sample.
+    """Return the number of small elements to encode together. `size` is the size of the sample in bytes.
 
-    It is a power of two, so that the contents of the sample seldom change it.
+    It is a power of two, so the contents of the sample rarely change it.
     """
     return 1 << (BLOCK * min(SAMPLE, count) // size).bit_length() - 1
 
