@@ -13,22 +13,22 @@ from redis_saver._common import ttl as ttls
 from redis_saver._common.display import shown
 
 TTL_KEY = "thread_ttl"
-"""The key in `configurable` that gives a thread its own TTL."""
+"""Key in `configurable` with the thread's own TTL."""
 HISTORY_KEY = "thread_history"
-"""And the one that says how much of its history it keeps."""
+"""Key in `configurable` with the thread's own history limit."""
 OWNER_KEY = "thread_owner"
-"""The one with the token of who owns the thread, as `own` gives it."""
+"""Key in `configurable` with the token of the thread's owner, as `own` returns it."""
 NEWEST_KEY = "__redis_saver_newest"
-"""The one by which `get_tuple` tells the loop that it answered the newest checkpoint of the namespace, for savers that
-refuse forks. LangGraph hands it on to the loop's `put`, and leaves it out of metadata because of how it begins."""
+"""Key in `configurable` that marks a config of `get_tuple` whose checkpoint was the newest of its namespace, for savers
+that refuse forks. LangGraph passes it on to the loop's `put`, and keeps it out of metadata because of its prefix."""
 OURS = frozenset((TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY))
-"""All keys that LangGraph does not know."""
+"""Keys that LangGraph does not know."""
 MAX_INT = 2**63 - 1
-"""The greatest number that Redis and Postgres take, and `sys.maxsize`, which some callers write for "all"."""
+"""The greatest number that Redis and Postgres take. It is also `sys.maxsize`, which some callers pass for "all"."""
 _MAX_SECONDS = 10**9
 """30 years. Python's locks and event loops take no timeout above 292 years."""
 _MAX_NESTING = 100
-"""Levels of dicts and lists. JSON in Postgres, and Python's own comparison, end at about a thousand."""
+"""Maximum levels of dicts and lists. JSON in Postgres, and Python's comparison, fail at about a thousand."""
 _TOKEN = re.compile(r"[0-9]{1,16}-[0-9a-f]{16}")
 
 
@@ -40,28 +40,28 @@ class Address(NamedTuple):
     checkpoint_id: str | None
 
     def __str__(self) -> str:
-        """As messages say it."""
-        of = f"namespace {shown(self.checkpoint_ns)} of thread {shown(self.thread_id)}"
-        return f"checkpoint {shown(self.checkpoint_id)} of {of}"
+        """Return the address for error messages."""
+        namespace = f"namespace {shown(self.checkpoint_ns)} of thread {shown(self.thread_id)}"
+        return f"checkpoint {shown(self.checkpoint_id)} of {namespace}"
 
 
 def configurable(config: RunnableConfig) -> Mapping[str, Any]:
-    """The `configurable` of a config.
+    """Return the `configurable` of a config.
 
     Raises:
-        TypeError: there is none.
+        TypeError: It is missing.
     """
-    found: object = config.get("configurable") if isinstance(config, (dict, Mapping)) else None
-    if not isinstance(found, (dict, Mapping)):
+    entries: object = config.get("configurable") if isinstance(config, (dict, Mapping)) else None
+    if not isinstance(entries, (dict, Mapping)):
         raise TypeError(f'config={shown(config)}: pass {{"configurable": {{"thread_id": ...}}}}')
-    return found
+    return entries
 
 
 def name(value: object, what: str) -> str:
-    """A thread's or checkpoint's name; a UUID or an int becomes its `str`.
+    """Return the name of a thread or checkpoint. A UUID or an int becomes its `str`.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: It is another type.
     """
     if isinstance(value, str):
         return value
@@ -71,10 +71,10 @@ def name(value: object, what: str) -> str:
 
 
 def names(values: Iterable[object], what: str) -> list[str]:
-    """A list of thread or run ids, each once.
+    """Return thread or run ids without duplicates.
 
     Raises:
-        TypeError: `values` is one str, or holds something that is no name.
+        TypeError: `values` is a single str, or a value is not a name.
     """
     if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
         raise TypeError(f"{what}s={shown(values)}: pass a list of {what}s")
@@ -82,85 +82,85 @@ def names(values: Iterable[object], what: str) -> list[str]:
 
 
 def checkpoint_id(config: RunnableConfig) -> str | None:
-    """The checkpoint id in a config, None where there is none or an empty one."""
+    """Return the checkpoint id in a config, or None if it is missing or empty."""
     return _checkpoint_id(configurable(config))
 
 
 def namespace(config: RunnableConfig) -> str | None:
-    """The namespace in a config, None where there is none."""
+    """Return the namespace in a config, or None."""
     return _namespace(configurable(config))
 
 
 def thread_id(config: RunnableConfig) -> str:
-    """The thread in a config.
+    """Return the thread in a config.
 
     Raises:
-        ValueError: there is none.
+        ValueError: It is missing.
     """
     return _thread_id(configurable(config))
 
 
 def address(config: RunnableConfig) -> Address:
-    """The address in a config. Without a namespace it is the root.
+    """Return the address in a config. The default namespace is the root.
 
     Raises:
-        TypeError, ValueError: The config has no thread, or something in it is no name.
+        TypeError, ValueError: The config has no thread, or a name has a wrong type.
     """
-    given = config.get("configurable") if type(config) is dict else None
-    if type(given) is dict:
-        thread, ns, checkpoint = given.get("thread_id"), given.get("checkpoint_ns"), given.get("checkpoint_id")
+    entries = config.get("configurable") if type(config) is dict else None
+    if type(entries) is dict:
+        thread, ns, checkpoint = entries.get("thread_id"), entries.get("checkpoint_ns"), entries.get("checkpoint_id")
         if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
             return Address(thread, ns, checkpoint or None)
-    of = configurable(config)
-    return Address(_thread_id(of), _namespace(of) or "", _checkpoint_id(of))
+    entries = configurable(config)
+    return Address(_thread_id(entries), _namespace(entries) or "", _checkpoint_id(entries))
 
 
-def _checkpoint_id(given: Mapping[str, Any]) -> str | None:
-    value = given.get("checkpoint_id")
+def _checkpoint_id(entries: Mapping[str, Any]) -> str | None:
+    value = entries.get("checkpoint_id")
     return name(value, "checkpoint_id") or None if value is not None else None
 
 
-def _namespace(given: Mapping[str, Any]) -> str | None:
-    value = given.get("checkpoint_ns")
+def _namespace(entries: Mapping[str, Any]) -> str | None:
+    value = entries.get("checkpoint_ns")
     if value is not None and not isinstance(value, str):
         raise TypeError(f"checkpoint_ns={shown(value)}: a checkpoint_ns is a str, '' for the root")
     return value
 
 
-def _thread_id(given: Mapping[str, Any]) -> str:
-    if (value := given.get("thread_id")) is None:
+def _thread_id(entries: Mapping[str, Any]) -> str:
+    if (value := entries.get("thread_id")) is None:
         raise ValueError('config["configurable"] has no "thread_id"; it names the conversation to read or write')
     return name(value, "thread_id")
 
 
 class ThreadSettings(NamedTuple):
-    """The settings of a thread in a config that LangGraph does not know."""
+    """Our settings of a thread in a config."""
 
     owner: str = ""
-    """The token of its owner, in `configurable["thread_owner"]`."""
+    """Token of its owner, in `configurable["thread_owner"]`."""
     ttl: int | None = None
     """Its own TTL in milliseconds, in `configurable["thread_ttl"]`."""
     history: bytes = b""
     """Its own history limit, in `configurable["thread_history"]`: a number of checkpoints, or `all`."""
     is_newest: bool = False
-    """True if `get_tuple` marked the config: its checkpoint was the newest of the namespace."""
+    """True if `get_tuple` marked the config because its checkpoint was the newest of the namespace."""
 
 
 NO_SETTINGS = ThreadSettings()
 
 
 def address_and_settings(config: RunnableConfig) -> tuple[Address, ThreadSettings]:
-    """Return the address in a config, as `address` does, and the thread's settings.
+    """Return the address in a config, and the thread's settings.
 
     Raises:
-        TypeError, ValueError: The config has no thread, or something in it makes no sense.
+        TypeError, ValueError: The config has no thread, or an entry has a wrong type or value.
     """
-    named, given = address(config), config["configurable"]
-    return named, NO_SETTINGS if OURS.isdisjoint(given) else _settings(given)
+    named, entries = address(config), config["configurable"]
+    return named, NO_SETTINGS if OURS.isdisjoint(entries) else _settings(entries)
 
 
-def _settings(given: Mapping[str, Any]) -> ThreadSettings:
-    ttl, history, owner = given.get(TTL_KEY), given.get(HISTORY_KEY), given.get(OWNER_KEY)
+def _settings(entries: Mapping[str, Any]) -> ThreadSettings:
+    ttl, history, owner = entries.get(TTL_KEY), entries.get(HISTORY_KEY), entries.get(OWNER_KEY)
     if ttl is not None:
         ttl = ttls.parse(ttl, name=f"configurable[{TTL_KEY!r}]", refresh_allowed=False).milliseconds
     if history is not None:
@@ -168,17 +168,17 @@ def _settings(given: Mapping[str, Any]) -> ThreadSettings:
         history = b"all" if kept is None else b"%d" % kept
     if owner is not None and not isinstance(owner, str):
         raise TypeError(
-            f"configurable[{OWNER_KEY!r}]={shown(owner)}: pass the config that own() gives, or its token, a str"
+            f"configurable[{OWNER_KEY!r}]={shown(owner)}: pass the config of own(), or its token, which is a str"
         )
     if owner is not None and not _TOKEN.fullmatch(owner):
         raise ValueError(
-            f"configurable[{OWNER_KEY!r}]={shown(owner)} is no token of own(): pass the config that own() gives"
+            f"configurable[{OWNER_KEY!r}]={shown(owner)} is no token of own(): pass the config of own()"
         )
-    return ThreadSettings(owner or "", ttl, history or b"", bool(given.get(NEWEST_KEY)))
+    return ThreadSettings(owner or "", ttl, history or b"", bool(entries.get(NEWEST_KEY)))
 
 
 def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:
-    """The config of one checkpoint."""
+    """Return the config of a checkpoint."""
     return {"configurable": {"thread_id": thread, "checkpoint_ns": ns, "checkpoint_id": checkpoint}}
 
 
@@ -186,8 +186,8 @@ def limit(value: int | None) -> int | None:
     """Check the `limit` of `list`.
 
     Raises:
-        ValueError: it is negative.
-        TypeError: it is no int.
+        ValueError: It is negative.
+        TypeError: It is not an int.
     """
     if value is None:
         return None
@@ -199,22 +199,22 @@ def limit(value: int | None) -> int | None:
     return value
 
 
-def number(name: str, given: object, least: float, *, whole: bool = False, most: int = MAX_INT) -> None:
-    """Check a setting: an int from `least` to `most` if `whole`, else seconds from `least` to 30 years.
+def number(name: str, value: object, least: float, *, whole: bool = False, most: int = MAX_INT) -> None:
+    """Check a number: if `whole`, an int from `least` to `most`, else seconds from `least` to 30 years.
 
     Raises:
-        ValueError: It is no such number.
+        ValueError: It has another type, or is out of range.
     """
     kind, most = ("an int", most) if whole else ("a number", _MAX_SECONDS)
-    is_number = isinstance(given, int if whole else (int, float)) and not isinstance(given, bool)
-    if not is_number or not given >= least:  # type: ignore[operator]  # NaN is neither less nor more
-        raise ValueError(f"{name}={shown(given)}: write {kind} of at least {least:g}")
-    if given > most:  # type: ignore[operator]
-        raise ValueError(f"{name}={shown(given)}: write {kind} of at most {most}")
+    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
+    if not is_number or not value >= least:  # type: ignore[operator]  # NaN is neither less nor more
+        raise ValueError(f"{name}={shown(value)}: write {kind} of at least {least:g}")
+    if value > most:  # type: ignore[operator]
+        raise ValueError(f"{name}={shown(value)}: write {kind} of at most {most}")
 
 
 def check_nesting(name: str, value: object) -> None:
-    """Check an argument without recursion.
+    """Check the nesting of an argument, without recursion.
 
     Raises:
         ValueError: It has more than `_MAX_NESTING` levels, or contains itself.
@@ -234,17 +234,17 @@ def _children(value: object) -> Iterable[Any]:
     return value if isinstance(value, (list, tuple)) else ()
 
 
-def one_of(of: type, name: str, given: object, *known: str) -> None:
-    """Check a setting of the class `of` that has to be one of some words.
+def one_of(of: type, name: str, value: object, *known: str) -> None:
+    """Check a setting of the class `of` that must be one of the known words.
 
     Raises:
-        ValueError: It is none of them.
+        ValueError: It is not.
     """
-    if given not in known:
-        raise ValueError(f"{of.__name__}: {name}={shown(given)}: write {' or '.join(map(repr, known))}")
+    if value not in known:
+        raise ValueError(f"{of.__name__}: {name}={shown(value)}: write {' or '.join(map(repr, known))}")
 
 
-# -- how much of its history a thread keeps
+# -- history limits
 
 
 class KeepLast(TypedDict):
@@ -254,21 +254,22 @@ class KeepLast(TypedDict):
 
 
 History: TypeAlias = Literal["all"] | KeepLast
-"""`"all"`; or `{"keep_last": n}`: the newest `n` checkpoints of each namespace, and up to half as many more (or 32)."""
+"""`"all"`, or `{"keep_last": n}` for the newest `n` checkpoints of each namespace. A thread may have half as many more,
+or 32 more."""
 
 MAX_KEEP_LAST = 1000
 
 
 def parse_history(history: object, *, name: str = "history") -> int | None:
-    """Return the number of checkpoints to keep in each namespace. None: all.
+    """Return the number of checkpoints to keep in each namespace. None means all.
 
     Args:
         history: A `History`.
-        name: What the argument is called, for the message.
+        name: Name of the argument for error messages.
 
     Raises:
-        TypeError: It is of another type.
-        ValueError: It is another text, has another key, or a number out of range.
+        TypeError: It has another type.
+        ValueError: It is another str, has another key, or a number out of range.
     """
     if isinstance(history, str):
         if history == "all":
@@ -283,14 +284,14 @@ def parse_history(history: object, *, name: str = "history") -> int | None:
     return keep_last(history["keep_last"], f"{name}={shown(history)}")
 
 
-def keep_last(number: object, said: str) -> int:
-    """Check a number of checkpoints to keep; `said` is the caller's text, for the message.
+def keep_last(number: object, argument: str) -> int:
+    """Check a number of checkpoints to keep. Error messages begin with `argument`, the caller's text.
 
     Raises:
-        TypeError, ValueError: It is no such number.
+        TypeError, ValueError: It is not an int, or out of range.
     """
     if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{said}: keep_last is an int")
+        raise TypeError(f"{argument}: keep_last is an int")
     if not 1 <= number <= MAX_KEEP_LAST:
-        raise ValueError(f"{said}: keep_last lies between 1 and {MAX_KEEP_LAST}; prune() keeps any number")
+        raise ValueError(f"{argument}: keep_last is between 1 and {MAX_KEEP_LAST}; prune() keeps any number")
     return number

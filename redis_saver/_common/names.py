@@ -1,8 +1,8 @@
-"""Every name in Redis is made here, and taken apart here: keys, members of the index, fields of the data.
+"""Make and parse all names in Redis: keys, members of the index, fields of the data.
 
 Names that users choose (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each
-one is an escaped component with a terminator. Escaping keeps the order of bytes, which is the order of code points. So
-a sorted set orders them as Python does. `docs/storage-format.md` shows all keys, members and fields.
+name is an escaped component with a terminator. Escaping keeps the order of bytes, which is the order of code points. So
+a sorted set orders them as Python does. `docs/storage-format.md` lists all keys, members and fields.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ INDEX, DATA, DIRTY, INTENTS, REPLICATED = b"index", b"data", b"dirty", b"intents
 OWNER, WAITERS = b"owner", b"waiters"
 
 _OURS = re.compile(r"[0-9]{32}\.[0-9]{20}")
-"""A version as `Saver.get_next_version` makes it; twelve bytes hold it."""
+"""A version of `Saver.get_next_version`. It fits into twelve bytes."""
 _PACKED = struct.Struct(">IQ")
 
 MAX_CACHED_NAME = 256
-"""Maximum length of a name about which something is remembered, in characters or bytes. Longer names are rare."""
+"""Maximum length of a cached name, in characters or bytes. Longer names are rare."""
 
 
 def encode(name: str) -> bytes:
-    """UTF-8; a lone surrogate (JSON can carry one) becomes the three bytes that UTF-8 would give it."""
+    """Encode a name as UTF-8. A lone surrogate, which JSON can carry, becomes three bytes."""
     return name.encode("utf-8", "surrogatepass")
 
 
 def decode(raw: bytes) -> str:
-    """The inverse of `encode`."""
+    """Decode a name that `encode` encoded."""
     return raw.decode("utf-8", "surrogatepass")
 
 
 def component(name: str) -> bytes:
-    """Return a name as a part of a field or member: escaped, so that it has no NUL in it, with a NUL behind it."""
+    """Return a name as a part of a field or member: escaped so that it has no NUL, then a NUL."""
     raw = name.encode("utf-8", "surrogatepass")
     if b"\0" in raw or b"\1" in raw:
         raw = raw.replace(b"\1", b"\1\2").replace(b"\0", b"\1\1")
@@ -45,7 +45,7 @@ def component(name: str) -> bytes:
 
 
 def name_of(component: bytes) -> str:
-    """The inverse of `component`."""
+    """Return the name in a `component`."""
     raw = component[:-1]
     if b"\1" in raw:
         raw = raw.replace(b"\1\1", b"\0").replace(b"\1\2", b"\1")
@@ -53,20 +53,20 @@ def name_of(component: bytes) -> str:
 
 
 def components(raw: bytes) -> list[str]:
-    """The names in `raw`, which is one `component` after the other."""
+    """Return the names in a sequence of `component`s."""
     return [name_of(part + b"\0") for part in raw.split(b"\0")[:-1]]
 
 
 def after(prefix: bytes) -> bytes:
-    """The smallest byte string above all that begin with `prefix`, which ends with a terminator."""
+    """Return the smallest byte string above all that begin with `prefix`, which ends with a terminator."""
     return prefix[:-1] + b"\1"
 
 
 def version_text(channel: str, version: object) -> bytes:
-    """A channel version as the end of a value's field; its type is kept.
+    """Return a channel version as the end of a value's field. It keeps the version's type.
 
     Raises:
-        TypeError: the version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
+        TypeError: The version is not a str, int or float (`langgraph.checkpoint.base.ChannelVersions`).
     """
     if isinstance(version, str):
         return _text_of(version) if len(version) <= MAX_CACHED_NAME else _text_of.__wrapped__(version)
@@ -76,12 +76,12 @@ def version_text(channel: str, version: object) -> bytes:
         return b"f" + repr(version).encode()
     raise TypeError(
         f"channel {shown(channel)} has the version {shown(version)} of type {type(version).__name__}; "
-        "a version is a str, int or float, as get_next_version() makes it"
+        "a version is a str, int or float, as get_next_version() returns it"
     )
 
 
 def entry(channel: str, version: object) -> bytes:
-    """A channel and its version, as fields and headers name them."""
+    """Return a channel and its version, as fields and headers name them."""
     return component(channel) + version_text(channel, version)
 
 
@@ -93,7 +93,7 @@ def _text_of(version: str) -> bytes:
 
 
 def version_from(text: bytes) -> str | int | float:
-    """Return the version. The inverse of `version_text`."""
+    """Return the version in a `version_text`."""
     kind, rest = text[:1], text[1:]
     if kind == b"v":
         counter, random = _PACKED.unpack(rest)
@@ -114,11 +114,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def next_version(current: str | None) -> str:
-    """Return the version after `current`.
+    """Return the version after `current`. It sorts above `current` and is unique among the branches of the thread.
 
-    It sorts above `current`, and no other branch of the thread makes the same one.
-
-    The counter has 32 digits, as LangGraph's other savers write it, so that threads can move between savers.
+    The counter has 32 digits, as in LangGraph's other savers, so threads can move between savers.
     """
     counter = 0 if current is None else int(str(current).partition(".")[0])
     return f"{counter + 1:032}.{random():020}"
@@ -127,7 +125,7 @@ def next_version(current: str | None) -> str:
 def random() -> int:
     """Return 64 bits from the operating system.
 
-    Many are drawn at a time, because each call to the system lets another OS thread take the interpreter.
+    They are drawn in batches, because each call to the system lets another OS thread take the interpreter.
     """
     try:
         return _drawn.pop()
@@ -138,29 +136,29 @@ def random() -> int:
 
 
 class Keys(NamedTuple):
-    """The two keys of a thread; both are in the cluster slot of `{thread}`."""
+    """The two keys of a thread, both in the cluster slot of `{thread}`."""
 
     index_key: bytes
     data_key: bytes
 
 
 class TierKeys(NamedTuple):
-    """The keys of a thread in front of a cold saver; see `redis_saver/_tiered/`."""
+    """The keys of a thread in hot, over two tiers (`redis_saver/_tiered/`)."""
 
     index_key: bytes
     data_key: bytes
     intents: bytes
-    """The write intents: who is writing the thread to cold."""
+    """Write intents of the writers that write the thread to cold."""
     lease: bytes
-    """The fill lease: who may bring back from cold what hot lacks."""
+    """Fill lease of the process that may copy missing checkpoints from cold."""
     dirty: bytes
-    """The records that cold lacks."""
+    """Records that cold lacks."""
     flush: bytes
-    """The flusher's claim: who brings that to cold; and the records that cold refused."""
+    """Claim of the flusher that writes these records to cold, and the records that cold refused."""
 
     @property
     def writing(self) -> tuple[bytes, ...]:
-        """The keys that the scripts of writers take."""
+        """Return the keys that the scripts of writers take."""
         return self[:5]
 
 
@@ -168,11 +166,11 @@ class Keyspace:
     """The keys of one prefix."""
 
     def __init__(self, prefix: str) -> None:
-        """Check the prefix.
+        """Make the keyspace of a prefix.
 
         Raises:
-            TypeError: the prefix is no str.
-            ValueError: the prefix is empty, or has a brace, which would move every thread into one cluster slot.
+            TypeError: The prefix is not a str.
+            ValueError: The prefix is empty, or has a brace, which would put every thread into one cluster slot.
         """
         if not isinstance(prefix, str):
             raise TypeError(f"prefix={shown(prefix)}: a prefix is a str")
@@ -181,105 +179,97 @@ class Keyspace:
         self.prefix = prefix
         self._stem = encode(prefix) + b":{"
         self.pattern: bytes = re.sub(rb"([*?\[\]\\^])", rb"\\\1", self._stem) + b"*}:*"
-        """The pattern of SCAN for the threads' keys."""
+        """SCAN pattern of the threads' keys."""
         self.dirty_pattern: bytes = self.pattern[:-1] + DIRTY
-        """The pattern of SCAN for dirty threads, of which cold lacks something."""
+        """SCAN pattern of dirty threads, of which cold lacks records."""
         self.intents_pattern: bytes = self.pattern[:-1] + INTENTS
-        """The pattern of SCAN for threads with write intents: they are being written to cold, or their writer is
-        gone."""
+        """SCAN pattern of threads with write intents: they are being written to cold, or their writer is gone."""
         self.unflushed: bytes = encode(prefix) + b":unflushed"
-        """The key with the count of records that cold lacks."""
+        """Key with the number of records that cold lacks."""
         self.scanning: bytes = encode(prefix) + b":scanning"
-        """The key that says that a process scans for dirty threads, or has just done so."""
+        """Key of the process that scans for dirty threads, or has just done so."""
 
     def _tag(self, thread_id: str) -> bytes:
-        """The beginning of all keys of a thread."""
+        """Return the prefix of all keys of a thread."""
         raw = thread_id.encode("utf-8", "surrogatepass")
         if b"{" in raw or b"}" in raw or b"%" in raw:
             raw = raw.replace(b"%", b"%25").replace(b"{", b"%7B").replace(b"}", b"%7D")
-        return self._stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs a spelling of its own
+        return self._stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs another spelling
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
-        """The keys of a thread. With a token: the keys of an unfinished copy onto it."""
+        """Return the keys of a thread. With a token, return the keys of an unfinished copy to the thread."""
         tag, ending = self._tag(thread_id), b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
     def owner_key(self, thread_id: str) -> bytes:
-        """The key that says who owns a thread."""
+        """Return the key of a thread's owner."""
         return self._tag(thread_id) + OWNER
 
     def owner_keys(self, thread_id: str) -> tuple[bytes, bytes]:
-        """The owner key, and the key of the queue of those who wait for the thread."""
+        """Return the owner key, and the key of the queue of waiters."""
         tag = self._tag(thread_id)
         return tag + OWNER, tag + WAITERS
 
     def tier_keys(self, thread_id: str) -> TierKeys:
-        """The keys of a thread in front of a cold saver."""
+        """Return the keys of a thread over two tiers."""
         index, data, intents, dirty = self.reading_keys(thread_id)
         tag = self._tag(thread_id)
         return TierKeys(index, data, intents, tag + b"lease", dirty, tag + b"flush")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
-        """Return the keys that a read takes.
+        """Return the keys of a read over two tiers.
 
-        These are the thread's two, the write intents (may hot be believed?), and the dirty records (may cold?).
+        With write intents, hot may lack checkpoints. With dirty records, cold does.
         """
         tag = self._tag(thread_id)
         return tag + INDEX, tag + DATA, tag + INTENTS, tag + DIRTY
 
     def thread_of(self, key: bytes, ending: bytes) -> str | None:
-        """Return the thread that has this key with this ending (INDEX or DATA).
-
-        Return None if the key is no such key of this prefix.
-        """
-        tag, found = key[len(self._stem) :].rpartition(b"}:")[::2]
-        if not key.startswith(self._stem) or found != ending or b"}" in tag or b"{" in tag:
+        """Return the thread of a key with this ending (INDEX or DATA), or None if it is another key."""
+        tag, its_ending = key[len(self._stem) :].rpartition(b"}:")[::2]
+        if not key.startswith(self._stem) or its_ending != ending or b"}" in tag or b"{" in tag:
             return None
         raw = b"" if tag == b"%" else tag
         try:
-            name = decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
+            return decode(raw.replace(b"%7D", b"}").replace(b"%7B", b"{").replace(b"%25", b"%"))
         except UnicodeDecodeError:
             return None  # another program's key
-        return name
 
     def thread_of_key(self, key: bytes) -> str | None:
-        """The thread that has a key, whatever its ending is; None where it is no key of a thread of this prefix."""
+        """Return the thread of a key with any ending, or None if it is another key."""
         return self.thread_of(key, key.rpartition(b"}:")[2])
 
 
 def owner_beside(index_key: bytes) -> bytes:
-    """The key that says who owns a thread, beside the thread's index."""
+    """Return the key of the owner of the thread with this index."""
     return index_key[: -len(INDEX)] + OWNER
 
 
 def checkpoint(ns: str, checkpoint_id: str) -> bytes:
-    """The field of a checkpoint's header, and its member in the order (namespace, id)."""
+    """Return the field of a checkpoint's header. It is also its member in the order (namespace, id)."""
     return b"c" + component(ns) + component(checkpoint_id)
 
 
 def removal(ns: str, checkpoint_id: str) -> bytes:
-    """The note that cold has to remove a checkpoint."""
+    """Return the record that cold has to remove a checkpoint."""
     return b"r" + component(ns) + component(checkpoint_id)
 
 
 def by_age(ns: str, checkpoint_id: str) -> bytes:
-    """A checkpoint's member in the order (id, namespace); those of the root have none, see `docs/storage-format.md`."""
+    """Return a checkpoint's member in the order (id, namespace). Checkpoints of the root have none."""
     return b"i" + component(checkpoint_id) + component(ns)
 
 
 def task(ns: str, checkpoint_id: str, task_id: str) -> bytes:
-    """The field and member of a task's regular writes; a special write's has its index behind it."""
+    """Return the field and member of a task's regular writes. Those of a special write end with its index."""
     return b"w" + component(ns) + component(checkpoint_id) + component(task_id)
 
 
 def blob(ns: str, entry: bytes = b"") -> bytes:
-    """The field of a channel's value: its namespace, and its `entry` (channel and version)."""
+    """Return the field of a channel's value: its namespace, then its `entry` (channel and version)."""
     return b"b" + component(ns) + entry
 
 
 def run(run_id: str) -> bytes:
-    """The member that says: this thread has checkpoints of that run.
-
-    NUL is left out of the id, as LangGraph leaves it out of metadata.
-    """
+    """Return the member of a run that made checkpoints of the thread. It lacks NULs, as LangGraph's metadata do."""
     return b"r" + encode(run_id.replace("\0", ""))

@@ -1,6 +1,6 @@
-"""Codes that scripts answer in place of a result.
+"""Codes that scripts return instead of a result.
 
-They have the same names in the scripts (`tests/project/test_scripts.py` compares the two).
+The scripts use the same names (`tests/project/test_scripts.py` compares them).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class GetReply(IntEnum):
     INTENTS = 1
     """The thread has write intents: cold may be newer than hot."""
     NOWHERE = 2
-    """Cold has no such checkpoint either."""
+    """Cold does not have the checkpoint either."""
 
 
 class HistoryReply(IntEnum):
@@ -30,35 +30,35 @@ class PutReply(IntEnum):
     """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`, `lua/tiered/put_through.lua`."""
 
     REFUSED = -1
-    """Hot did not store it, because cold has to have it first, or because hot may lack something of it."""
+    """Hot stored nothing, because cold has to store it first, or because hot may lack a part of it."""
 
 
 class IntentReply(IntEnum):
-    """`lua/tiered/begin_intent.lua`: what cold has of the thread."""
+    """`lua/tiered/begin_intent.lua`: the state of the thread in cold."""
 
     ABSENT = 0
-    """Not known, because hot does not have the thread."""
+    """Unknown, because hot does not have the thread."""
     COMPLETE = 1
-    """Cold has all that hot has."""
+    """Cold has everything that hot has."""
     PARTIAL = 2
-    """Cold lacks what was coalesced; or another writer has an intent on the whole thread."""
+    """Cold lacks coalesced checkpoints, or another writer has an intent on the whole thread."""
     BEHIND = 3
-    """Cold lacks what was written last."""
+    """Cold lacks the last writes."""
     UNNOTED = 4
-    """Cold has nothing, and no record says so: the thread is from before there were tiers."""
+    """Cold has nothing, and no record says so: the thread is older than the tiers."""
     WAIT = 5
-    """Cold lacks what was coalesced and has to get it, but must wait for others who write the thread."""
+    """Cold has to get coalesced checkpoints first, but other writers of the thread are not done."""
 
 
 class RepairReply(IntEnum):
     """`lua/tiered/repair.lua`."""
 
     ASK_COLD = 0
-    """Ask cold whether it has the thread."""
+    """Cold has to say if it has the thread."""
     GIVEN_UP = 1
-    """Hot has nothing left of it."""
+    """Hot has nothing left of the thread."""
     DIRTY = 2
-    """Nothing was done: the thread can be opened, as others repaired it, or the damage lies deeper."""
+    """Nothing was done: the thread is readable, because another process repaired it, or the damage lies deeper."""
 
 
 class FillLeaseReply(IntEnum):
@@ -67,11 +67,11 @@ class FillLeaseReply(IntEnum):
     WRITING = 0
     """The thread is being written to cold."""
     GRANTED = 1
-    """The fill lease is given."""
+    """The caller has the fill lease."""
     HERE = 2
-    """No lease is needed: hot can answer by now."""
+    """No lease is needed, because hot can answer now."""
     BEHIND = 3
-    """No lease: cold has to get first what only hot has of the namespace."""
+    """No lease, because cold still lacks a part of the namespace that hot has."""
 
 
 class FillReply(IntEnum):
@@ -82,7 +82,7 @@ class FillReply(IntEnum):
     FILLED = 1
     """Hot has the newest checkpoint of the namespace, or knows that there is none."""
     ABSENT = 2
-    """Hot does not have the thread, so nothing can be noted."""
+    """Hot does not have the thread, so nothing can be recorded."""
 
 
 class ClaimReply(IntEnum):
@@ -96,41 +96,41 @@ class AckReply(IntEnum):
     """`lua/tiered/ack.lua`."""
 
     FENCED = -1
-    """Another flusher has taken over the claim. Nothing was struck off."""
+    """Another flusher has taken the claim. Nothing was acknowledged."""
 
 
 class RollBackReply(IntEnum):
-    """`lua/tiered/roll_back.lua`. Each means that nothing was done."""
+    """`lua/tiered/roll_back.lua`: why nothing was done."""
 
     CHANGED = 0
-    """The thread changed since the caller looked at it."""
+    """The thread has changed since the caller read it."""
     UNKNOWN = 1
-    """Hot does not have all of the thread, so cold has to say what it has of the run."""
+    """Hot does not have the whole thread, so cold has to say what it has of the run."""
     WRITING = 2
-    """Somebody has a write intent on the thread."""
+    """A writer has a write intent on the thread."""
 
 
 class OwnershipReply(IntEnum):
     """`lua/checkpoint/take_ownership.lua`."""
 
     OWNED = 0
-    """Somebody else has the thread, or comes first."""
+    """Another owner has the thread, or an earlier waiter comes first."""
     TAKEN = 1
-    """The caller has it."""
+    """The caller owns the thread."""
 
 
 class StoreReply(IntEnum):
-    """The scripts of the store, `lua/store/`; each answers some of these."""
+    """Scripts of the store, `lua/store/`. Each returns some of these."""
 
     MORE = 1
     """More items have expired than one call removes. Nothing else was done: call again."""
     NOT_ANNOUNCED = 2
-    """Nothing was done: the directory has to know the partition first, or to keep it for longer."""
+    """Nothing was done: the directory must list the partition first, or keep it longer."""
     CONFLICT = 3
     """Nothing was done: an item has another version than the caller expects."""
     EMPTIED = 4
     """The partition has no item left."""
     SAME = 5
-    """The page is what the caller knows."""
+    """The page has not changed since the caller read it."""
     DOCUMENTED = 7
-    """Nothing was done: the items have documents, whose keys have to be named, too."""
+    """Nothing was done: the items have documents, and the call must name their keys."""

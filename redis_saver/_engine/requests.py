@@ -1,7 +1,7 @@
 """Requests of an operation to its driver.
 
-An operation is a generator: it yields requests, is sent their replies, and does no I/O of its own. So each one is
-written once for sync and async, and encoding stands beside decoding.
+An operation is a generator. It yields requests, receives their replies, and does no I/O itself. So one operation serves
+sync and async callers, and encodes requests next to the code that decodes their replies.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from redis_saver._engine.scripts import Script
 KEYS_PER_SCAN = 1000
 T = TypeVar("T")
 R = TypeVar("R")
-"""A request that an operation yields: a `Request`; over two tiers also others (`redis_saver/_tiered/requests.py`)."""
+"""A request: a `Request`, or over two tiers also one of `redis_saver/_tiered/requests.py`."""
 Argument: TypeAlias = bytes | str | int
 
 
@@ -31,11 +31,11 @@ class Command(NamedTuple):
 
     arguments: Sequence[Argument]
     keys: Sequence[bytes] = ()
-    """If it is one of ours: what an error names where the key has another type."""
+    """Our keys. If one has the wrong type, the error names it."""
 
 
 class Batch(NamedTuple):
-    """Requests about different threads that may travel together. Reply: the list of their replies."""
+    """Requests about different threads, which may share a round trip. Reply: the list of their replies."""
 
     requests: Sequence[Call | Command]
 
@@ -43,7 +43,7 @@ class Batch(NamedTuple):
 class Scan(NamedTuple):
     """Do one step of SCAN. A key may come twice.
 
-    Reply: the position to go on from (None at the end), and a list of keys.
+    Reply: the position for the next step (None at the end), and a list of keys.
     """
 
     pattern: bytes
@@ -57,7 +57,7 @@ class Sleep(NamedTuple):
 
 
 class Page(Generic[T]):
-    """Results that are ready, from an operation that streams. Reply: None."""
+    """Results of an operation that streams. Reply: None."""
 
     def __init__(self, items: Sequence[T]) -> None:
         self.items = items
@@ -71,7 +71,7 @@ def key_of(request: Call | Command) -> bytes: ...
 @overload
 def key_of(request: Call | Command | Batch) -> bytes | None: ...
 def key_of(request: Call | Command | Batch) -> bytes | None:
-    """A key of the thread that a request is about, which gives its cluster slot; None for an empty batch."""
+    """Return a key of the thread that a request is about. It decides the cluster slot. None for an empty batch."""
     if isinstance(request, Batch):
         return key_of(request.requests[0]) if request.requests else None
     return request.keys[0] if isinstance(request, Call) else request.arguments[1]  # type: ignore[return-value]

@@ -1,4 +1,4 @@
-"""Running operations: the pump carries their requests out, and replies and errors in; the drivers answer requests."""
+"""Run operations. The pump passes requests out and replies and errors in, and drivers answer requests."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from redis_saver._engine.requests import Page, R, Sleep, T
 
 
 class Pump(Generic[R, T]):
-    """One operation while it runs. Iterating gives its requests; the body of a `with` answers one of them.
+    """A running operation. Iterate over its requests, and answer each in a `with` block:
 
         for request in pump:
             with pump:
                 pump.reply = answer(request)
         return pump.result
 
-    Every error of the body is raised in the operation, at the `yield`. So the operation can repair what the error is
-    about, and release what it holds. Only if the caller itself is stopped (KeyboardInterrupt, a cancelled task), the
-    operation is closed, and can ask for nothing any more.
+    An error in the block is raised in the operation, at the `yield`. So the operation can handle it and release what it
+    holds. If the caller itself is stopped (KeyboardInterrupt, a cancelled task), the operation is closed and can make
+    no more requests.
     """
 
     result: T
@@ -44,7 +44,7 @@ class Pump(Generic[R, T]):
             raise
 
     def __enter__(self) -> None:
-        """Begin to answer the last request."""
+        """Start to answer the last request."""
 
     def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> bool:
         if isinstance(error, Exception):
@@ -55,12 +55,12 @@ class Pump(Generic[R, T]):
         return False
 
     def close(self) -> None:
-        """Close the operation at the `yield` where it waits. Nothing happens if it has ended."""
+        """Close the operation at its current `yield`. If it has ended, do nothing."""
         self._operation.close()
 
 
 def run(operation: Generator[R, Any, T], answer: Callable[[R], Any]) -> T:
-    """Run an operation to its result. It treats errors of `answer` as a `Pump` does."""
+    """Run an operation and return its result. Errors of `answer` are raised in the operation, as by a `Pump`."""
     try:
         request = operation.send(None)
         while True:
@@ -100,18 +100,18 @@ class Driver(ABC, Generic[R]):
     """
 
     in_front: Driver[R] | None = None
-    """A `DriverWrapper` that stands in front of this one."""
+    """A `DriverWrapper` around this driver."""
 
     @property
     def front(self) -> Driver[R]:
-        """Return the outermost wrapper of this driver, or the driver itself. Operations of requests run there."""
+        """Return the outermost wrapper of this driver, or the driver itself."""
         return self if self.in_front is None else self.in_front.front
 
     def check_open(self) -> None:
-        """Check that its connections were not closed. Each request that needs one does so too.
+        """Check that the driver is open. Each request that needs a connection does so, too.
 
         Raises:
-            Closed: They were closed, in this process.
+            Closed: This process closed it.
         """
 
     @abstractmethod
@@ -127,7 +127,7 @@ class Driver(ABC, Generic[R]):
         """`request` for asyncio."""
 
     def run(self, operation: Generator[R, Any, T]) -> T:
-        """Run an operation to its result."""
+        """Run an operation and return its result."""
         return run(operation, self.request)
 
     def arun(self, operation: Generator[R, Any, T]) -> Coroutine[Any, Any, T]:
@@ -135,11 +135,11 @@ class Driver(ABC, Generic[R]):
         return arun(operation, self.arequest)
 
     async def arun_sleeping(self, operation: Generator[R, Any, T]) -> T:
-        """`arun` for an operation that mostly sleeps: only its requests may take a worker thread."""
+        """`arun` for an operation that mostly sleeps. Only its requests may use a worker thread."""
         return await arun(operation, self.arequest)
 
     def stream(self, operation: Generator[R | Page[T], Any, None]) -> Iterator[T]:
-        """Run an operation that answers in pages, and give their items. Closing the iterator closes the operation."""
+        """Yield the items of an operation that streams. Closing the iterator closes the operation."""
         for page in self._pages(operation):
             yield from page
 
@@ -171,20 +171,20 @@ class Driver(ABC, Generic[R]):
 
 
 class BlockingDriver(Driver[R]):
-    """A driver whose answers block: for asyncio it runs in worker threads."""
+    """A driver that blocks. For asyncio it runs in worker threads."""
 
     async def arequest(self, request: R) -> Any:
-        """`request` for asyncio. Sleeping takes no worker thread."""
+        """`request` for asyncio. Sleeping uses no worker thread."""
         if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
         return await asyncio.to_thread(self.request, request)
 
     async def arun(self, operation: Generator[R, Any, T]) -> T:
-        """`run` for asyncio, the whole operation in one worker thread."""
+        """`run` for asyncio. The whole operation runs in one worker thread."""
         return await asyncio.to_thread(self.run, operation)
 
     async def astream(self, operation: Generator[R | Page[T], Any, None]) -> AsyncIterator[T]:
-        """`stream` for asyncio, each page in a worker thread."""
+        """`stream` for asyncio. Each page is read in a worker thread."""
         pages = self._pages(operation)
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for item in page:
@@ -192,7 +192,7 @@ class BlockingDriver(Driver[R]):
 
 
 class DriverWrapper(Driver[R]):
-    """A driver in front of another, for tests and measurements: a subclass counts, delays, drops or fails what passes.
+    """A driver around another one, for tests and measurements. A subclass counts, delays, drops or fails requests.
 
         class Counting(DriverWrapper):
             count = 0
@@ -207,16 +207,16 @@ class DriverWrapper(Driver[R]):
     """
 
     def __init__(self, wrapped: Driver[R]) -> None:
-        """Stand in front of a driver."""
+        """Wrap a driver."""
         self.wrapped: Driver[R] = wrapped
         wrapped.in_front = self
 
     def around(self, request: R) -> Generator[R, Any, Any]:
-        """Return the reply to a request. The wrapped driver runs this small operation."""
+        """Operation that answers a request. The wrapped driver runs it."""
         return (yield request)
 
     def check_open(self) -> None:
-        """As the wrapped driver."""
+        """Check that the wrapped driver is open."""
         self.wrapped.check_open()
 
     def request(self, request: R) -> Any:

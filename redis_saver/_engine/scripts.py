@@ -1,4 +1,4 @@
-"""The Lua scripts: `lua/` beside the package in a checkout, inside it in a wheel."""
+"""Load the Lua scripts, from `lua/` beside the package in a checkout, or inside the package in a wheel."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ def _folder() -> Path:
 
 
 class Script(NamedTuple):
-    """A Lua script, and what the line `Rules:` of its header says of it."""
+    """A Lua script with the rules of its header."""
 
     name: str
     text: str
     """The text as it is sent."""
     sha: str
-    """The digest that EVALSHA names it by."""
+    """Its digest for EVALSHA."""
     on_primary: Script | None = None
-    """`reads`, it may end without a write: its form that a replica refuses (READONLY), for `require_primary`."""
+    """Rule `reads` (it may end without a write): a form that replicas refuse (READONLY), for `require_primary`."""
     is_confirmed: bool = False
-    """`confirmed`: callers rely on what it wrote, so it waits for replicas, with `min_replicas`."""
+    """Rule `confirmed`: callers rely on its writes, so with `min_replicas` the driver waits for replicas."""
     is_owned: bool = False
-    """`owned`: it looks who may write, so it takes one more key and argument (`lua/lib/may_write.lua`)."""
+    """Rule `owned`: it checks the writer, so it takes one more key and argument (`lua/lib/may_write.lua`)."""
 
 
 def load(path: str) -> Script:
@@ -67,4 +67,4 @@ def _made(name: str, text: str, rules: Collection[str]) -> Script:
 
 
 FORMAT = int(re.findall(r"^local FORMAT = (\d+)$", _read("lib/thread"), re.MULTILINE)[0])
-"""The format of what is stored (`docs/storage-format.md`)."""
+"""The version of the storage format (`docs/storage-format.md`)."""
