@@ -106,12 +106,12 @@ def address(config: RunnableConfig) -> Address:
     Raises:
         TypeError, ValueError: The config has no thread, or a name has a wrong type.
     """
-    entries = config.get("configurable") if type(config) is dict else None
-    if type(entries) is dict:
-        thread, ns, checkpoint = entries.get("thread_id"), entries.get("checkpoint_ns"), entries.get("checkpoint_id")
-        if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
-            return Address(thread, ns, checkpoint or None)
-    entries = configurable(config)
+    entries: Any = config.get("configurable") if type(config) is dict else None
+    if type(entries) is not dict:
+        entries = configurable(config)
+    thread, ns, checkpoint = entries.get("thread_id"), entries.get("checkpoint_ns"), entries.get("checkpoint_id")
+    if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
+        return Address(thread, ns, checkpoint or None)
     return Address(_thread_id(entries), _namespace(entries) or "", _checkpoint_id(entries))
 
 

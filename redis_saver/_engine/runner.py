@@ -12,7 +12,7 @@ from redis_saver._engine.requests import Page, R, Sleep, T
 
 
 class Pump(Generic[R, T]):
-    """A running operation. Iterate over its requests, and answer each in a `with` block:
+    """A running operation. Iterate over its requests, and answer each in a `with` block.
 
         for request in pump:
             with pump:
