@@ -34,10 +34,10 @@ class Held:
 Tokens: TypeAlias = Mapping[tuple[Keyspace, bytes], Held]
 _NOTHING: Tokens = MappingProxyType({})
 _held: ContextVar[Tokens] = ContextVar("redis_saver_held", default=_NOTHING)
-"""Threads that the enclosing `with saver.own(...)` blocks own, by the saver's keyspace and the owner key."""
+"""Ownership of the enclosing `with saver.own(...)` blocks, by the saver's keyspace and the owner key."""
 _NOT_HELD = Held()
 _ON_PURPOSE = ("update", "fork")
-"""LangGraph's sources of checkpoints that may fork: `update_state`, and a run that starts at an older checkpoint."""
+"""LangGraph's sources of checkpoints that may fork: `update_state`, and a run from an older checkpoint."""
 _begun: BoundedCache[tuple[Keyspace, str, str], str] = BoundedCache(10_000, 4 * 2**20)
 """Newest checkpoint of each namespace that a loop of this process began, by keyspace, thread and namespace.
 
@@ -56,8 +56,8 @@ def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool =
     Args:
         context: The saver on the server that knows who owns threads.
         thread: The thread.
-        token: The writer's token. Without one, the token that the code holds by a block around it counts.
-        deletes: True if the writer deletes or replaces the thread, which ends somebody else's ownership.
+        token: Explicit owner token. If empty, use the token held by the current block.
+        deletes: True if the writer deletes or replaces the thread, which ends any ownership.
     """
     if not token and (held := _held.get()):
         token = held.get((context.keyspace, context.keyspace.owner_key(thread)), _NOT_HELD).token
@@ -75,7 +75,7 @@ def writer_of_put(
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
 ) -> bytes:
-    """Return the writer of a checkpoint, with its parent if that has to be the newest (`on_fork="raise"`)."""
+    """Return the writer of a checkpoint, with the parent if that must be the newest (`on_fork="raise"`)."""
     writer = writer_of(context, address.thread_id, settings.owner)
     if not context.refuses_forks or metadata.get("source") in _ON_PURPOSE:
         return writer
@@ -126,7 +126,7 @@ def let_go(keyspace: Keyspace, owner: bytes, held: Held) -> None:
 def marked(saved: CheckpointTuple | None, requested: RunnableConfig) -> CheckpointTuple | None:
     """Return a checkpoint that was read, with a mark in its config if it is the newest of its namespace.
 
-    If it is another checkpoint, a mark in the caller's config is cleared.
+    For another checkpoint the mark in the caller's config is cleared.
     """
     if saved is None:
         return None

@@ -39,7 +39,7 @@ class Reply(NamedTuple):
     id: bytes
     ns: bytes
     header: bytes
-    """Empty if the checkpoint is the one that the request named. Then there are no values."""
+    """Empty if the checkpoint is the one that the request expects. Then there are no values."""
     values: list[bytes | None]
     writes: list[bytes | None]
     chunks: list[bytes]
@@ -54,7 +54,7 @@ def get_tuple(context: Context, requested: RunnableConfig) -> Operation[Checkpoi
 
 
 def read(
-    context: Context, address: config.Address, keys: Sequence[bytes], hear: Callable[[bytes], None] | None = None
+    context: Context, address: config.Address, keys: Sequence[bytes], on_fill: Callable[[bytes], None] | None = None
 ) -> Operation[CheckpointTuple | None]:
     """Read a checkpoint.
 
@@ -62,7 +62,7 @@ def read(
         context: The saver.
         address: The checkpoint; without an id, the newest.
         keys: The thread's two keys. Over two tiers also the keys of the write intents and of the dirty records.
-        hear: Receives the token of the fill by which hot learned its newest checkpoint.
+        on_fill: Receives the token of the fill that stored the newest checkpoint in hot.
 
     Raises:
         HasIntents: The thread has write intents.
@@ -74,7 +74,7 @@ def read(
         if key[0] == ns:
             had[key] = version
     expected, its_names = known.checkpoints.get(ns), had.get((ns, None))
-    # The header's names are decoded from their chunk, so this process has to know the chunk too.
+    # The header is decoded with the chunk of its names, so this process must know that chunk, too.
     has_names = expected is not None and its_names is not None and its_names.field == expected.names_chunk
     if expected and not (expected.header and expected.chain == known.chain and has_names):
         expected = None
@@ -82,7 +82,7 @@ def read(
         stored = yield Call(scripts.GET, keys, _arguments(context, address, had, known.tag, expected))
         if stored is None:
             return None
-        reply = _reply(thread, stored, hear, in_tiers=len(keys) > 2)
+        reply = _reply(thread, stored, on_fill, in_tiers=len(keys) > 2)
         is_expected = expected is not None and not reply.header
         if expected is not None and is_expected:
             reply = reply._replace(header=expected.header, values=list(expected.values.values()))
@@ -97,13 +97,13 @@ def read(
         except DecodeError as error:
             if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
-            had, expected = {}, None  # the server left out chunks of another version of these lists: ask for all of it
+            had, expected = {}, None  # the server left out chunks that this process lacks, so ask for everything
             continue
         if used is not None:
             newest = expected if is_expected else _known(ns, saved, reply)
             cache.remember(keys[1], {**dict.fromkeys(had), **used}, ns, newest, reply.tag, reply.tag)
-        if hear and reply.fill:
-            hear(reply.fill)
+        if on_fill and reply.fill:
+            on_fill(reply.fill)
         return saved
 
 
@@ -128,7 +128,7 @@ def _arguments(
     )  # fmt: skip
 
 
-def _reply(thread: str, stored: Any, hear: Callable[[bytes], None] | None, *, in_tiers: bool) -> Reply:
+def _reply(thread: str, stored: Any, on_fill: Callable[[bytes], None] | None, *, in_tiers: bool) -> Reply:
     """Return the reply of the script.
 
     Raises:
@@ -138,8 +138,8 @@ def _reply(thread: str, stored: Any, hear: Callable[[bytes], None] | None, *, in
     if in_tiers and stored == GetReply.INTENTS:
         raise HasIntents
     if in_tiers and isinstance(stored, list) and stored[:1] == [GetReply.NOWHERE]:
-        if hear and len(stored) > 1:
-            hear(stored[1])
+        if on_fill and len(stored) > 1:
+            on_fill(stored[1])
         raise Nowhere
     try:
         reply = Reply(*stored)

@@ -47,7 +47,7 @@ from redis_saver.errors import decoding
 
 _LOG = ThrottledLog("redis_saver.checkpoint")
 _NO_LIMIT = b"-"
-"""Replaces the history limit of a put that ignores the saver's limit and the thread's own."""
+"""History limit of a put that ignores the limits of the saver and of the thread."""
 _NEW, _UNCHANGED, _EMPTIED = NEW[0], UNCHANGED[0], EMPTIED[0]
 
 
@@ -196,9 +196,9 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     retained = {} if table.written == len(new_versions) else _retained(checkpoint, new_versions, prefix)
 
     last_names, last_checkpoint = known.versions.get((ns, None)), known.checkpoints.get(ns)
-    # If the checkpoint has no parent, the thread is most likely empty.
+    # A checkpoint without a parent is most likely the first of its thread.
     knows_all = sends_all or not address.checkpoint_id or last_names is not None
-    # A Send shares chunks with other channels and with the pending write that it was. No tag proves that these exist.
+    # A Send shares chunks with other channels and with its pending write. No tag proves that these are stored.
     has_sends = (ns, WRITTEN) in known.versions or (TASKS in new_versions and TASKS in values)
     shared = fields_in(known.versions) if has_sends else frozenset[bytes]()
     seen, chunks = dict[ChannelKey, Version | None](), dict[bytes, bytes]()
@@ -264,7 +264,7 @@ def _metadata(
     """Return the metadata to store, and the run's member of the index or an empty one."""
     merged = get_checkpoint_metadata(config, metadata)
     for key in configs.OURS:
-        merged.pop(key, None)  # type: ignore[misc]  # it is about the thread, but LangGraph merges all strings
+        merged.pop(key, None)  # type: ignore[misc]  # LangGraph merges all strings of `configurable`
     if (run_id := merged.get("run_id")) is None:
         return merged, b""
     run = names.run(str(run_id))
@@ -273,22 +273,22 @@ def _metadata(
 
 
 def _likely_new(stored: Stored) -> list[bytes]:
-    """Return the chunks of a value that the server may lack, if another process wrote its earlier versions.
+    """Return the chunks of a value to send if this process does not know its earlier versions.
 
-    This process knows nothing of them, and guesses that the value has grown by its last chunk. It sends the lists too,
-    so one answer names all that the server lacks.
+    It guesses that the value has grown by its last chunk. It also sends the lists of chunks, so the script can name all
+    missing chunks in one reply.
     """
     last = stored.levels[0].fields[-1]
     return [field for field in stored.chunks if field[:1] == LIST or field == last]
 
 
 def _history(context: Context, own: bytes) -> bytes:
-    """Return the history limit as `lua/checkpoint/put.lua` takes it, with the thread's own from now on, if any."""
+    """Return the history limits of the saver and of the thread as `lua/checkpoint/put.lua` takes them."""
     return (b"" if context.keep_last is None else b"%d" % context.keep_last) + b"/" + own
 
 
 def _retained(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix: bytes) -> dict[str, bytes]:
-    """Return the fields of values whose version differs from the checkpoint's."""
+    """Return the fields of new values whose version differs from that in `channel_versions`."""
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     return {
         channel: prefix + names.entry(channel, version)
@@ -329,7 +329,7 @@ def whole(context: Context, saved: CheckpointTuple) -> list[Argument]:
 
 
 def check_names(context: Context, address: Address, name: str, what: str) -> None:
-    """Check the names of a thread, a namespace, a parent or checkpoint, and one more name (`what` says of what).
+    """Check the names of an address and one more name, which an error calls `what`.
 
     Raises:
         LimitExceeded: A name is too long.

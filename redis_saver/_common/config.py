@@ -171,9 +171,7 @@ def _settings(entries: Mapping[str, Any]) -> ThreadSettings:
             f"configurable[{OWNER_KEY!r}]={shown(owner)}: pass the config of own(), or its token, which is a str"
         )
     if owner is not None and not _TOKEN.fullmatch(owner):
-        raise ValueError(
-            f"configurable[{OWNER_KEY!r}]={shown(owner)} is no token of own(): pass the config of own()"
-        )
+        raise ValueError(f"configurable[{OWNER_KEY!r}]={shown(owner)} is no token of own(): pass the config of own()")
     return ThreadSettings(owner or "", ttl, history or b"", bool(entries.get(NEWEST_KEY)))
 
 

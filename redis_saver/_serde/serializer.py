@@ -202,9 +202,7 @@ class StrictSerializer(FastSerializer):
     def _reviver(self, value: dict[str, Any]) -> Any:
         """Refuse a dict in a value of the type `json` that stands for an object."""
         if "lc" in value:
-            raise ValueError(
-                f"it has an object as JSON ({value.get('id')!r}), which strict=True does not allow"
-            )
+            raise ValueError(f"it has an object as JSON ({value.get('id')!r}), which strict=True does not allow")
         return value
 
 
