@@ -10,17 +10,17 @@
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 -- ARGV[5] roots      digests of 16 bytes, from the roots of values whose chunks the caller has
 -- ARGV[6] told       fields of 17 bytes, of chunks that the caller has, with all chunks below them
--- ARGV[7] tag        the tag under which the caller knows a checkpoint, or ''
--- ARGV[8] known      the field of that checkpoint, or ''
+-- ARGV[7] tag        the thread's tag as the caller knows it, or ''
+-- ARGV[8] known      the field of the newest checkpoint that the caller knows, or ''
 --
 -- Returns {id, namespace, header, values, writes, chunks, tag, fill}, or nil if there is no such checkpoint here.
---   values are in the order of the entries; chunks is a flat list of (field, bytes) of the chunks of names, values and
---   writes; tag is the thread's, or ''. If tag and checkpoint are the caller's, header is '' and there are no values.
---   fill is the token of the fill by which hot learned its newest checkpoint, or ''.
+--   values have the order of the entries. chunks is a flat list of (field, bytes) of the chunks of names, values and
+--   writes. tag is the thread's, or ''. If tag and checkpoint are those of the caller, header is '' and there are no
+--   values. fill is the token of the fill that stored the newest checkpoint in hot, or ''.
 -- Over two tiers it may also return
 --   INTENTS  1  the thread has write intents
 -- or {NOWHERE}, or {NOWHERE, fill}:
---   NOWHERE  2  cold has no such checkpoint either
+--   NOWHERE  2  cold does not have the checkpoint either
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

@@ -5,27 +5,27 @@
 -- ARGV[1] checkpoint its field, and its member of the index: c, namespace, id
 -- ARGV[2] by_age     its member in the order (id, namespace): i, id, namespace; '' in the root
 -- ARGV[3] run        its run's member, or ''
--- ARGV[4] header     the header to store: flag 1 for entries flagged v and u here, else 0; retained: values to store
---                    that do not belong to this checkpoint
--- ARGV[5] flags      a byte for each entry: v, new, its value is in the values; e, new and empty; u, unchanged, the
---                    caller has its value; x, unchanged, the caller has no value
+-- ARGV[4] header     the header to store: flag 1 for entries flagged v or u here, else 0; retained: entries of values
+--                    that this checkpoint does not use
+-- ARGV[5] flags      a byte for each entry: v, new with a value that follows; e, new and empty; u, unchanged with a
+--                    stored value; x, unchanged without a value
 -- ARGV[6] default    the saver's TTL in milliseconds, or ''
 -- ARGV[7] own        the thread's own TTL from now on in milliseconds, or ''
 -- ARGV[8] history    the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all',
 --                    or nothing; '' if the saver has no limit and the thread gets none now; '-' to ignore the thread's
 --                    own limit, too
--- ARGV[9] tag        the tag under which all is stored that the caller does not send; '' if the script has to check
--- ARGV[10] random    16 random hexadecimal digits for the thread's tag from now on
--- ARGV[11] n         how many values follow
--- ARGV[12] p         how many chunks follow
--- ARGV[13] q         how many entries are flagged e
+-- ARGV[9] tag        the tag that proves that everything else is stored; '' if the script has to check
+-- ARGV[10] random    16 random hexadecimal digits for the thread's new tag
+-- ARGV[11] n         number of values that follow
+-- ARGV[12] p         number of chunks that follow
+-- ARGV[13] q         number of entries flagged e
 -- ARGV[14..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one
 --                    of which may hold the names; of the entries flagged e. Then n values, and p chunks
 --
 -- Returns {before, tag, keep} if the checkpoint is stored. before is the thread's old tag, or ''; tag is its new one,
 -- or ''. keep is 0, or the history limit if the namespace is over it. Then the caller prunes the thread to that limit.
--- Returns {before, '', 0, missing...} if the server lacks what was not sent: positions (from 1) of entries flagged u,
--- and fields of chunks. Then nothing was written, and the caller sends all values.
+-- Returns {before, '', 0, missing...} if the server lacks something that was not sent. missing has positions (from 1)
+-- of entries flagged u, and fields of chunks. Nothing was written, and the caller sends all values.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 

@@ -1,5 +1,5 @@
--- Shared by the scripts (included): reading one checkpoint. Names are those of docs/storage-format.md: ns, id
--- and the like are escaped and end with their terminator, so that names are made by concatenation alone.
+-- Shared by the scripts (included): reading one checkpoint. As in docs/storage-format.md, ns and id are escaped and end
+-- with their terminator, so fields and members are made by concatenation.
 
 --- @include lib/framing
 --- @include lib/chunks
@@ -90,8 +90,8 @@ end
 
 -- Returns the field of the value of entry i (from 1) of a checkpoint, and its version.
 -- names: from names_in; tokens: the versions, unpacked.
--- A header has a version once, and each field of its channels repeats it. The limit stops a damaged header from making
--- endless fields.
+-- A header has each version once, and the fields of its channels repeat it. The limit keeps a damaged header from
+-- making endless fields.
 local MAX_NAMED, named_bytes = 256000000, 0 -- bytes, in one call
 local function value_field(ns, names, tokens, slots, i)
   local high, low = string.byte(slots, 2 * i - 1, 2 * i)
@@ -119,7 +119,7 @@ local function read_values(data, ns, header, chunks)
   local names, tokens, fields, named = names_in(data, of.names, chunks), unpack_frames(of.tokens), {}, {}
   for i = 1, #of.flags do
     fields[i] = value_field(ns, names, tokens, of.slots, i)
-    if named[names[i]] then damaged() end -- a channel that occurs twice would return its value twice
+    if named[names[i]] then damaged() end -- a repeated channel would return its value twice
     named[names[i]] = true
   end
   local values = fetch(data, fields)
@@ -147,8 +147,8 @@ local function pending_writes(index, data, ns, id)
 end
 
 -- Reads a checkpoint, and adds the chunks of its values and writes to chunks. Returns nil if there is no such
--- checkpoint, else {id, namespace, header, values, writes}. Its field `size` is in bytes, without chunks, plus 64 for
--- each value, as finding it takes time.
+-- checkpoint, else {id, namespace, header, values, writes}. Its field `size` is in bytes without chunks, plus 64 for
+-- each value because of the time it takes.
 local function read_checkpoint(index, data, ns, id, chunks)
   local header = read_header(index, data, ns, id)
   if not header then return nil end

@@ -1,9 +1,8 @@
--- Shared by the scripts (included): the chunks of long values, see docs/storage-format.md.
+-- Shared by the scripts (included): the chunks of long values (docs/storage-format.md).
 --
 -- The field of a chunk is its kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes.
--- A list of chunks holds the kind of its children, then their digests. A value in chunks is a root: a list with a
--- digest of the rest, and frames of type and head, between these two. A pending write in chunks has such a root as its
--- bytes.
+-- A list of chunks is the kind of its children and their digests. A root also has a digest of the rest, and frames of
+-- type and head, between these two. The bytes of a pending write in chunks are such a root.
 
 --- @include lib/framing
 
@@ -28,8 +27,7 @@ local function gone(data, field)
   error('DAMAGED a stored value is gone from ' .. data .. ': ' .. name .. ', of ' .. reading)
 end
 
--- Returns true if a stored value is a list of chunks. Its first byte is their kind; others begin with a digit, or are
--- empty.
+-- Returns true if a stored value is a root. Its first byte is a kind. Other values begin with a digit, or are empty.
 local function in_chunks(value)
   local kind = string.byte(value, 1)
   return kind == 112 or kind == 110 or kind == 122 -- p, n, z
@@ -76,9 +74,9 @@ local function roots_in(record)
   return roots
 end
 
--- Adds the chunks of a stored value to chunks (of new_chunks): lists of chunks, and with leaves the bytes too.
--- It reads each chunk once, so the time is bounded by what is stored. If chunks is lenient, missing chunks are skipped.
--- If chunks has sizes, a flat list, it adds (field, size) of each chunk that is no list.
+-- Adds the chunks of a stored value to chunks (from new_chunks): lists of chunks, and with `leaves` also the others.
+-- It reads each chunk once, so the stored bytes bound the time. If chunks is `lenient`, it skips missing chunks.
+-- If chunks has `sizes`, a flat list, it adds (field, size) of each chunk that is not a list.
 local function read_chunks(data, value, chunks)
   local function is_wanted(list) return chunks.leaves or chunks.sizes or string.byte(list, 1) == 110 end -- 'n'
   if not in_chunks(value) or not is_wanted(value) then return end
@@ -92,7 +90,7 @@ local function read_chunks(data, value, chunks)
         wanted[#wanted + 1] = list[i]
       end
     end
-    local is_list = string.byte(list[1], 1) == 110 -- all in a list are of one kind
+    local is_list = string.byte(list[1], 1) == 110 -- all chunks in a list have one kind
     local found = (is_list or chunks.leaves) and fetch(data, wanted) or {}
     for i = 1, #wanted do
       local size = found[i] and #found[i] or chunks.sizes and not is_list and redis.call('HSTRLEN', data, wanted[i])

@@ -1,6 +1,6 @@
--- Included by the scripts that delete or replace a thread, behind lib/may_write.
+-- Included after lib/may_write by the scripts that delete or replace a thread.
 
--- Ends the ownership, unless the writer is the owner. Then the owner's next write is refused.
+-- Ends the ownership of another owner, whose next write is then refused.
 local function end_ownership()
   if string.sub(writer, 1, 1) == ' ' then
     redis.call('UNLINK', owner, (string.gsub(owner, 'owner$', 'waiters')))

@@ -1,5 +1,4 @@
--- Shared by the scripts (included): byte strings packed as "<length>:<bytes>". The twin in Python is
--- redis_saver/_storage/framing.py.
+-- Shared by the scripts (included): byte strings packed as "<length>:<bytes>", as in redis_saver/_storage/framing.py.
 
 local reading = 'a stored record' -- named in the error if frames cannot be read
 

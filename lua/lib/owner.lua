@@ -1,7 +1,7 @@
 -- Shared by the scripts (included): the owner of a thread, and its writers.
 
--- Returns the parts of an owner key's content, as in take_ownership.lua: token, end of the lease (milliseconds), start
--- (microseconds), run, the last owner's run, description. Returns nil if nobody owns the thread, or it cannot be read.
+-- Returns the parts of an owner key's content (take_ownership.lua): token, end of the lease (milliseconds), start
+-- (microseconds), run, the last owner's run, description. Returns nil if there is no owner, or it cannot be read.
 local function owner_of(record)
   return string.match(record or '', '^(%d+%-%x+) (%d+) (%d+) (%S+) (%S+) (.*)$')
 end
@@ -31,8 +31,8 @@ local function refused_writer(owner, token, is_required)
   return redis.error_reply('NOTOWNER ' .. (since or '0') .. ' ' .. (by or ''))
 end
 
--- Returns the error reply to a checkpoint whose parent is not the newest of its namespace, or nil. A checkpoint that is
--- stored already is not refused.
+-- Returns the error reply to a checkpoint whose parent is not the newest of its namespace, or nil. It accepts a
+-- checkpoint that is already stored.
 -- checkpoint: its member of the index; parent: its parent's id, escaped, or ''.
 local function refused_parent(index, checkpoint, parent)
   local ns = string.sub(checkpoint, 1, (string.find(checkpoint, '%z')))

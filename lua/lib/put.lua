@@ -7,9 +7,8 @@
 --- @include lib/checkpoint
 --- @include lib/put_known
 
--- What a checkpoint that is put again held before: a flag by channel and version ('-': retained), and the order of
--- those.
--- Returns (held, order, its names chunk where that is another than names_chunk).
+-- Returns what a checkpoint held before it is put again: a flag by entry ('-' if retained), the order of the entries,
+-- and the field of its names if that is another than names_chunk, else false.
 local function held_before(data, checkpoint, before, names_chunk)
   reading = 'checkpoint ' .. string.sub(checkpoint, string.find(checkpoint, '%z') + 1, -2)
   local held, order, was = {}, {}, links(before)
@@ -25,9 +24,9 @@ local function held_before(data, checkpoint, before, names_chunk)
   return held, order, was.names ~= names_chunk and was.names
 end
 
--- A header with the flags of what it kept, which also retains what the checkpoint held before, so that no value loses
--- its last holder unseen.
--- kept: '1' by entry; entries: channel and version of each; held and order: what held_before answered.
+-- Returns a header with the flags of kept values, which also retains what the checkpoint held before. So no value loses
+-- its last holder unnoticed.
+-- kept: '1' by position; entries: channel and version by position; held, order: results of held_before.
 local function merge_header(header, kept, entries, held, order)
   local of = links(header)
   local flags, holds, retained = {}, {}, unpack_frames(of.retained)
@@ -50,9 +49,9 @@ local function merge_header(header, kept, entries, held, order)
     .. pack(table.concat(holds)) .. string.sub(header, of.behind)
 end
 
--- Writes fields, the first of which is @state, and members of the index. The state comes first: where a part of this is
--- lost (docs/storage-format.md, Crashes), it counts too much, and never too little.
--- random: what set_tag takes.
+-- Writes fields and members of the index. The first field is @state. If a crash loses a part of this
+-- (docs/storage-format.md), the counters are too high, but never too low.
+-- random: as set_tag takes it.
 local function commit(index, data, meta, fields, members, bytes, added, random)
   if meta then
     revise(meta)
@@ -62,7 +61,7 @@ local function commit(index, data, meta, fields, members, bytes, added, random)
     fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
   end
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
-  set_tag(meta, #fields > BATCH and '' or random) -- a tag is written in one call with all it stands for
+  set_tag(meta, #fields > BATCH and '' or random) -- a tag needs one call together with everything it proves
   fields[2] = state_of(meta, meta.tag)
   for from = 1, #fields, BATCH do
     redis.call('HSET', data, unpack(fields, from, math.min(from + BATCH - 1, #fields)))
@@ -73,9 +72,9 @@ local function commit(index, data, meta, fields, members, bytes, added, random)
   return meta
 end
 
--- Stores a checkpoint in any case: looks at all that it relies on. Returns what put.lua does.
--- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread;
--- is_tiered: true if cold gets this.
+-- Stores a checkpoint after checking everything that it relies on. Returns the reply of put.lua.
+-- argv: arguments of put.lua; meta, found: results of look_up; is_home: true if cold has the rest of the thread;
+-- is_tiered: true if cold gets this checkpoint.
 local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, flags = argv[1], argv[2], argv[3], argv[4], argv[5]
   local n, p, random = tonumber(argv[11]), tonumber(argv[12]), argv[10]
@@ -89,7 +88,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
     bytes = bytes + #value - size_before
   end
 
-  -- Chunks. One that is stored stays, and all below it is stored. One that is only named is looked for.
+  -- Chunks. If a chunk is stored, everything below it is. Check the chunks that are only named.
   local seen = {}
   local function look_for(list, pos)
     local below = children(list, pos)
@@ -114,7 +113,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   end
   local names = names_in(data, of.names)
 
-  -- Values. One that takes the place of another that is in chunks leaves those for prune to look after.
+  -- Values. A value that replaces one in chunks leaves these chunks to prune.
   local stray, is_rewritten = '', false
   local function store_value(field, value, old)
     if in_chunks(value) then look_for(value, skip(value, 18, 2)) end
@@ -131,7 +130,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
     if names_before then stray = stray .. as_stray(string.sub(names_before, 1, 1), string.sub(names_before, 2)) end
   end
 
-  -- Entries without a value that was sent: is there one?
+  -- Entries whose value was not sent.
   local kept, amended = {}, before
   local ns, tokens = string.sub(checkpoint, 2, (string.find(checkpoint, '%z'))), unpack_frames(of.tokens)
   for i = 1, #flags do
@@ -169,7 +168,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   return { tag, meta.tag, over_limit(index, data, argv, found, is_tiered) }
 end
 
--- Stores a checkpoint. Takes and returns what put_any does.
+-- Stores a checkpoint. Arguments and reply are those of put_any.
 local function put_checkpoint(index, data, argv, is_home, is_tiered)
   local meta, problem, found = look_up(index, data, argv)
   if problem then return problem end

@@ -1,15 +1,14 @@
--- Shared by the scripts (included): storing a checkpoint in the common case, and no
--- more. A script includes what all other cases take behind it, as the server makes the functions of a script anew at
--- each call.
+-- Shared by the scripts (included): storing a checkpoint in the common case. A script includes the code of all other
+-- cases after it, because the server creates a script's functions again at each call.
 
 --- @include lib/thread
 --- @include lib/revise
 
-local FIELDS, SEEN = 13, 5 -- a put's fields begin behind FIELDS of argv; what was found in them behind SEEN of found
+local FIELDS, SEEN = 13, 5 -- offsets: of a put's fields in argv, and of their stored values in found
 
--- Opens a thread with all that a put writes, in one call, or in more for thousands of fields. Returns what
--- open_thread does.
--- argv: what put.lua takes.
+-- Opens a thread and reads the fields that a put writes, in one call per thousand fields. Returns what open_thread
+-- does.
+-- argv: arguments of put.lua.
 local function look_up(index, data, argv)
   local count = argv[11] + argv[12] + argv[13]
   local last = FIELDS + math.min(count, 1000)
@@ -21,11 +20,10 @@ local function look_up(index, data, argv)
   return meta, problem, found
 end
 
--- Counts the checkpoints of the namespace that was just put to. Returns the number to keep if there are many more and
--- the caller is to prune, else 0.
--- A prune that fails, or has to keep more, is asked for again once the namespace has grown by a quarter of what is too
--- much, or by `slack`.
--- argv: what put.lua takes; found: what look_up answered; is_tiered: true if a cold saver gets what is put.
+-- Counts the checkpoints of the put's namespace. Returns the history limit if there are many more and the caller has to
+-- prune, else 0. If a prune failed, or had to keep more, the next one comes when the namespace has grown by a quarter
+-- of the excess, or by `slack`.
+-- argv: arguments of put.lua; found: result of look_up; is_tiered: true if a cold saver gets the checkpoint.
 local function over_limit(index, data, argv, found, is_tiered)
   local MIN_SLACK = 32 -- checkpoints
   local asked, stored = argv[8], found[5]
@@ -42,17 +40,17 @@ local function over_limit(index, data, argv, found, is_tiered)
   local checkpoint = argv[1]
   local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
   local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
-  -- A late checkpoint could make up for a removed one in the counts that remembered histories depend on.
+  -- Known points of histories depend on counts of checkpoints, and a late checkpoint could hide a removed one.
   if redis.call('ZLEXCOUNT', index, '(' .. checkpoint, upper) > 0 then
     redis.call('HSET', data, '@rewritten', next_rewrite(data))
   end
   local count, slack = redis.call('ZLEXCOUNT', index, '[c' .. ns, upper), math.max(MIN_SLACK, math.floor(keep / 2))
   if count <= keep + slack then return 0 end
   local asked_at, has_cold = unpack(redis.call('HMGET', data, '@over_at' .. ns, '@cold_backed'), 1, 2)
-  -- A saver that writes past the tiers does not see what cold lacks.
+  -- A saver without tiers cannot prune a thread of two tiers: it does not see what cold lacks.
   if is_tiered ~= (has_cold and true or false) then return 0 end
   local last = count > keep + slack + 1 and tonumber(asked_at or '')
-  if last and last >= count then -- what the prune had to keep is still more than `slack`
+  if last and last >= count then -- the last prune kept more than `slack`
     redis.call('HSET', data, '@over_at' .. ns, count - 1)
     return 0
   end
@@ -61,14 +59,14 @@ local function over_limit(index, data, argv, found, is_tiered)
   return keep
 end
 
--- Stores a new checkpoint with new values, if the thread has the tag that the caller names. Returns the thread's tag
--- from now on if it did, else false.
+-- Stores a new checkpoint with new values, if the thread has the tag that the caller names. Returns the thread's new
+-- tag, or false if nothing was stored.
 --
--- The proof. The caller relies on what it put or read until the put that set this tag. Whatever removes or replaces
--- something drops the tag in its first command, or sets another one; so nothing of that is gone. The tag is set in the
--- same HSET as what it stands for; so a server that lost its newest writes (by a failover, or as its file was cut off)
--- has all of it, or an earlier tag.
--- argv: what put.lua takes; meta, found: what look_up answered; is_home: true if cold has all else of the thread.
+-- Proof: the caller relies on what it put or read until the put that set this tag. A script that removes or replaces
+-- something deletes or replaces the tag in its first command. So nothing of that is gone. One HSET writes a tag and
+-- everything it proves. So a server that lost its newest writes (failover, truncated file) has all of it, or an earlier
+-- tag.
+-- argv: arguments of put.lua; meta, found: results of look_up; is_home: true if cold has the rest of the thread.
 local function put_known(index, data, argv, meta, found, is_home)
   local n, p, q, tag = tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), argv[9]
   if not meta or tag == '' or meta.tag ~= tag or found[4] or n + p > 400 then return false end
@@ -80,7 +78,7 @@ local function put_known(index, data, argv, meta, found, is_home)
   end
 
   local checkpoint, by_age, run, header = argv[1], argv[2], argv[3], argv[4]
-  -- The table has room from the start, so that it need not grow.
+  -- The table has its size from the start, so it need not grow.
   local fields = { '@state', '', checkpoint, header, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil, nil }
   local last, bytes, values = 4, #header, FIELDS + n + p + q
   for i = 1, n + p do

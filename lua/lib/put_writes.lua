@@ -67,7 +67,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   end
 
   local stored, new, chunked = found[4], regular, {}
-  if regular ~= '' then index_too(member) end -- even if the record exists: see docs/storage-format.md, Crashes
+  if regular ~= '' then index_too(member) end -- even if the record exists (docs/storage-format.md, Crashes)
   if regular ~= '' and not stored then
     added = tonumber(count)
   elseif regular ~= '' and stored ~= regular then -- an equal record was only sent again
@@ -86,7 +86,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   if added > 0 then store(member, (stored or '') .. new, #(stored or '')) end
   if added > 0 and stored then
     fields[#fields + 1], fields[#fields + 2] = '@rewritten', next_rewrite(data)
-    local stray = '' -- chunks of the writes that were not stored may be stored
+    local stray = '' -- chunks of writes that kept their first value
     for _, root in ipairs(chunked[1] and roots_in(regular) or {}) do stray = stray .. pack(root) end
     if stray ~= '' then
       fields[#fields + 1], fields[#fields + 2] = '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray

@@ -41,7 +41,7 @@ local function remove_fields(index, data, meta, argv, begin, how)
     if not listed[name] then doomed[#doomed + 1] = name end
     listed[name] = true
   end
-  local orphans = {} -- the names of headers that lose their parent
+  local orphans = {} -- names of headers whose parent is removed
   for i = begin, #argv do
     local name, kind = argv[i], string.sub(argv[i], 1, 1)
     if kind == '^' then orphans[#orphans + 1] = string.sub(name, 2) else doom(name) end
@@ -56,7 +56,7 @@ local function remove_fields(index, data, meta, argv, begin, how)
     if redis.call('ZSCORE', how.dirty, doomed[i]) then return false end
   end
 
-  -- First everything is read, so that an unreadable record raises before anything is removed.
+  -- Read everything first, so an unreadable record raises an error before anything is removed.
   local removed, bytes, strays = { c = 0, w = 0, b = 0, n = 0, p = 0, z = 0 }, 0, {}
   local sizes, short, stored = {}, {}, {}
   for _, name in ipairs(doomed) do
@@ -80,7 +80,7 @@ local function remove_fields(index, data, meta, argv, begin, how)
     elseif size > 0 or value then
       removed[kind] = removed[kind] + 1
     end
-    -- A later step removes the chunks that only these named.
+    -- A later step of prune removes the chunks that only these refer to.
     if kind == 'n' and value then
       strays[#strays + 1] = as_stray(string.sub(value, 1, 1), string.sub(value, 2))
     elseif kind == 'b' and value and in_chunks(value) then

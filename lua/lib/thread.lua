@@ -1,10 +1,10 @@
 -- Shared by the scripts (included): opening a thread, its deadline, its counters.
 
--- The newest format of a thread, the first number of @state. Python reads it from here. docs/storage-format.md says
--- when to raise it.
+-- The newest format of a thread, the first number of @state. Python reads it here. docs/storage-format.md says when to
+-- raise it.
 local FORMAT = 3
 
--- Returns true for the content of a TTL field: milliseconds, nothing, or no such field.
+-- Returns true for a valid TTL field: milliseconds, empty, or missing.
 local function is_ttl(field)
   return not field or field == '' or #field <= 15 and string.find(field, '^%d+$')
 end
@@ -15,7 +15,7 @@ end
 --   meta is nil if there is no such thread. Else it is a table of format, bytes, blobs, writes (numbers), rev, tag
 --   (strings), ttl, dirty (strings or false).
 --   problem is nil, or an error reply that the script has to return.
---   found holds the values of the fields, from 4 on.
+--   found has the values of the fields, from position 4.
 local function open_thread(index, data, ...)
   local function fail(text) return nil, redis.error_reply(text) end
   local mark = redis.pcall('ZSCORE', index, '')
