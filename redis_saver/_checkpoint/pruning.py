@@ -204,7 +204,7 @@ def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
 
 
 def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) -> bool:
-    """True if a removal could make a remembered history wrong while its counts still match (ARCHITECTURE.md).
+    """True if a removal could make a remembered history wrong while its counts still match (docs/design.md).
 
     That can happen if a checkpoint between two remaining ones is removed. It can also happen if the parent of a
     remaining checkpoint is missing, as it may still arrive. Over two tiers cold has the parents.
