@@ -746,6 +746,7 @@ def edited(value: Any, seed: int) -> Any:
 
 
 @pytest.mark.random
+@pytest.mark.by_turns
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets("redis", "redis62"))
 @pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])

@@ -570,6 +570,7 @@ async def test_a_directory_of_copies_that_lost_keys_is_repaired(
         check(target, store, *new)
 
 
+@pytest.mark.by_turns
 @pytest.mark.parametrize("part", range(3))
 async def test_a_key_that_goes_while_a_partition_is_warmed(target: Target, part: int) -> None:
     """Cold has all, so hot drops what is left, and is filled."""

@@ -16,7 +16,7 @@ async def test_several_partitions_in_as_many_slots(target: Target) -> None:
     await everything(target, target)
 
 
-@pytest.mark.parametrize("flavour", ["sync", "async"])
+@pytest.mark.parametrize("flavour", ["sync", pytest.param("async", marks=pytest.mark.slow)])
 async def test_the_least_rights_of_a_store_are_enough(flavour: str) -> None:
     server = Server()
     for section in ("standalone", "store"):
