@@ -12,7 +12,7 @@ import pytest
 import redis
 from tests.support.factories import config, ids
 from tests.support.factories import put as put_new
-from growing import Step, grow, keys, name, outcome, together, values
+from tests.support.growing import Step, grow, keys, name, outcome, together, values
 from tests.support.proxy import Proxy, proxy, through
 from tests.support.raw import check_sound, without_revision
 from tests.support.uniform import Target, Uniform

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import redis
 from tests.support.factories import checkpoint, config, ids
-from growing import CONSTANT, Step, grow, keys, name, outcome, values
+from tests.support.growing import CONSTANT, Step, grow, keys, name, outcome, values
 from langgraph.checkpoint.base import WRITES_IDX_MAP
 from langgraph.checkpoint.memory import InMemorySaver
 from tests.support.proxy import Proxy, proxy, retrying, through

@@ -474,7 +474,7 @@ def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> No
     stored = chunks.cut(encoded, b"p")
     if stored:
         joined = chunks.join(stored.value, stored.chunks, Allowance(Limits(), "a test"))
-        assert chunks.given(joined) == wanted
+        assert chunks.typed_bytes(joined) == wanted
 
 
 @settings(max_examples=300)

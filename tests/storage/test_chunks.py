@@ -109,7 +109,7 @@ def test_what_is_remembered_changes_nothing(seed: int, kinds: str) -> None:
         assert (stored.value, stored.chunks, list(stored.levels)) == (fresh.value, fresh.chunks, list(fresh.levels))
         if stored.chunks:
             again = joined_of(stored.value, stored.chunks)
-            assert chunks.given(again) == saver.serde.dumps_typed(kind(value))
+            assert chunks.typed_bytes(again) == saver.serde.dumps_typed(kind(value))
             assert again.chunks == stored.chunks
             assert again.size == stored.size == sum(map(len, stored.chunks.values()))
             assert all(joined_of(stored.value, stored.chunks, other) == again for other in cuts[-4:])
@@ -173,7 +173,7 @@ def test_what_is_remembered_changes_nothing_of_plain_values(seed: int) -> None:
             before = None
             continue
         again = joined_of(stored.value, stored.chunks)
-        assert chunks.given(again) == saver.serde.dumps_typed(value)
+        assert chunks.typed_bytes(again) == saver.serde.dumps_typed(value)
         before = chance.choice([stored, again, read_back(saver, stored.value, stored.chunks)[1]])
 
 

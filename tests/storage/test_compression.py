@@ -96,7 +96,7 @@ async def test_savers_with_and_without_on_one_thread(target: Target, order: Any)
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.by_turns
 async def test_edits_by_turns(target: Target, knows: bool) -> None:
-    """Every edit of test_sharing, by a saver with and one without, one after the other."""
+    """Every edit of test_chunk_cache, by a saver with and one without, one after the other."""
     told = TaskInfo(target)
     uniforms = [target.uniform(), target.uniform(compression="zstd")]
     for number, value in enumerate(EDITS.values(), 1):

@@ -19,7 +19,7 @@ import hypothesis.strategies as st
 import pytest
 from tests.support.counting import load_scripts
 from tests.support.factories import checkpoint, config, ids
-from growing import together
+from tests.support.growing import together
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
