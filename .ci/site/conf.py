@@ -6,6 +6,9 @@ python -m sphinx -W --keep-going -c .ci/site docs build/site
 import re
 from typing import Any
 
+from sphinx.util import inspect
+from sphinx.util.typing import stringify_annotation
+
 import redis_saver
 
 project = "redis_saver"
@@ -15,8 +18,9 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["upstream"]
 html_theme = "furo"
 html_title = "redis_saver"
-html_copy_source = False
-default_role = "py:obj"  # a name between backticks is a link where the reference has it, else code
+html_copy_source = html_use_index = html_domain_indices = html_show_copyright = False
+pygments_dark_style = "github-dark"
+default_role = "code"  # docstrings put code between single backticks
 python_display_short_literal_types = True
 myst_heading_anchors = 3
 autodoc_default_options = {
@@ -26,7 +30,7 @@ autodoc_default_options = {
 }
 autoclass_content = "both"  # the class and the arguments of its constructor
 autodoc_typehints = "description"  # the constructors take up to twenty arguments
-autodoc_type_aliases = {name: f"redis_saver.{name}" for name in ("TTL", "History")}
+autodoc_type_aliases = {"TTL": "TTL", "History": "History"}
 napoleon_use_rtype = False
 suppress_warnings = ["ref.python"]  # several classes have an attribute of the same name
 
@@ -61,24 +65,42 @@ def leave_out_twins(app: Any, _what: str, name: str, _member: Any, skip: bool, _
     return skip or (hasattr(redis_saver, f"Async{owner}") and name[0] == "a" and hasattr(of_class, name[1:]))
 
 
-def leave_out_types(app: Any, _what: str, name: str, thing: Any, *_: Any) -> tuple[str, None] | None:
-    """Leave out the arguments of a named tuple, which programs do not make, and the types of a method's twin."""
-    is_result = isinstance(thing, type) and (issubclass(thing, tuple) or thing is redis_saver.Ownership)
+def set_types(app: Any, what: str, name: str, thing: Any, *_: Any) -> tuple[str, None] | None:
+    """Resolve the types of a constructor, which autodoc leaves as they are written.
+
+    Leave out the arguments of a named tuple, which programs do not make, and the types of a method's twin.
+    """
+    types = app.env.current_document.autodoc_annotations.get(name, {})
+    is_result = what == "class" and (issubclass(thing, tuple) or thing is redis_saver.Ownership)
     if is_result or re.match(r"`\w+` for asyncio", thing.__doc__ or ""):
-        app.env.current_document.autodoc_annotations.pop(name, None)
+        types.clear()
+    elif what == "class":
+        parameters = inspect.signature(thing.__init__, type_aliases=autodoc_type_aliases).parameters
+        for argument in types.keys() & parameters:
+            text = stringify_annotation(parameters[argument].annotation, "smart", short_literals=True)
+            types[argument] = re.sub(r"TypeAliasForwardRef\('(\w+)'\)", r"\1", text)
+    if types.get("return") == "None":
+        del types["return"]
     return ("", None) if is_result else None
 
 
 def link(_app: Any, what: str, name: str, _object: Any, _options: Any, lines: list[str]) -> None:
     """Make links and code blocks of what a docstring has as plain text."""
     text = re.sub(r"\n*^Create new instance of .*", "", "\n".join(lines), flags=re.MULTILINE)
+    text = re.sub(r"^(\S.*\n\n)((?:(?:    .*)?\n)+)", code_block, text + "\n", flags=re.MULTILINE)
     text = re.sub(r"`docs/([a-z-]+)\.md`", r":doc:`/\1`", text)
-    text = re.sub(r"^(\S.*)\n\n(?=    )", r"\1\n\n::\n\n", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<![`:])`([A-Za-z][\w.]*)`(?!`)", r":py:obj:`\1`", text)  # a link if the reference has it
+    text = re.sub(r"(?<![`:])`([A-Za-z][\w.]*\(\))`(?!`)", r":py:meth:`\1`", text)
     if twin := re.fullmatch(r"redis_saver\.Async(\w+)\.a(\w+)", name):
-        text = text.replace(f"`{twin[2]}`", f":meth:`~redis_saver.{twin[1]}.{twin[2]}`")
+        text = text.replace(f":py:obj:`{twin[2]}`", f":meth:`~redis_saver.{twin[1]}.{twin[2]}`")
     if what in ("attribute", "property"):
         text = f"\n{text}"  # else napoleon takes what stands before a colon for a type
-    lines[:] = text.split("\n")
+    lines[:] = text.replace("\0", "`").split("\n")
+
+
+def code_block(found: re.Match[str]) -> str:
+    """Mark indented lines as code, in which nothing is a link."""
+    return f"{found[1]}::\n\n" + found[2].replace("`", "\0")
 
 
 def shorten(_app: Any, _page: str, _template: str, context: dict[str, Any], _doctree: Any) -> None:
@@ -91,6 +113,6 @@ def setup(app: Any) -> None:
     """Called by Sphinx."""
     app.connect("source-read", add_toctree)
     app.connect("autodoc-skip-member", leave_out_twins)
-    app.connect("autodoc-process-signature", leave_out_types, priority=600)  # after autodoc noted the types
+    app.connect("autodoc-process-signature", set_types, priority=600)  # after autodoc noted the types
     app.connect("autodoc-process-docstring", link, priority=400)  # before napoleon
     app.connect("html-page-context", shorten)

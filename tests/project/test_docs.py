@@ -68,7 +68,9 @@ def test_links_lead_somewhere(name: str) -> None:
         path, _, anchor = target.partition("#")
         there = (page.parent / path).resolve() if path else page
         assert there.exists(), target
-        assert page.name == "README.md" or there.is_relative_to(ROOT / "docs"), f"{target}: the site has only what is in docs/"
+        assert page.name == "README.md" or there.is_relative_to(ROOT / "docs"), (
+            f"{target}: the site has only what is in docs/"
+        )
         assert not anchor or anchor in anchors(there), target
     for label in re.findall(r"\]\[(\w+)\]", text):
         assert f"\n[{label}]: https://" in text, label
