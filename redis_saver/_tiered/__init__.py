@@ -42,7 +42,7 @@ noted as dirty, and flushed (`intents.enroll`). Only its newest checkpoint may b
   when cold has everything.
 - **Deletions** are records too, the first of their thread. Until cold has deleted the thread, nobody believes what cold
   has of it.
-- **Roll-backs.** One script removes a run's checkpoints in hot, under the new owner's token, and notes their ids
+- **Rollbacks.** One script removes a run's checkpoints in hot, under the new owner's token, and notes their ids
   (`lua/tiered/roll_back.lua`). The flusher removes exactly these ids in cold. A rolled-back id never comes again, so a
   removal that waits for a lock, or whose client was killed, takes nothing of a later owner. No fence in cold is needed.
   If hot lacks a part of the thread, cold is asked for the run's ids after hot was read. Each checkpoint of the run is
