@@ -1,12 +1,7 @@
 -- Reads copies of a cold store's items, or checks if a partition has copies of all. Names a miss, so that a fill can be
 -- refused if a writer writes meanwhile.
 --
--- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
--- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
--- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
--- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
--- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1..]           fields; none to check if the partition has copies of all items
 -- Returns {miss, record, ...}: the name of the miss, '' if there is none; the record of each field, nil if there is no
