@@ -30,13 +30,13 @@ Integers: TypeAlias = NDArray[np.intp]
 MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
 """Shortest and longest vector, so that no product of two leaves the range of float32. Embeddings have about 1."""
 BLOCK_BYTES = 2**25
-"""Maximum size of a block: an index that grows copies or reserves no more at a time."""
-MIN_ROWS = 8
-"""Number of rows of the smallest block."""
+"""Maximum memory of the float64 rows that the second pass compares at a time."""
+GROWTH = 1.5
+"""Growth factor of an array that has no room for more rows."""
 SPARSE = 4
 """If fewer than one row in 4 may be found, these rows are copied, and the others are not read."""
 WASTE = 3
-"""If more than one row in 3 belongs to no item any more, the other rows are copied into new blocks."""
+"""If more than one row in 3 belongs to no item any more, the other rows are copied into a new array."""
 _ROUNDING = 2.0**-24
 """Relative rounding error of float32."""
 _WHOLE = "$"
@@ -69,10 +69,10 @@ class VectorIndex:
     def __init__(self, dims: int) -> None:
         """Start without vectors; they have `dims` dimensions."""
         self.dims = dims
-        self._blocks: list[Rows] = []
-        """Rows. All blocks are full, except the last."""
+        self._rows: Rows = np.empty((0, dims), np.float32)
+        """Rows, then room for more."""
         self._may_append = [True]
-        """Not empty if the free rows of the last block may be written. The first index made from this one takes it."""
+        """Not empty if that room may be written. The first index made from this one takes it."""
         self._fields: list[bytes] = []
         """All items, including those that are gone."""
         self._number: dict[bytes, int] = {}
@@ -98,7 +98,7 @@ class VectorIndex:
     @property
     def size(self) -> int:
         """Approximate memory in bytes."""
-        return sum(block.nbytes for block in self._blocks) + 150 * len(self._fields) + self._lengths.nbytes
+        return self._used().nbytes + 150 * len(self._fields) + self._lengths.nbytes
 
     # -- making another one
 
@@ -119,21 +119,17 @@ class VectorIndex:
         else:
             new = VectorIndex(self.dims)
             new._fields, new._number, new._alive = list(self._fields), number, alive
-            new._starts, new._lengths, new._blocks = self._starts, self._lengths, list(self._blocks)
+            new._starts, new._lengths, new._rows = self._starts, self._lengths, self._rows
             try:
                 self._may_append.pop()
             except IndexError:  # another index was made from this one, and writes there
-                new._blocks = list(self._used())
+                new._rows = self._used()
         if added := {field: rows for field, rows in changes.items() if len(rows)}:
             new._append(list(added), np.concatenate(list(added.values())), [len(rows) for rows in added.values()])
         return new
 
-    def _used(self) -> Iterator[Rows]:
-        """Yield the used part of each block."""
-        left = len(self._lengths)
-        for block in self._blocks:
-            yield block[:left]
-            left -= len(block)
+    def _used(self) -> Rows:
+        return self._rows[: len(self._lengths)]
 
     def _append(self, fields: list[bytes], rows: Rows, counts: Iterable[int]) -> None:
         first = len(self._fields)
@@ -145,28 +141,13 @@ class VectorIndex:
         self._lengths = np.concatenate([self._lengths, lengths(rows)])
 
     def _write(self, rows: Rows) -> None:
-        """Append rows: to the free part of the last block, then to new blocks.
-
-        The first block grows by copying, because one block is multiplied in less time than several.
-        """
-        used, room = len(self._lengths), sum(map(len, self._blocks))
-        largest = max(MIN_ROWS, BLOCK_BYTES // (4 * self.dims))
-        if used + len(rows) > room and room < largest:
-            first = np.empty((min(largest, max(used + len(rows), 2 * room, MIN_ROWS)), self.dims), np.float32)
-            if used:
-                first[:used] = self._blocks[0][:used]
-            self._blocks, room = [first], len(first)
-        if free := room - used:
-            some = rows[:free]
-            block = self._blocks[-1]
-            block[len(block) - free : len(block) - free + len(some)] = some
-            rows = rows[free:]
-        while len(rows):
-            block = np.empty((largest, self.dims), np.float32)
-            some = rows[:largest]
-            block[: len(some)] = some
-            self._blocks.append(block)
-            rows = rows[largest:]
+        used = len(self._lengths)
+        end = used + len(rows)
+        if end > len(self._rows):
+            larger = np.empty((max(end, int(GROWTH * used)), self.dims), np.float32)
+            larger[:used] = self._used()
+            self._rows = larger
+        self._rows[used:end] = rows
 
     def _compacted(self, alive: NDArray[np.bool_]) -> VectorIndex:
         """Return an index of the present items, without other rows."""
@@ -178,14 +159,8 @@ class VectorIndex:
         return new
 
     def _gathered(self, rows: Integers) -> Rows:
-        """Return copies of rows by their ascending numbers."""
-        parts, begin, first = [], 0, 0
-        for block in self._blocks:
-            end = int(np.searchsorted(rows, first + len(block)))
-            if end > begin:
-                parts.append(block[rows[begin:end] - first])
-            begin, first = end, first + len(block)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        """Return copies of rows by their numbers."""
+        return self._rows[rows]
 
     # -- search
 
@@ -241,7 +216,7 @@ class VectorIndex:
             rows = _ranges(self._starts[items], counts)
             scores, errors = self._rough(self._gathered(rows) @ narrow, self._lengths[rows], length, distance)
             return _of_items(scores, errors, np.cumsum(counts) - counts)
-        products = np.concatenate([block @ narrow for block in self._used()])
+        products = self._used() @ narrow
         low, high = _of_items(*self._rough(products, self._lengths, length, distance), self._starts[:-1])
         return (low, high) if len(items) == len(self._fields) else (low[items], high[items])
 
@@ -461,22 +436,15 @@ def _tokenized(paths: Sequence[str]) -> list[str | list[str]]:
 
 
 def _converted(vectors: Any, count: int, dims: int) -> Rows:
-    if not hasattr(vectors, "__len__") or not hasattr(vectors, "__iter__"):
-        raise TypeError(f"{kind_of(vectors)}: it has to answer a list of vectors")
-    if len(vectors) != count:
-        raise ValueError(f"{len(vectors)} vectors")
-    for vector in vectors:
-        if not hasattr(vector, "__len__"):
-            raise TypeError(f"a vector of {kind_of(vector)}")
-        if len(vector) != dims:
-            raise ValueError(
-                f"a vector of {len(vector)} dimensions, where index['dims'] says {dims}: write those that the model has"
-            )
     try:
         with np.errstate(over="ignore"):  # numbers that are too large become infinity
-            rows: Rows = np.asarray(vectors, np.float64).astype(np.float32).reshape(count, dims)
+            rows: Rows = np.asarray(vectors, np.float64).astype(np.float32)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"vectors that are not of numbers: {error}") from error
+        raise ValueError(f"vectors that are not of numbers, or not of one length: {error}") from error
+    if rows.shape != (count, dims):
+        raise ValueError(
+            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] has to be as the model has it"
+        )
     if (wrong := _unusable(rows)) is not None:
         raise ValueError(f"a vector {wrong}")
     return rows
