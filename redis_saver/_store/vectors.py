@@ -419,8 +419,7 @@ class Embedder:
                 f"{self.dims}: another model made them. Put the items again, or give the store another prefix"
             )
         kind, start = framing.first(framed)
-        encryption.check_read(context, kind)
-        data = context.serde.loads_typed((names.decode(kind), framed[start:]))
+        data = encryption.loads(context, kind, framed[start:])
         if not isinstance(data, bytes):
             raise ValueError(f"they are {kind_of(data)}, and not bytes")  # noqa: TRY004 - it becomes a DecodeError
         rows: Rows = np.frombuffer(data, _STORED).astype(np.float32, copy=False).reshape(-1, self.dims)

@@ -51,19 +51,12 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
     if op.value is None:
         return place.partition, place.field(key), DELETION
     value = encode_value(context.values, op.namespace, key, op.value)
-    expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
+    expected = ANY_VERSION
+    if if_version is not None:
+        config.number("if_version", if_version, 0, whole=True)
+        expected = b"%d" % if_version
     texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
     return place.partition, place.field(key), Write(value, milliseconds(op.ttl), expected, texts)
-
-
-def _checked_version(version: Any) -> int:
-    if isinstance(version, bool) or not isinstance(version, int):
-        raise TypeError(
-            f"if_version={shown(version)}: write the version of the item that get() returned, "
-            "or 0 if there must be none"
-        )
-    config.number("if_version", version, 0, whole=True)
-    return version
 
 
 def milliseconds(minutes: Any) -> int:
