@@ -10,11 +10,11 @@
 -- Errors: DIRECTORY.
 -- Rules: reads.
 
-local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+local partitions, deadlines, tokens = unpack(KEYS)
 
 --- @include lib/directory
 
-local last, problem = open_directory(partitions, deadlines, tokens)
+local last, problem = open_directory()
 if not last then return problem end
 local found = redis.call('ZRANGEBYLEX', partitions, ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])
 if not found[1] then return {} end

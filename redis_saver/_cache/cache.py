@@ -114,7 +114,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         self._driver = self._driver_class(
             client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache", repeats_late=False
         )
-        self._current = Context(
+        self._context = Context(
             serde=self.serde,
             keyspace=CacheKeyspace(prefix),
             ttl=ttls.parse(ttl, refresh_allowed=False).milliseconds,
@@ -125,18 +125,11 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         replies: type[Exception] = clients.exceptions_of(client).ResponseError
         self._health = Health(self._driver.server, on_error, self._driver.failures, replies)
 
-    @property
-    def _context(self) -> Context:
-        """The cache as its operations see it, with the serializer it has now."""
-        if self._current.serde is not self.serde:
-            self._current = self._current._replace(serde=self.serde)
-        return self._current
-
     def __repr__(self) -> str:
         """The class, the server without its login, the prefix and the TTL."""
-        amount = self._current.ttl
+        amount = self._context.ttl
         ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
-        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
+        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
     async def asetup(self) -> None:
         """Check that the server can be reached, and its version. Changes nothing, may be called any number of times.
@@ -224,12 +217,14 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             Exception: The client's own error if the server fails, also with `on_error="skip"`, because a cache that was
                 not cleared answers with old values. Calling again is safe.
         """
-        if (checked := entries.namespaces(self._context, namespaces)) != []:
+        if namespaces is None or namespaces:
+            checked = entries.namespaces(self._context, namespaces)
             self._driver.run(self._counting.call(self._clear(checked)))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """`clear` for asyncio."""
-        if (checked := entries.namespaces(self._context, namespaces)) != []:
+        if namespaces is None or namespaces:
+            checked = entries.namespaces(self._context, namespaces)
             await self._driver.arun(self._counting.call(self._clear(checked)))
 
     def _get(self, names: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
@@ -323,9 +318,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """A cache with keys of its own and another serializer, on the same driver and with the same counts."""
         other = copy.copy(self)
         other.serde = serde
-        other._current = self._context._replace(  # noqa: SLF001
-            keyspace=CacheKeyspace(self._current.keyspace.prefix, room), serde=serde
-        )
+        keyspace = CacheKeyspace(self._context.keyspace.prefix, room)
+        other._context = self._context._replace(keyspace=keyspace, serde=serde)  # noqa: SLF001
         return other
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from langgraph.cache.base import FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._common import limits
@@ -15,9 +16,6 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace, component, encode as encode_text
 from redis_saver._storage import encryption, framing
 from redis_saver.errors import DecodeError, UnsupportedFormat, decoding, encoding
-
-Namespace = tuple[str, ...]
-FullKey = tuple[Namespace, str]
 
 SHARDS = 16
 """A part of the format: it says in which shard a namespace lies."""
@@ -136,9 +134,14 @@ class Found:
         """Number of values that were stored while the reader waited."""
 
     def take(self, context: Context, name: FullKey, raw: bytes, stamp: bytes) -> None:
-        """Take an entry as it is stored. One that is not valid any more is left out."""
+        """Take an entry as it is stored. One that was written under other generations than the stamp's is left out."""
         try:
-            if is_valid(raw, stamp):
+            if raw[:1] != FORMAT:
+                raise UnsupportedFormat(
+                    "an entry of a cache begins with a byte that this release does not know: a newer release, or "
+                    "another program, stored it. It was not decoded, and a set() replaces it"
+                )
+            if raw.startswith(stamp, 1):
                 self.values[name] = decode(context, name, raw, stamp)
         except (DecodeError, UnsupportedFormat) as error:
             self.unreadable[name] = error
@@ -170,20 +173,6 @@ def encode(context: Context, name: FullKey, value: Any) -> bytes:
     return packed + data
 
 
-def is_valid(raw: bytes, stamp: bytes) -> bool:
-    """True if an entry was written under the generations of the stamp.
-
-    Raises:
-        UnsupportedFormat: Its format is not known here.
-    """
-    if raw[:1] != FORMAT:
-        raise UnsupportedFormat(
-            "an entry of a cache begins with a byte that this release does not know: a newer release, or another "
-            "program, stored it. It was not decoded, and a set() replaces it"
-        )
-    return raw.startswith(stamp, 1)
-
-
 def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
     """The value of a valid entry.
 
@@ -209,8 +198,6 @@ def names(context: Context, keys: Sequence[FullKey]) -> list[FullKey]:
         TypeError: It is no sequence of pairs of a namespace and a key.
         LimitExceeded: A label or key is too long.
     """
-    if isinstance(keys, (str, bytes)):
-        raise TypeError(f"keys={shown(keys)}: pass a list of pairs (namespace, key), such as [(('label',), 'key')]")
     return list(dict.fromkeys(_name(context, key) for key in keys))
 
 
@@ -241,13 +228,7 @@ def namespaces(context: Context, namespaces: Sequence[Namespace] | None) -> list
         TypeError: It is no sequence of sequences of str.
         LimitExceeded: A label is too long.
     """
-    if namespaces is None:
-        return None
-    if isinstance(namespaces, (str, bytes)):
-        raise TypeError(
-            f"namespaces={shown(namespaces)}: pass a list of namespaces, such as [('label',)]; None clears all"
-        )
-    return [_namespace(context, namespace) for namespace in namespaces]
+    return None if namespaces is None else [_namespace(context, namespace) for namespace in namespaces]
 
 
 def pairs(context: Context, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> list[tuple[FullKey, int | bytes, Any]]:
