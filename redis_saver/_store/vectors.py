@@ -137,10 +137,6 @@ class VectorIndex:
         self._number.update(zip(fields, range(first, first + len(fields)), strict=True))
         self._alive = np.concatenate([self._alive, np.ones(len(fields), np.bool_)])
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(np.fromiter(counts, np.intp))])
-        self._write(rows)
-        self._lengths = np.concatenate([self._lengths, lengths(rows)])
-
-    def _write(self, rows: Rows) -> None:
         used = len(self._lengths)
         end = used + len(rows)
         if end > len(self._rows):
@@ -148,6 +144,7 @@ class VectorIndex:
             larger[:used] = self._used()
             self._rows = larger
         self._rows[used:end] = rows
+        self._lengths = np.concatenate([self._lengths, lengths(rows)])
 
     def _compacted(self, alive: NDArray[np.bool_]) -> VectorIndex:
         """Return an index of the present items, without other rows."""
