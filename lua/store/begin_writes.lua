@@ -1,5 +1,5 @@
--- Begins to write items to a cold store: removes their copies, and refuses fills of them until the writer ends. Sending
--- it twice changes nothing.
+-- Begins a write to a cold store: removes the copies of its items, and makes fill_copies refuse them until the write
+-- ends. Sending it twice changes nothing.
 --
 -- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes

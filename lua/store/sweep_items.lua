@@ -1,5 +1,5 @@
--- Removes the expired items of a partition, or all. If nothing is left, the partition refuses the directory's token
--- from then on.
+-- Removes the expired items of a partition, or all. If none is left, the partition refuses the directory's token from
+-- then on.
 --
 -- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- ARGV[1] token       the directory's token of the partition; '0' for none

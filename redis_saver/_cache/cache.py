@@ -328,7 +328,8 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
     """LangGraph's cache of the results of nodes and tasks, on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods run in worker threads, so the event loop is never blocked. A service on asyncio should use
-    `AsyncRedisCache`, which needs no worker threads. Any number of OS threads may share a cache, before and after a fork.
+    `AsyncRedisCache`, which needs no worker threads. Any number of OS threads may share a cache, before and after a
+    fork.
     """
 
     _driver: SyncDriver | DriverWrapper[Request]

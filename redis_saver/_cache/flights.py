@@ -141,6 +141,6 @@ class Flights:
 
 
 def _superstep() -> object:
-    """Return the id of the checkpoint that the current superstep of the outermost graph runs from; None outside nodes."""
+    """Return the id of the checkpoint that the outermost graph's superstep runs from; None outside of nodes."""
     config: Any = var_child_runnable_config.get() or {}
     return ((config.get("configurable") or {}).get("checkpoint_map") or {}).get("")

@@ -85,10 +85,10 @@ class Reply(NamedTuple):
 
 
 def checked(script: Script, key: bytes, reply: Any) -> Reply:
-    """Check the types of a script's reply, so that no operation takes a number for bytes or misses a part of a list.
+    """Check the types of a script's reply, so that no operation mistakes a number for bytes.
 
     Raises:
-        StoreDamaged: The script never answers that.
+        StoreDamaged: The script does not answer such a reply.
     """
     pattern, codes = _REPLIES[script]
     values = [reply] if isinstance(reply, int) else reply
@@ -129,8 +129,8 @@ def ask(
 ) -> Operation[Reply]:
     """Run a script on a partition.
 
-    One round trip. Two more if the directory has to list the partition first, or for longer; one more if its items
-    have documents and this store makes none; one more per thousand items that have expired since the last call.
+    One round trip. Two more if the directory has to list the partition first, or for longer. One more if its items
+    have documents and this store makes none. One more per thousand items that have expired since the last call.
 
     Args:
         context: The store.
@@ -178,7 +178,7 @@ def announce(context: StoreContext, member: bytes, ttl: Argument = 0, above: Arg
     Args:
         context: The store.
         member: The partition, as the directory names it.
-        ttl: Milliseconds that its items are to live; 0 for ever.
+        ttl: TTL of its items in milliseconds; 0 for none.
         above: A number that the token has to exceed.
     """
     keys = context.keyspace.directory
@@ -214,7 +214,7 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
 
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """Run operations in lockstep, so that requests of the same moment travel as one batch. Return their results."""
+    """Run operations side by side, and send their requests of the same step as one batch. Return their results."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)

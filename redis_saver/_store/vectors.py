@@ -1,4 +1,4 @@
-"""Vectors: embedding, their stored form, a partition's in memory, and the exact search. Needs numpy (extra `vectors`).
+"""Vectors: embedding, stored form, index in memory, and exact search. Needs numpy (extra `vectors`).
 
 A search has two passes. The first multiplies all rows with the query in float32, as fast as memory is read. Its error
 has a known bound. The second computes the scores of all items that may be among the best within that bound, in float64.
@@ -28,13 +28,13 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 
 MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
-"""Shortest and longest vector, so that no product of two leaves the range of float32. Embeddings have about 1."""
+"""Shortest and longest vector, so that products stay in the range of float32. Embeddings have a length of about 1."""
 BLOCK_BYTES = 2**25
 """Maximum memory of the float64 rows that the second pass compares at a time."""
 GROWTH = 1.5
 """Growth factor of an array that has no room for more rows."""
 SPARSE = 4
-"""If fewer than one row in 4 may be found, these rows are copied, and the others are not read."""
+"""If fewer than one item in 4 may be found, their rows are copied, and other rows are not read."""
 WASTE = 3
 """If more than one row in 3 belongs to no item any more, the other rows are copied into a new array."""
 _ROUNDING = 2.0**-24
@@ -63,7 +63,7 @@ def lengths(rows: Rows) -> Floats:
 class VectorIndex:
     """Vectors of items at one moment. Nobody changes an index: `changed` makes another one.
 
-    The new index shares the memory of the rows that stay.
+    Both share the memory of the rows that stay.
     """
 
     def __init__(self, dims: int) -> None:
@@ -72,9 +72,9 @@ class VectorIndex:
         self._rows: Rows = np.empty((0, dims), np.float32)
         """Rows, then room for more."""
         self._may_append = [True]
-        """Not empty if that room may be written. The first index made from this one takes it."""
+        """Not empty while nobody has written that room. The first index made from this one takes it."""
         self._fields: list[bytes] = []
-        """All items, including those that are gone."""
+        """Fields of all items, also of removed ones."""
         self._number: dict[bytes, int] = {}
         """Position in `_fields` of each present item."""
         self._alive = np.zeros(0, np.bool_)
@@ -100,7 +100,7 @@ class VectorIndex:
         """Approximate memory in bytes."""
         return self._used().nbytes + 150 * len(self._fields) + self._lengths.nbytes
 
-    # -- making another one
+    # -- changes
 
     def changed(self, removed: Iterable[bytes], changes: Mapping[bytes, Rows]) -> VectorIndex:
         """Return an index with other vectors.
@@ -244,7 +244,7 @@ class VectorIndex:
 
 
 def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
-    """Return a query as scores need it, and its length, which is 1 for cosines if it is not 0."""
+    """Return the query, scaled to the length 1 for cosines, and its length."""
     length = float(np.sqrt((query * query).sum()))
     return (query / length, 1.0) if distance == "cosine" and length > 0 else (query, length)
 
@@ -252,7 +252,7 @@ def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
 def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
     """Compute the scores of rows in float64.
 
-    Each row is computed alone, which BLAS does not do. So the same vector has the same score in every place.
+    Each row is computed on its own, which BLAS does not do. So equal vectors have equal scores.
     """
     if distance == "l2":
         apart = rows - query
@@ -275,7 +275,7 @@ def _ranges(begins: Integers, counts: Integers) -> Integers:
 
 
 def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple[Floats, Floats]:
-    """Return the bounds of each item's score from those of its rows; of several rows the nearest counts."""
+    """Return the bounds of each item's score from those of its rows. Of several rows, the nearest counts."""
     low, high = scores - errors, scores + errors
     if len(begins) == len(scores):
         return low, high
@@ -286,7 +286,7 @@ def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple
 
 
 class Embedder:
-    """Index of a store: its paths to texts, its model, and the form in which vectors are stored and compared."""
+    """A store's index: paths to texts, the model, and the stored form of vectors."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Take a configuration that was checked.
@@ -345,10 +345,10 @@ class Embedder:
     # -- embedding
 
     def embed(self, texts: Texts) -> None:
-        """Have texts embedded: one call for those of all items, one for each query.
+        """Embed texts: one call for the texts of all items, and one for each query.
 
         Raises:
-            ValueError: The model did not answer such vectors.
+            ValueError: The model did not answer vectors of `dims` numbers.
         """
         if texts.documents:
             texts.vectors = self._rows(self.embeddings.embed_documents(list(texts.documents)), len(texts.documents))
@@ -356,7 +356,7 @@ class Embedder:
             texts.queries[query] = self._query(self.embeddings.embed_query(query))
 
     async def aembed(self, texts: Texts) -> None:
-        """Have texts embedded on asyncio; the calls run concurrently."""
+        """`embed` for asyncio. The calls run concurrently."""
         documents, queries = list(texts.documents), list(texts.queries)
         calls: list[Any] = [self.embeddings.aembed_query(query) for query in queries]
         if documents:
@@ -439,7 +439,7 @@ def _converted(vectors: Any, count: int, dims: int) -> Rows:
         raise ValueError(f"vectors that are not of numbers, or not of one length: {error}") from error
     if rows.shape != (count, dims):
         raise ValueError(
-            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] has to be as the model has it"
+            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] has to be what the model has"
         )
     if (wrong := _unusable(rows)) is not None:
         raise ValueError(f"a vector {wrong}")

@@ -118,7 +118,7 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
 
 
 def split(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield as many items at a time as one script takes, by their sizes in bytes."""
+    """Yield lists of items that one script takes, by their sizes in bytes."""
     some: list[T] = []
     size = 0
     for item in items:
@@ -139,9 +139,9 @@ def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[
     was = f"version {expected}" if expected else "that it is not there"
     return Conflict(
         f"item {shown(key)} of namespace {shown(namespace)} {there}, and if_version expects {was}. Nothing was written "
-        "now. It may have been written before only if the client sent it twice after a lost reply, and 16 other puts "
-        "with if_version, or a deletion of all items, came in between. Read the item again, apply the change to what "
-        "it is now, and put that with its version",
+        "now. Read the item again, apply the change to its new value, and put it with its new version. It may have "
+        "been written before only if the client sent it twice after a lost reply, and 16 other puts with if_version or "
+        "a deletion of all items came in between",
         version,
     )
 
@@ -192,7 +192,7 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
 
 
 class StoredItem(NamedTuple):
-    """An item that one store has and another is to get."""
+    """An item that moves from one store to another."""
 
     namespace: tuple[str, ...]
     key: str
@@ -213,7 +213,7 @@ class StoredItem(NamedTuple):
 def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
-    """Read the first items, as many as one reply holds; None for one that is gone, an error for one that is damaged."""
+    """Read the first items that fit into one reply; None for a missing item, an error for a damaged one."""
     asked: list[Argument] = ["deadlines", *fields[:FIELDS_PER_READ]]
     values = (yield from ask(context, partition, scripts.READ_ITEMS, asked)).values
     if not values:
@@ -250,7 +250,7 @@ def find_place(context: StoreContext, item: StoredItem) -> tuple[Partition, byte
 
 
 class Import(NamedTuple):
-    """An item that is to be stored, checked and encoded."""
+    """A checked and encoded item that is to be stored."""
 
     item: StoredItem
     expected: int
@@ -271,17 +271,17 @@ def as_import(context: StoreContext, item: StoredItem, expected: int) -> Import:
 
 
 def new_put() -> str:
-    """Return a random name for a put, by which scripts recognize one that is sent twice."""
+    """Return a random name for a put, so that scripts recognize a put that is sent twice."""
     return os.urandom(8).hex()
 
 
 def import_items(
     context: StoreContext, partition: Partition, some: Sequence[Import], made_by: str
 ) -> Operation[list[Import]]:
-    """Store some items of a partition in one step; return those that did not have the expected version.
+    """Store items of a partition atomically; return those that did not have the expected version.
 
-    Three round trips. It may run again with the same `made_by`: items that it stored before are neither stored again
-    nor returned.
+    Three round trips. It may run again with the same `made_by`. Then items that it stored before are neither stored
+    again nor returned.
     """
     arguments: list[Argument] = []
     for item, expected, _, field, value in some:
