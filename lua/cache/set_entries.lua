@@ -1,15 +1,15 @@
--- Stores entries of one shard under the generations of this moment, which are made where there are none.
+-- Stores entries of one shard under the current generations. Makes missing generations.
 --
 -- KEYS[1] shard      string      <prefix>:cache:{<shard>}:generation: the shard's generation
 -- KEYS[2] index      sorted set  <prefix>:cache:{<shard>}:index
 -- KEYS[3..]          pairs of strings, for each entry: its namespace's generation, the entry
--- ARGV[1] fresh      the generation to make where there is none
+-- ARGV[1] fresh      value of each generation that is missing
 -- ARGV[2] format     the byte that each entry begins with
--- ARGV[3..]          triples, for each entry: its member of the index, its TTL in milliseconds or '', what is stored
---                    behind its stamp
+-- ARGV[3..]          triples, for each entry: its member of the index, its TTL in milliseconds or '', the bytes after its
+--                    stamp
 -- Entries without a TTL are in the index, so that `clear` can remove them. Generations live at least as long as the
 -- longest entry.
--- Returns members of the index, taken at random, to be looked at by sweep_entries; none but after each 64 that came.
+-- Returns random members of the index for sweep_entries each time that the index has grown by 64, else none.
 -- Errors: none of ours.
 
 local shard, index, keys = KEYS[1], KEYS[2], KEYS
@@ -46,7 +46,7 @@ for number = 1, count do
   end
 end
 
--- A deadline is moved to twice the TTL, and not with each call.
+-- A deadline moves to twice the TTL, so that most calls leave it alone.
 for key, ttl in pairs(longest) do
   local left = redis.call('PTTL', key)
   if left == -2 and ttl == '' then

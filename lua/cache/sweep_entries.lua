@@ -1,10 +1,10 @@
--- Removes entries of one shard that are no longer valid, and members of the index whose entries are gone.
+-- Removes invalid entries of one shard, and members of the index whose entries are gone.
 --
 -- KEYS[1] shard      string      <prefix>:cache:{<shard>}:generation: the shard's generation
 -- KEYS[2] index      sorted set  <prefix>:cache:{<shard>}:index
 -- KEYS[3..]          pairs of strings, for each entry: its namespace's generation, the entry
 -- ARGV[1..]          the entries' members of the index
--- Returns how many members were removed.
+-- Returns the number of removed members.
 -- Errors: none of ours.
 
 local shard, index, keys, members = KEYS[1], KEYS[2], KEYS, ARGV

@@ -1,5 +1,5 @@
--- Shared by the store's scripts (included): copies of a cold store's items, and the write intents that
--- keep them true. docs/storage-format.md has the data. The script binds `notes` before, and `noted` if it writes.
+-- Shared by the store's scripts (included): copies of a cold store's items, and the write intents that keep them
+-- current. docs/storage-format.md has the data. The script binds `notes` before, and `noted` if it writes.
 
 --- @include lib/store_items
 
@@ -70,17 +70,17 @@ local function change_of_miss(miss, now)
 end
 
 -- Removes the copies of items. Returns (state, problem): the state is nil if nothing is left. Then the partition's
--- token is kept for a while, because copies are likely to come back. An item that is not a copy, because somebody put
--- it into this store itself, is a problem, and stays.
+-- token is kept for a while, because copies are likely to come back. An item that was put into this store itself is no
+-- copy: it stays, and problem is an error reply.
 local function remove_copies(state, fields, now)
-  local there, found = {}, redis.call('HMGET', items, unpack(fields))
+  local there, records = {}, redis.call('HMGET', items, unpack(fields))
   for i = 1, #fields do
-    local _, _, _, updated = head_of(found[i] or '')
-    if found[i] and (not updated or #updated ~= UPDATED) then
+    local _, _, _, updated = head_of(records[i] or '')
+    if records[i] and (not updated or #updated ~= UPDATED) then
       local reason = ' is no copy of what a cold store has: it was put into this store itself'
       return nil, redis.error_reply('KEYCONFLICT an item of ' .. items .. reason)
     end
-    if found[i] then there[#there + 1] = fields[i] end
+    if records[i] then there[#there + 1] = fields[i] end
   end
   if not there[1] then return state end
   remove_items(state, there)

@@ -1,7 +1,8 @@
--- Shared by the store's scripts (included): the directory of partitions.
+-- Shared by the store's scripts (included): the directory of partitions. The script binds its keys before: partitions,
+-- deadlines, tokens.
 
 -- Removes an entry. Returns 1 if it had no deadline, else 0.
-local function take_out(partitions, deadlines, tokens, partition)
+local function take_out(partition)
   redis.call('ZREM', partitions, partition)
   redis.call('HDEL', tokens, partition)
   return redis.call('ZREM', deadlines, partition) == 0 and 1 or 0
@@ -9,7 +10,7 @@ end
 
 -- Stores the last token, and the number of entries without a deadline. The keys expire with the last entry if all have
 -- deadlines. Deletes an empty directory.
-local function close_directory(partitions, deadlines, tokens, last, lasting)
+local function close_directory(last, lasting)
   if redis.call('ZCARD', partitions) == 0 then
     redis.call('UNLINK', partitions, deadlines, tokens)
     return
@@ -24,7 +25,7 @@ end
 -- Repairs the directory after one of its keys was lost, from the names in the other keys. O(n) of its entries.
 -- The keys have a TTL if each entry has a deadline. Then an entry without one gets the latest; else it gets none.
 -- Returns the same as open_directory.
-local function repair_directory(partitions, deadlines, tokens)
+local function repair_directory()
   local ttl, names, time = -1, {}, redis.call('TIME')
   for _, key in ipairs({ partitions, deadlines, tokens }) do ttl = math.max(ttl, redis.call('PTTL', key)) end
   if ttl < 0 and redis.call('EXISTS', partitions, tokens) == 0 then
@@ -48,20 +49,20 @@ local function repair_directory(partitions, deadlines, tokens)
     if ttl > 0 then redis.call('ZADD', deadlines, 'NX', latest, name) end
   end
   local lasting = redis.call('ZCARD', partitions) - redis.call('ZCARD', deadlines)
-  close_directory(partitions, deadlines, tokens, last, lasting)
+  close_directory(last, lasting)
   return last, lasting
 end
 
 -- Opens the directory, and repairs it if its three keys do not fit together. Returns (last, lasting): the last token,
 -- 0 for none, and the number of entries without a deadline; or (nil, problem).
-local function open_directory(partitions, deadlines, tokens)
+local function open_directory()
   local last, lasting = unpack(redis.call('HMGET', tokens, '@last', '@lasting'))
   local count, temporary = redis.call('ZCARD', partitions), redis.call('ZCARD', deadlines)
   local fields = redis.call('HLEN', tokens)
   if not last and count + temporary + fields == 0 then return 0, 0 end
   local are_numbers = string.find(last or '', '^%d+$') and string.find(lasting or '', '^%d+$')
   if not are_numbers or fields ~= count + 2 or count ~= temporary + lasting then
-    return repair_directory(partitions, deadlines, tokens)
+    return repair_directory()
   end
   return tonumber(last), tonumber(lasting)
 end

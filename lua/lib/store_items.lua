@@ -2,8 +2,8 @@
 
 --- @include lib/partition
 
--- Prepares a partition (state nil: a new one) for items of which one lives for `longest` milliseconds. Returns (state,
--- reply). If there is a reply, the script is to return it: an error, or NOT_ANNOUNCED with a token and a TTL. With
+-- Prepares a partition (state nil: a new one) for items; `longest` is the longest TTL in milliseconds. Returns (state,
+-- reply). The script has to return the reply if there is one: an error, or NOT_ANNOUNCED with a token and a TTL. With
 -- `needs_token` the announcement has to be a new one.
 local function prepare(state, token, announced, longest, now, needs_token)
   local wanted = longest == math.huge and '0' or text_of(longest)
@@ -24,8 +24,8 @@ local function prepare(state, token, announced, longest, now, needs_token)
   return state
 end
 
--- What is to be stored: lists of fields and their records, versions, deadlines, vectors; lists of fields without a
--- deadline or vectors that had one.
+-- Collected by `add`: fields with their records, versions, deadlines and vectors; then fields that had a deadline or
+-- vectors and have none now.
 local changed, versions, deadlines, embedded, lasting, plain = {}, {}, {}, {}, {}, {}
 
 -- Adds an item. The numbers are its version and deadline; old_version and old_ttl are nil if the item is new.

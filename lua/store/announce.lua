@@ -1,4 +1,4 @@
--- Announces a partition in the directory, before the put of its first item, or if its items are to live longer.
+-- Announces a partition in the directory, before its first item is put, or if its items are to live longer.
 --
 -- KEYS[1] partitions  sorted set  <prefix>:store:{%}:partitions
 -- KEYS[2] deadlines   sorted set  <prefix>:store:{%}:deadlines
@@ -11,19 +11,19 @@
 -- Errors: DIRECTORY.
 -- Rules: confirmed.
 
-local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+local partitions, deadlines, tokens = unpack(KEYS)
 local partition, ttl, above = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local SLACK = 600000 -- an entry lives twice its TTL, and these milliseconds more
 local SWEPT = 20 -- maximum number of other entries that one call removes
 
 --- @include lib/directory
 
-local last, lasting = open_directory(partitions, deadlines, tokens)
+local last, lasting = open_directory()
 if not last then return lasting end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local passed = redis.call('ZRANGEBYSCORE', deadlines, '-inf', string.format('%.0f', now), 'LIMIT', 0, SWEPT)
-for _, other in ipairs(passed) do take_out(partitions, deadlines, tokens, other) end
+for _, other in ipairs(passed) do take_out(other) end
 
 local token = math.max(time[1] * 1000000 + time[2], last + 1, above + 1)
 local is_there, deadline = redis.call('HEXISTS', tokens, partition) == 1, redis.call('ZSCORE', deadlines, partition)
@@ -37,5 +37,5 @@ else
 end
 redis.call('ZADD', partitions, 0, partition)
 redis.call('HSET', tokens, partition, string.format('%.0f', token))
-close_directory(partitions, deadlines, tokens, token, lasting)
+close_directory(token, lasting)
 return { string.format('%.0f', token), deadline }

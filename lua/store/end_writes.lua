@@ -1,19 +1,14 @@
--- Ends a write that the cold store has. Stores copies of the items as they are there now, except those that another
+-- Ends a write after the cold store has it. Stores copies of the items as cold has them now, except items that another
 -- writer began or ended to write since this write began.
 --
--- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
--- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
--- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
--- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
--- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] writer      as in begin_writes
 -- ARGV[4] change      as begin_writes answered it
--- ARGV[5] left        as begin_writes answered it, if these copies make the partition complete again; else ''
+-- ARGV[5] left        as begin_writes answered it if these copies make the partition complete again, else ''
 -- ARGV[6..]           five for each item, as in fill_copies; the value is '' if there is nothing to store
 -- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again

@@ -1,12 +1,7 @@
--- Stores copies of the items that a cold store answered after a miss. Refuses those that a writer wrote since the miss,
--- or is writing.
+-- Stores copies of the items that a cold store answered after a miss, except items that a writer has written since the
+-- miss, or is writing.
 --
--- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
--- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
--- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
--- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
--- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
@@ -33,10 +28,10 @@ local last = change_of_miss(miss, now)
 if not last then return { '0' } end
 local fields, copies = {}, {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
-local about, found = redis.call('HMGET', notes, unpack(fields)), redis.call('HMGET', items, unpack(fields))
+local about, records = redis.call('HMGET', notes, unpack(fields)), redis.call('HMGET', items, unpack(fields))
 for i = 1, #fields do
   local change, writers = read_note(about[i] or '', '', now)
-  if change <= last and writers == '' and not found[i] then
+  if change <= last and writers == '' and not records[i] then
     local at = FIRST + (i - 1) * EACH
     copies[#copies + 1] = { unpack(ARGV, at, at + EACH - 1) }
   end

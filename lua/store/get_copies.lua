@@ -1,18 +1,13 @@
--- Reads copies of a cold store's items, or checks if a partition has copies of all. Names a miss, so that a fill can be
--- refused if a writer writes meanwhile.
+-- Reads copies of a cold store's items, or checks if a partition has copies of all. Names a miss, so that fill_copies
+-- can refuse items that a writer has written since.
 --
--- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
--- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
--- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
--- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
--- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1..]           fields; none to check if the partition has copies of all items
--- Returns {miss, record, ...}: the name of the miss, '' if there is none; the record of each field, nil if there is no
--- copy. Without fields it returns {token, count, checksum} if all copies are there: the token in the directory, '' for
--- a partition without items; the number of items, and the sum of their versions modulo 2^50, as text. Else {miss}. Or
--- returns a code
+-- Returns {miss, record, ...}: the name of the miss, '' if all copies are there; the record of each field, nil if there
+-- is no copy. Without fields it returns {miss}, or {token, count, checksum} if the partition has copies of all: the
+-- token in the directory, '' for a partition without items; the number of items, and the sum of their versions modulo
+-- 2^50, as text. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
@@ -21,12 +16,12 @@ local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
 local MORE = 1
 
 -- The common case: there are copies of all fields, and nothing has expired. Any other case continues below.
-local found, time = redis.call('HMGET', items, '@state', unpack(ARGV)), redis.call('TIME')
-local first = tonumber(string.match(found[1] or '', '^1 (%d+) ') or '')
+local answer, time = redis.call('HMGET', items, '@state', unpack(ARGV)), redis.call('TIME')
+local first = tonumber(string.match(answer[1] or '', '^1 (%d+) ') or '')
 local is_whole = #ARGV > 0 and first and (first == 0 or (time[1] + 1) * 1000 < first)
-for i = 2, #found do is_whole = is_whole and found[i] end
-found[1] = ''
-if is_whole then return found end
+for i = 2, #answer do is_whole = is_whole and answer[i] end
+answer[1] = ''
+if is_whole then return answer end
 
 --- @include lib/copies
 
@@ -37,8 +32,8 @@ if #ARGV == 0 then
   if not complete or tonumber(complete) ~= count then return { name_miss(micros, now) } end
   return { state and text_of(state.token) or '', complete, text_of(state and state.checksum or 0) }
 end
-found = { '', unpack(redis.call('HMGET', items, unpack(ARGV))) }
+answer = { '', unpack(redis.call('HMGET', items, unpack(ARGV))) }
 for i = 2, #ARGV + 1 do
-  if not found[i] and found[1] == '' then found[1] = name_miss(micros, now) end
+  if not answer[i] and answer[1] == '' then answer[1] = name_miss(micros, now) end
 end
-return found
+return answer

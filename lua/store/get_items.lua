@@ -1,11 +1,6 @@
 -- Reads items of one partition by their fields.
 --
--- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
--- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
--- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
--- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
--- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
@@ -25,12 +20,12 @@ local MORE, NOT_ANNOUNCED, DOCUMENTED = 1, 2, 7
 local token, announced, refreshes = ARGV[1], ARGV[2], ARGV[3]
 local WITHOUT_TTLS = '^1 0 %d+ %d+ %d+ %d+ ' -- the state of a partition in which nothing has a TTL
 
-local found = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
-local text = table.remove(found, 1)
+local records = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
+local text = table.remove(records, 1)
 if string.find(text or '', WITHOUT_TTLS) then -- the common case
   if refreshes == '2' then return {} end
-  found[#found + 1] = '1'
-  return found
+  records[#records + 1] = '1'
+  return records
 end
 
 --- @include lib/refresh
@@ -43,14 +38,14 @@ local _, now = clock()
 local more, gone = sweep(state, now)
 if more then return MORE end
 if state.count == 0 then return {} end
-if gone > 0 then found = redis.call('HMGET', items, unpack(ARGV, 4)) end
+if gone > 0 then records = redis.call('HMGET', items, unpack(ARGV, 4)) end
 if refreshes ~= '0' then
   if not documents[1] and documents_of(state) then return DOCUMENTED end
-  local wanted = refresh(state, now, token, announced, { unpack(ARGV, 4) }, found)
+  local wanted = refresh(state, now, token, announced, { unpack(ARGV, 4) }, records)
   if wanted then return { NOT_ANNOUNCED, text_of(state.token), wanted } end
   for i, document in ipairs(documents) do
-    local _, _, ttl = head_of(found[i] or '')
+    local _, _, ttl = head_of(records[i] or '')
     if ttl and ttl ~= '0' then redis.call('PEXPIREAT', document, text_of(now + ttl)) end
   end
 end
-return refreshes == '2' and {} or found
+return refreshes == '2' and {} or records

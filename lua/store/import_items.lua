@@ -1,11 +1,6 @@
 -- Stores items of one partition as another store had them, with their times and the rest of their TTLs.
 --
--- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
--- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
--- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
--- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
--- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
 -- ARGV[1] token       token of an announcement of the partition in the directory, above the partition's; or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
@@ -63,11 +58,11 @@ if state and not documents[1] and documents_of(state) then return { DOCUMENTED }
 -- Check, before anything is written.
 local fields = {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end
-local found, chosen, conflicts, longest = redis.call('HMGET', items, unpack(fields)), {}, { CONFLICT }, 0
+local records, chosen, conflicts, longest = redis.call('HMGET', items, unpack(fields)), {}, { CONFLICT }, 0
 for i = 1, #fields do
   local _, expected, _, _, ttl, deadline, put = unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
-  local _, version, _, made_by = head_of(found[i] or '')
-  if found[i] and not version then
+  local _, version, _, made_by = head_of(records[i] or '')
+  if records[i] and not version then
     return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
   end
   if made_by ~= put and (version or '0') ~= expected then
@@ -88,7 +83,7 @@ for _, i in ipairs(chosen) do
     unpack(ARGV, FIRST + (i - 1) * EACH, FIRST + i * EACH - 1)
   local version = free_version(next_free, math.min(updated, micros))
   redis.call('ZADD', order, text_of(version), field) -- now, because `free_version` looks there
-  local _, old_version, old_ttl = head_of(found[i] or '')
+  local _, old_version, old_ttl = head_of(records[i] or '')
   created, deadline = text_of(math.min(created, version)), math.max(deadline, now + 1)
   add(state, field, version, created, ttl, deadline, put, value, '', old_version, old_ttl)
   if documents[i] then redis.call('UNLINK', documents[i]) end

@@ -10,16 +10,16 @@
 -- Errors: DIRECTORY.
 -- Rules: reads.
 
-local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+local partitions, deadlines, tokens = unpack(KEYS)
 
 --- @include lib/directory
 
-local last, problem = open_directory(partitions, deadlines, tokens)
+local last, problem = open_directory()
 if not last then return problem end
-local found = redis.call('ZRANGEBYLEX', partitions, ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])
-if not found[1] then return {} end
-local answer, of_found = {}, redis.call('HMGET', tokens, unpack(found))
-for i = 1, #found do
-  answer[2 * i - 1], answer[2 * i] = found[i], of_found[i] or '0'
+local members = redis.call('ZRANGEBYLEX', partitions, ARGV[1], ARGV[2], 'LIMIT', 0, ARGV[3])
+if not members[1] then return {} end
+local answer, its_tokens = {}, redis.call('HMGET', tokens, unpack(members))
+for i = 1, #members do
+  answer[2 * i - 1], answer[2 * i] = members[i], its_tokens[i] or '0'
 end
 return answer

@@ -1,11 +1,6 @@
 -- Stores and deletes items of one partition, all or none.
 --
--- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
--- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
--- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
--- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
--- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
--- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
+-- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
@@ -76,12 +71,12 @@ if mark and not documents[1] then return { DOCUMENTED } end
 -- Check, before anything is written.
 local fields = {}
 for i = 1, MANY do fields[i] = ARGV[FIRST + (i - 1) * EACH] end
-local found, longest, is_put, is_compared = redis.call('HMGET', items, unpack(fields)), 0, false, false
+local records, longest, is_put, is_compared = redis.call('HMGET', items, unpack(fields)), 0, false, false
 for i = 1, MANY do
   local at = FIRST + (i - 1) * EACH
   local expected, ttl, put, value = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
-  local _, version, _, made_by = head_of(found[i] or '')
-  if found[i] and not version then
+  local _, version, _, made_by = head_of(records[i] or '')
+  if records[i] and not version then
     return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
   end
   if expected ~= '' and made_by ~= put and (version or '0') ~= expected then
@@ -109,9 +104,9 @@ local has_documents = documents[1] and (mark or state.indexed == 0) -- else docu
 for i, field in ipairs(fields) do
   local at = FIRST + (i - 1) * EACH
   local ttl, put, value, its_vectors = ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
-  local created, old_version, old_ttl, made_by = head_of(found[i] or '')
+  local created, old_version, old_ttl, made_by = head_of(records[i] or '')
   if value == '' then
-    if found[i] then removed[#removed + 1] = field end
+    if records[i] then removed[#removed + 1] = field end
   elseif made_by ~= put then
     local version = math.max(micros, state.last + 1)
     add(state, field, version, created, ttl, now + ttl, put, value, its_vectors, old_version, old_ttl)

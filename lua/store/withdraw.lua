@@ -9,14 +9,14 @@
 -- Errors: DIRECTORY.
 -- Rules: reads.
 
-local partitions, deadlines, tokens = KEYS[1], KEYS[2], KEYS[3]
+local partitions, deadlines, tokens = unpack(KEYS)
 
 --- @include lib/directory
 
-local last, lasting = open_directory(partitions, deadlines, tokens)
+local last, lasting = open_directory()
 if not last then return lasting end
 local token = redis.call('HGET', tokens, ARGV[1])
 if not token or tonumber(token) > tonumber(ARGV[2]) then return 0 end
-lasting = lasting - take_out(partitions, deadlines, tokens, ARGV[1])
-close_directory(partitions, deadlines, tokens, last, lasting)
+lasting = lasting - take_out(ARGV[1])
+close_directory(last, lasting)
 return 1

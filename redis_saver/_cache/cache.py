@@ -1,4 +1,4 @@
-"""`RedisCache` and `AsyncRedisCache`: LangGraph's interface, its operations, and the clients."""
+"""`RedisCache` and `AsyncRedisCache`: settings, LangGraph's interface, and its operations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from typing_extensions import Self, TypedDict, TypeVar, Unpack
 
 from redis_saver._cache import entries
-from redis_saver._cache.entries import Address, CacheKeyspace, Context, Found, Range
+from redis_saver._cache.entries import Address, CacheKeyspace, Context, Range, ReadResult
 from redis_saver._cache.flights import Flights
 from redis_saver._cache.health import CacheStats, Health, OnError
 from redis_saver._client import clients
@@ -36,20 +36,20 @@ SET_ENTRIES = load("cache/set_entries")
 SWEEP_ENTRIES = load("cache/sweep_entries")
 ClientT = TypeVar("ClientT", bound=SyncClient | AsyncClient)
 ValueT = TypeVar("ValueT", default=Any)
-"""As LangGraph's, with a default: a cache needs no type argument."""
+"""LangGraph's type variable, with a default, so that a cache needs no type argument."""
 CLUSTER_TIMEOUT = 1.0
-"""Default time in seconds for which a request to a cluster is repeated: a cache does not wait for a failover."""
+"""Default of `cluster_timeout`, in seconds. A cache does not wait for a failover."""
 SOCKET_TIMEOUT = 1.0
-"""Default time in seconds that the client of a cache waits for its server. A slower cache is no use."""
+"""Default timeout of a cache's own client, in seconds. A slower cache is of no use."""
 ENTRIES_PER_REQUEST = 500
 """Maximum number of entries of one script or MGET, so that other clients get their turn."""
 _MAX_FLIGHT = timedelta(days=1)
 _UNUSED = 24 * 3600 * 1000
-"""Milliseconds after which an unused generation expires once its shard was cleared."""
+"""Milliseconds after which unused generations expire, once their shard was cleared."""
 
 
 class CacheSettings(TypedDict, total=False):
-    """The settings of a cache, for `from_conn_string`. The constructor of `Cache` explains them."""
+    """Settings of a cache, for `from_conn_string`. The constructor of `Cache` explains them."""
 
     serde: SerializerProtocol | None
     prefix: str
@@ -84,7 +84,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         strict: bool = False,
         cluster_timeout: float = CLUSTER_TIMEOUT,
     ) -> None:
-        """Use a client of yours, which savers may use, too. The cache does not close it.
+        """Use your own client, which savers may share. The cache does not close it.
 
         Args:
             client: `RedisCache` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or
@@ -93,11 +93,11 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             prefix: Beginning of all keys. Caches with different prefixes are separate. A saver may use the same prefix.
             ttl: TTL of an entry that is set without its own: a `timedelta`, or a text such as `"7d"` or `"90m"`.
                 Default: no deadline.
-            on_error: If the server fails, `"skip"` lets `get` find nothing and `set` store nothing. The failure is
-                counted (`stats()`) and logged once an outage (`redis_saver.cache`). `"raise"` raises the client's
-                error. `clear` always raises it.
-            single_flight: Time that a caller has to compute an entry that it missed. Meanwhile, other callers of this
-                cache in this process that miss the entry wait until it is stored (`docs/cache.md`). None: none waits.
+            on_error: `"skip"` treats a failing server as an empty cache: `get` finds nothing, and `set` stores
+                nothing. Failures are counted (`stats()`), and logged once per outage (`redis_saver.cache`).
+                `"raise"` raises the client's error. `clear` always raises it.
+            single_flight: Maximum time to compute a missing entry. One caller computes it; other callers of this cache
+                in this process wait until it is stored (`docs/cache.md`). None: nobody waits.
             limits: `name_bytes` limits labels and keys, `value_bytes` values. Larger ones raise `LimitExceeded`.
             require_encryption: True to refuse values that are not encrypted. Reading one counts as an error, and does
                 not decode it. Default: True if `serde` is an `EncryptedSerializer`.
@@ -114,7 +114,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         self._driver = self._driver_class(
             client, prefix=prefix, cluster_timeout=cluster_timeout, taker="Cache", repeats_late=False
         )
-        self._current = Context(
+        self._context = Context(
             serde=self.serde,
             keyspace=CacheKeyspace(prefix),
             ttl=ttls.parse(ttl, refresh_allowed=False).milliseconds,
@@ -125,18 +125,11 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         replies: type[Exception] = clients.exceptions_of(client).ResponseError
         self._health = Health(self._driver.server, on_error, self._driver.failures, replies)
 
-    @property
-    def _context(self) -> Context:
-        """The cache as its operations see it, with the serializer it has now."""
-        if self._current.serde is not self.serde:
-            self._current = self._current._replace(serde=self.serde)
-        return self._current
-
     def __repr__(self) -> str:
-        """The class, the server without its login, the prefix and the TTL."""
-        amount = self._current.ttl
-        ttl = "none" if amount is None else times.shown(timedelta(milliseconds=amount))
-        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._current.keyspace.prefix)}, ttl={ttl})"
+        """Return the class, the server without its login, the prefix and the default TTL."""
+        milliseconds = self._context.ttl
+        ttl = "none" if milliseconds is None else times.shown(timedelta(milliseconds=milliseconds))
+        return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
     async def asetup(self) -> None:
         """Check that the server can be reached, and its version. Changes nothing, may be called any number of times.
@@ -147,7 +140,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         await self._driver.acheck_version()
 
     def stats(self) -> CacheStats:
-        """Counts of this cache in this process so far."""
+        """Return the counts of this cache in this process."""
         return self._health.snapshot(self._driver.traffic, self._counting)
 
     def _measured(self) -> Measured:
@@ -156,8 +149,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """Read entries.
 
-        Cost: one round trip (a cluster's node), and none for no keys. With `single_flight` a caller that waits takes
-        up to one more for each look.
+        Cost: one round trip (per node of a cluster); none without keys. With `single_flight`, a waiting caller needs
+        up to one more each time that another caller stores something.
 
         Args:
             keys: Pairs of a namespace (a tuple of str) and a key. Any characters are fine.
@@ -167,8 +160,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         Raises:
             TypeError, LimitExceeded: A name makes no sense.
-            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`, if no cache with
-                these settings stored an entry.
+            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry
+                was stored with other settings, or by another program.
         """
         names = entries.names(self._context, keys)
         return self._driver.run(self._counting.call(self._get(names))) if names else {}
@@ -178,7 +171,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         names = entries.names(self._context, keys)
         if not names:
             return {}
-        # With single flight it waits, and sets a context variable of this task: so not in a worker thread.
+        # Single flight waits, and sets a context variable of this task, so it cannot run in a worker thread.
         run = self._driver.arun if self._flights is None else self._driver.arun_sleeping
         return await run(self._counting.call(self._get(names)))
 
@@ -187,11 +180,11 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         All are encoded before the first is sent. Up to 500 entries of a namespace are stored atomically.
 
-        Cost: one round trip (per node of a cluster), and none for no entries. Without a TTL, every 64th new entry of a
-        shard costs a second one.
+        Cost: one round trip (per node of a cluster); none without entries. Every 64th new entry of a shard without a
+        TTL costs a second one.
 
         Args:
-            pairs: For each name a value, and its TTL in seconds, or None for the cache's own TTL.
+            pairs: Value and TTL of each entry by its name. The TTL is in seconds; None for the cache's own TTL.
 
         Raises:
             TypeError, ValueError: A name or TTL makes no sense.
@@ -210,8 +203,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     def clear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """Clear namespaces.
 
-        Each namespace is cleared at once: a `get` finds all of its entries, or none. Entries that are set while `clear`
-        runs may stay.
+        Each namespace is cleared atomically: a `get` finds all of its entries, or none. Entries that are set while
+        `clear` runs may stay.
 
         Cost: one round trip (per node of a cluster) makes all entries invalid. Those without a TTL are then removed in
         two round trips per 500 of a namespace, or of a shard if all are cleared. Those with a TTL take memory until
@@ -221,42 +214,45 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             namespaces: The namespaces, not their children. Default: all of this prefix, except models' answers.
 
         Raises:
-            Exception: The client's own error if the server fails, also with `on_error="skip"`, because a cache that was
-                not cleared answers with old values. Calling again is safe.
+            Exception: The client's own error if the server fails, also with `on_error="skip"`. Otherwise the cache
+                would go on answering old values. Calling again is safe.
         """
-        if (checked := entries.namespaces(self._context, namespaces)) != []:
+        if namespaces is None or namespaces:
+            checked = entries.namespaces(self._context, namespaces)
             self._driver.run(self._counting.call(self._clear(checked)))
 
     async def aclear(self, namespaces: Sequence[Namespace] | None = None) -> None:
         """`clear` for asyncio."""
-        if (checked := entries.namespaces(self._context, namespaces)) != []:
+        if namespaces is None or namespaces:
+            checked = entries.namespaces(self._context, namespaces)
             await self._driver.arun(self._counting.call(self._clear(checked)))
 
     def _get(self, names: Sequence[FullKey]) -> Operation[dict[FullKey, Any]]:
-        self._driver.check_open()  # while the server fails, nothing may be sent
+        self._driver.check_open()  # also while a failing server is skipped
         addresses = [self._context.keyspace.address(name) for name in names]
         flights, counts = self._flights, self._health.counts
-        found = yield from (self._read(addresses) if flights is None else flights.get(addresses, self._read))
-        found = found or Found()
-        counts.hits += len(found.values)
-        counts.misses += len(names) - len(found.values)
-        counts.waits += found.waits
-        for error in found.unreadable.values():
+        result = yield from (self._read(addresses) if flights is None else flights.get(addresses, self._read))
+        result = result or ReadResult()
+        counts.hits += len(result.values)
+        counts.misses += len(names) - len(result.values)
+        counts.waits += result.waits
+        for error in result.unreadable.values():
             self._health.unreadable(error)
-        return {name: found.values[name] for name in names if name in found.values}
+        return {name: result.values[name] for name in names if name in result.values}
 
-    def _read(self, addresses: Sequence[Address]) -> Operation[Found | None]:
-        """Read entries. Returns None if the server fails."""
+    def _read(self, addresses: Sequence[Address]) -> Operation[ReadResult | None]:
+        """Read entries; None if the server fails."""
         return self._health.guarded("get", self._mget(addresses))
 
-    def _mget(self, addresses: Sequence[Address]) -> Operation[Found]:
+    def _mget(self, addresses: Sequence[Address]) -> Operation[ReadResult]:
         """Read entries by one MGET per shard, all in one round trip per node."""
-        context, found = self._context, Found()
+        context, result = self._context, ReadResult()
         groups = [
-            (shard, list(dict.fromkeys(each.generation for each in some)), some) for shard, some in _by_shard(addresses)
+            (shard, list(dict.fromkeys(address.generation for address in some)), some)
+            for shard, some in _by_shard(addresses)
         ]
         requests = [
-            Command(("MGET", context.keyspace.generations[shard], *generations, *(each.entry for each in some)))
+            Command(("MGET", context.keyspace.generations[shard], *generations, *(address.entry for address in some)))
             for shard, generations, some in groups
         ]
         replies = (yield Batch(requests)) if len(requests) > 1 else [(yield requests[0])]
@@ -266,8 +262,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             of_namespace = dict(zip(generations, values, strict=False))
             for address, raw in zip(some, values[len(generations) :], strict=True):
                 if raw is not None and (generation := of_namespace[address.generation]) is not None:
-                    found.take(context, address.name, raw, generation + of_shard)
-        return found
+                    result.take(context, address.name, raw, generation + of_shard)
+        return result
 
     def _set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> Operation[None]:
         self._driver.check_open()
@@ -285,7 +281,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     def _store(
         self, addresses: Sequence[Address], encoded: Mapping[FullKey, tuple[int | bytes, bytes]]
     ) -> Operation[bool]:
-        """Store encoded entries. Returns True."""
+        """Store encoded entries; return True, as None means that the server failed."""
         keyspace, fresh = self._context.keyspace, os.urandom(entries.GENERATION)
         calls, shards = list[Call](), list[int]()
         for shard, some in _by_shard(addresses):
@@ -306,34 +302,34 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """Make the entries invalid, then remove those without a TTL, page by page."""
         keyspace = self._context.keyspace
         ranges = keyspace.ranges(namespaces)
-        unlinks = [Command(("UNLINK", each.generation)) for each in ranges]
-        replies = yield Batch([*unlinks, *(_page(keyspace, each, each.low) for each in ranges)])
+        unlinks = [Command(("UNLINK", part.generation)) for part in ranges]
+        replies = yield Batch([*unlinks, *(_page(keyspace, part, part.low) for part in ranges)])
         pages = list(zip(ranges, replies[len(ranges) :], strict=True))
-        while pages := [(each, members) for each, members in pages if members]:
-            requests: list[Call | Command] = [_sweep(keyspace, each.shard, members) for each, members in pages]
+        while pages := [(part, members) for part, members in pages if members]:
+            requests: list[Call | Command] = [_sweep(keyspace, part.shard, members) for part, members in pages]
             if namespaces is None:
                 # The generations of namespaces whose entries had no TTL have no deadline either.
-                unused = {keyspace.listed(each.shard, member)[0] for each, members in pages for member in members}
+                unused = {keyspace.listed(part.shard, member)[0] for part, members in pages for member in members}
                 requests += [Command(("PEXPIRE", key, _UNUSED)) for key in unused]
-            following = [_page(keyspace, each, b"(" + members[-1]) for each, members in pages]
+            following = [_page(keyspace, part, b"(" + members[-1]) for part, members in pages]
             replies = yield Batch([*requests, *following])
-            pages = [(each, page) for (each, _), page in zip(pages, replies[len(requests) :], strict=True)]
+            pages = [(part, page) for (part, _), page in zip(pages, replies[len(requests) :], strict=True)]
 
     def _in_room(self, room: bytes, serde: SerializerProtocol) -> Self:
-        """A cache with keys of its own and another serializer, on the same driver and with the same counts."""
+        """Return a cache with other keys and another serializer, which shares the driver and the counts."""
         other = copy.copy(self)
         other.serde = serde
-        other._current = self._context._replace(  # noqa: SLF001
-            keyspace=CacheKeyspace(self._current.keyspace.prefix, room), serde=serde
-        )
+        keyspace = CacheKeyspace(self._context.keyspace.prefix, room)
+        other._context = self._context._replace(keyspace=keyspace, serde=serde)  # noqa: SLF001
         return other
 
 
 class RedisCache(Cache[SyncClient, ValueT], Block):
-    """Results of a graph's nodes and tasks, on plain Redis or Valkey, over a blocking client: LangGraph's `BaseCache`.
+    """LangGraph's cache of the results of nodes and tasks, on plain Redis or Valkey, over a blocking client.
 
-    Its `a...` methods run in worker threads, so they never block the event loop. For a service on asyncio,
-    `AsyncRedisCache` needs no worker threads. Any number of OS threads may share a cache, before and after a fork.
+    Its `a...` methods run in worker threads, so the event loop is never blocked. A service on asyncio should use
+    `AsyncRedisCache`, which needs no worker threads. Any number of OS threads may share a cache, before and after a
+    fork.
     """
 
     _driver: SyncDriver | DriverWrapper[Request]
@@ -357,8 +353,8 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
             with RedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
                 graph = builder.compile(cache=cache)
 
-        After the block each method raises `Closed`. The client waits a second for the server, not five as that of a
-        saver, and sends each request once.
+        After the block, each method raises `Closed`. The client waits one second for the server (a saver's waits five),
+        and does not retry.
 
         Args:
             url: As that of `RedisSaver.from_conn_string`.
@@ -373,9 +369,9 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
 
 
 class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
-    """Results of a graph's nodes and tasks, on plain Redis or Valkey, over an asyncio client: LangGraph's `BaseCache`.
+    """LangGraph's cache of the results of nodes and tasks, on plain Redis or Valkey, over an asyncio client.
 
-    Build it anywhere, also where no event loop runs. Any number of event loops and OS threads may share it, before and
+    It can be made without a running event loop. Any number of event loops and OS threads may share it, before and
     after a fork. Its methods without an `a` raise `CalledOnEventLoop` on an OS thread that runs an event loop.
     """
 
@@ -402,7 +398,7 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
 
 
 def _client_options(options: Mapping[str, Any] | None, *, asynchronous: bool) -> dict[str, Any]:
-    """The options of a cache's own client. By default it sends each request once."""
+    """Return the options of a cache's own client. By default it does not retry."""
     return {"socket_timeout": SOCKET_TIMEOUT, "retry": clients.retry(0, asynchronous=asynchronous), **(options or {})}
 
 
@@ -410,14 +406,14 @@ def _seconds(single_flight: timedelta | str) -> float:
     span = times.of(single_flight, name="single_flight")
     if not timedelta(milliseconds=10) <= span <= _MAX_FLIGHT:
         raise ValueError(
-            f"single_flight={shown(single_flight)}: write the time that the slowest computation takes, from 10ms to a "
-            "day, such as '30s'"
+            f"single_flight={shown(single_flight)}: write the time of the slowest computation, from 10ms to a day, "
+            "such as '30s'"
         )
     return span.total_seconds()
 
 
 def _by_shard(addresses: Iterable[Address]) -> Iterator[tuple[int, list[Address]]]:
-    """Groups of entries for one request: of one shard, and not too many. Shards come in ascending order."""
+    """Yield up to `ENTRIES_PER_REQUEST` entries of one shard at a time, in ascending order of shards."""
     shards: dict[int, list[Address]] = {}
     for address in addresses:
         shards.setdefault(address.shard, []).append(address)
@@ -426,15 +422,15 @@ def _by_shard(addresses: Iterable[Address]) -> Iterator[tuple[int, list[Address]
             yield shard, some[start : start + ENTRIES_PER_REQUEST]
 
 
-def _page(keyspace: CacheKeyspace, each: Range, low: bytes) -> Command:
-    return Command(("ZRANGEBYLEX", keyspace.indexes[each.shard], low, each.high, "LIMIT", 0, ENTRIES_PER_REQUEST))
+def _page(keyspace: CacheKeyspace, part: Range, low: bytes) -> Command:
+    return Command(("ZRANGEBYLEX", keyspace.indexes[part.shard], low, part.high, "LIMIT", 0, ENTRIES_PER_REQUEST))
 
 
 def _members(keyspace: CacheKeyspace, shard: int, reply: Any) -> Sequence[bytes]:
-    """Members of a shard's index, as a script answered them.
+    """Check the members of a shard's index that a script answered.
 
     Raises:
-        DecodeError: They are none.
+        DecodeError: They are not a list of bytes.
     """
     if not isinstance(reply, list) or not all(isinstance(member, bytes) for member in reply):
         with decoding("the index {!r} of a cache", keyspace.indexes[shard], remedy="clear() makes it anew."):

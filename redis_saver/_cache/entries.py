@@ -1,4 +1,7 @@
-"""The entries of a cache: their names, keys and bytes. `docs/storage-format.md` shows the keys."""
+"""Entries of a cache: their names, keys and bytes. `docs/storage-format.md` shows the keys.
+
+`__init__.py` explains generations and stamps.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from langgraph.cache.base import FullKey, Namespace
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from redis_saver._common import limits
@@ -16,28 +20,25 @@ from redis_saver._common.names import Keyspace, component, encode as encode_text
 from redis_saver._storage import encryption, framing
 from redis_saver.errors import DecodeError, UnsupportedFormat, decoding, encoding
 
-Namespace = tuple[str, ...]
-FullKey = tuple[Namespace, str]
-
 SHARDS = 16
-"""A part of the format: it says in which shard a namespace lies."""
+"""Number of shards. It is a part of the format, because it decides the shard of a namespace."""
 
 
 class Address(NamedTuple):
-    """An entry, and its keys."""
+    """Name and keys of an entry."""
 
     name: FullKey
     shard: int
     generation: bytes
-    """The key of its namespace's generation."""
+    """Key of its namespace's generation."""
     entry: bytes
-    """Its own key."""
+    """Key of the entry."""
     member: bytes
-    """Its member of the shard's index: its namespace and its key."""
+    """Member of the shard's index: its namespace and its key."""
 
 
 class Range(NamedTuple):
-    """A part of a shard's index, as ZRANGEBYLEX takes it, and the key of the generation of all entries in it."""
+    """A range of a shard's index for ZRANGEBYLEX, and the key of the generation that its entries share."""
 
     shard: int
     generation: bytes
@@ -46,7 +47,7 @@ class Range(NamedTuple):
 
 
 class _Space(NamedTuple):
-    """A namespace: its shard, its name in keys, and the beginnings of its keys."""
+    """Shard of a namespace, its name in keys, and the prefixes of its keys."""
 
     shard: int
     raw: bytes
@@ -55,7 +56,7 @@ class _Space(NamedTuple):
 
 
 class CacheKeyspace:
-    """The keys of the caches with one prefix. Different rooms have different keys: nodes and models do not meet."""
+    """Makes the keys of the caches with one prefix. Nodes and models have different rooms, so their keys differ."""
 
     def __init__(self, prefix: str, room: bytes = b"cache") -> None:
         """Check the prefix.
@@ -66,15 +67,15 @@ class CacheKeyspace:
         self.prefix: str = Keyspace(prefix).prefix
         self._stems = [b"%b:%b:{%d}:" % (encode_text(prefix), room, shard) for shard in range(SHARDS)]
         self.generations: list[bytes] = [stem + b"generation" for stem in self._stems]
-        """The key of each shard's generation."""
+        """Key of each shard's generation."""
         self.indexes: list[bytes] = [stem + b"index" for stem in self._stems]
-        """The key of each shard's index."""
+        """Key of each shard's index."""
         self._spaces: BoundedCache[Namespace, _Space] = BoundedCache(1024, 2**19)
-        """Namespaces used lately. They can be computed again."""
+        """Recently used namespaces. They can be computed again."""
 
     def _space(self, namespace: Namespace) -> _Space:
         if (space := self._spaces.get(namespace)) is None:
-            # The number of labels, then the labels. So no namespace begins with another one.
+            # The number of labels comes first, so no namespace is a prefix of another.
             raw = b"%d:%b" % (len(namespace), b"".join(map(component, namespace)))
             shard = crc32(raw) % SHARDS
             stem = self._stems[shard]
@@ -83,21 +84,21 @@ class CacheKeyspace:
         return space
 
     def address(self, name: FullKey) -> Address:
-        """The address of an entry."""
+        """Return the address of an entry."""
         shard, raw, generation, entry = self._space(name[0])
         key = component(name[1])
         return Address(name, shard, generation, entry + key, raw + key)
 
     def ranges(self, namespaces: Iterable[Namespace] | None) -> list[Range]:
-        """The ranges of these namespaces, each once. None: of all shards."""
+        """Return the range of each namespace once; for None, the ranges of all shards."""
         if namespaces is None:
             return [Range(shard, generation, b"-", b"+") for shard, generation in enumerate(self.generations)]
         spaces = [self._space(namespace) for namespace in dict.fromkeys(namespaces)]
         # UTF-8 has no byte 0xff, so this bound is above all members that begin with `raw`, and below all later ones.
-        return [Range(each.shard, each.generation, b"[" + each.raw, b"(" + each.raw + b"\xff") for each in spaces]
+        return [Range(space.shard, space.generation, b"[" + space.raw, b"(" + space.raw + b"\xff") for space in spaces]
 
     def listed(self, shard: int, member: bytes) -> tuple[bytes, bytes]:
-        """The keys of a member of a shard's index: its namespace's generation, and the entry."""
+        """Return the keys of a member of a shard's index: the generation of its namespace, and the entry."""
         end = member.rfind(b"\0", 0, -1) + 1 or member.find(b":") + 1
         stem = self._stems[shard]
         return stem + b"generation:" + member[:end], stem + b"entry:" + member
@@ -106,7 +107,7 @@ class CacheKeyspace:
 FORMAT = b"\1"
 """First byte of each entry. The generations of its namespace and shard, a framed type, and the bytes follow."""
 GENERATION = 8
-"""Bytes of a generation, which are random."""
+"""Length of a generation in bytes."""
 
 _ENTRY = "the cache's entry {!r} of namespace {!r}"
 _MSGPACK = framing.pack([b"msgpack"])
@@ -114,21 +115,21 @@ _MAX_SECONDS = 100 * 365 * 24 * 3600
 
 
 class Context(NamedTuple):
-    """A cache, as its entries see it."""
+    """Settings of a cache."""
 
     serde: SerializerProtocol
     keyspace: CacheKeyspace
     ttl: int | None
-    """TTL in milliseconds of an entry that is set without one. None: no deadline."""
+    """Default TTL in milliseconds; None for no deadline."""
     require_encryption: bool
     limits: Limits
 
 
-class Found:
-    """The result of a read."""
+class ReadResult:
+    """Result of a read."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
+        """Start empty."""
         self.values: dict[FullKey, Any] = {}
         self.unreadable: dict[FullKey, Exception] = {}
         """Entries that are there, but cannot be decoded."""
@@ -136,25 +137,30 @@ class Found:
         """Number of values that were stored while the reader waited."""
 
     def take(self, context: Context, name: FullKey, raw: bytes, stamp: bytes) -> None:
-        """Take an entry as it is stored. One that is not valid any more is left out."""
+        """Add an entry as it is stored. An entry with another stamp is not valid, and is left out."""
         try:
-            if is_valid(raw, stamp):
+            if raw[:1] != FORMAT:
+                raise UnsupportedFormat(
+                    "an entry of a cache begins with a byte that this release does not know: a newer release, or "
+                    "another program, stored it. It was not decoded, and a set() replaces it"
+                )
+            if raw.startswith(stamp, 1):
                 self.values[name] = decode(context, name, raw, stamp)
         except (DecodeError, UnsupportedFormat) as error:
             self.unreadable[name] = error
 
-    def add(self, other: Found) -> None:
-        """Add the result of a later read of missing entries."""
+    def add(self, other: ReadResult) -> None:
+        """Add the result of a later read."""
         self.values |= other.values
         self.unreadable |= other.unreadable
 
     def missing(self, addresses: Iterable[Address]) -> list[Address]:
-        """The entries that are not there."""
+        """Return the entries that are not there."""
         return [each for each in addresses if each.name not in self.values and each.name not in self.unreadable]
 
 
 def encode(context: Context, name: FullKey, value: Any) -> bytes:
-    """A value as it is stored after its stamp.
+    """Encode a value, as it is stored after its stamp.
 
     Raises:
         EncodeError: The serializer cannot encode it.
@@ -170,22 +176,8 @@ def encode(context: Context, name: FullKey, value: Any) -> bytes:
     return packed + data
 
 
-def is_valid(raw: bytes, stamp: bytes) -> bool:
-    """True if an entry was written under the generations of the stamp.
-
-    Raises:
-        UnsupportedFormat: Its format is not known here.
-    """
-    if raw[:1] != FORMAT:
-        raise UnsupportedFormat(
-            "an entry of a cache begins with a byte that this release does not know: a newer release, or another "
-            "program, stored it. It was not decoded, and a set() replaces it"
-        )
-    return raw.startswith(stamp, 1)
-
-
 def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
-    """The value of a valid entry.
+    """Decode the value of a valid entry.
 
     Raises:
         DecodeError: The serializer cannot decode it.
@@ -203,14 +195,12 @@ def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
 
 
 def names(context: Context, keys: Sequence[FullKey]) -> list[FullKey]:
-    """Check the names of entries. Each name is in the result once.
+    """Check the names of entries, and return each once.
 
     Raises:
-        TypeError: It is no sequence of pairs of a namespace and a key.
+        TypeError: A name is not a pair of a namespace and a key.
         LimitExceeded: A label or key is too long.
     """
-    if isinstance(keys, (str, bytes)):
-        raise TypeError(f"keys={shown(keys)}: pass a list of pairs (namespace, key), such as [(('label',), 'key')]")
     return list(dict.fromkeys(_name(context, key) for key in keys))
 
 
@@ -219,7 +209,7 @@ def _name(context: Context, name: FullKey) -> FullKey:
         raise TypeError(f"key={shown(name)}: an entry is named by a pair (namespace, key), such as (('label',), 'key')")
     labels, key = name
     if not isinstance(key, str):
-        raise TypeError(f"key={shown(name)}: its key {shown(key)} is a {type(key).__name__}, and has to be a str")
+        raise TypeError(f"key={shown(name)}: its key {shown(key)} is a {type(key).__name__}; a key is a str")
     limits.check_name(context.limits, key, "a cache's key")
     return _namespace(context, labels), key
 
@@ -229,29 +219,23 @@ def _namespace(context: Context, namespace: Namespace) -> Namespace:
         raise TypeError(f"namespace={shown(namespace)}: a namespace is a tuple of str, such as ('label',)")
     for label in namespace:
         if not isinstance(label, str):
-            raise TypeError(f"namespace={shown(namespace)}: its label {shown(label)} is no str")
+            raise TypeError(f"namespace={shown(namespace)}: its label {shown(label)} is not a str")
         limits.check_name(context.limits, label, "a cache's namespace")
     return tuple(namespace)
 
 
 def namespaces(context: Context, namespaces: Sequence[Namespace] | None) -> list[Namespace] | None:
-    """Check the namespaces to clear. None: all.
+    """Check the namespaces to clear; None for all.
 
     Raises:
-        TypeError: It is no sequence of sequences of str.
+        TypeError: A namespace is not a sequence of str.
         LimitExceeded: A label is too long.
     """
-    if namespaces is None:
-        return None
-    if isinstance(namespaces, (str, bytes)):
-        raise TypeError(
-            f"namespaces={shown(namespaces)}: pass a list of namespaces, such as [('label',)]; None clears all"
-        )
-    return [_namespace(context, namespace) for namespace in namespaces]
+    return None if namespaces is None else [_namespace(context, namespace) for namespace in namespaces]
 
 
 def pairs(context: Context, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> list[tuple[FullKey, int | bytes, Any]]:
-    """Check the entries to store: name, TTL in milliseconds (`b""`: none), and value.
+    """Check the entries to store; return name, TTL in milliseconds (`b""` for none) and value of each.
 
     Raises:
         TypeError, ValueError, LimitExceeded: A name or TTL makes no sense.
@@ -262,7 +246,7 @@ def pairs(context: Context, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> 
     checked = []
     for key, pair in pairs.items():
         if not isinstance(pair, (tuple, list)) or len(pair) != 2:
-            raise TypeError(f"the entry {shown(key)} has no pair (value, ttl); write None as ttl for the cache's own")
+            raise TypeError(f"the entry {shown(key)} has no pair (value, ttl). For the cache's own TTL write None")
         value, ttl = pair
         checked.append((_name(context, key), default if ttl is None else _milliseconds(key, ttl), value))
     return checked
@@ -273,7 +257,7 @@ def _milliseconds(key: FullKey, ttl: object) -> int:
         raise TypeError(f"the entry {shown(key)} has the ttl {shown(ttl)}: a TTL is a number of seconds, or None")
     if not 0.001 <= ttl <= _MAX_SECONDS:
         raise ValueError(
-            f"the entry {shown(key)} has the ttl {shown(ttl)}: a TTL lies between 0.001 seconds and a hundred years. "
+            f"the entry {shown(key)} has the ttl {shown(ttl)}: a TTL is between 0.001 seconds and a hundred years. "
             "To keep a node out of the cache, give it no cache_policy"
         )
     return round(ttl * 1000)

@@ -2,7 +2,7 @@
 
 A caller that misses entries takes all of them or none. So a caller that waits computes nothing that others wait for,
 and nobody waits in a circle. `set` ends the flight of an entry. If the caller never stores it, the flight expires, and
-one of those that wait takes over.
+a waiting caller takes over.
 
 A run must not wait for itself. While a node computes, LangGraph asks again for all tasks of the step that have not
 written. A context variable names the caller, and nodes and tasks inherit it from their run. If a node asks first,
@@ -21,12 +21,12 @@ from weakref import WeakValueDictionary
 
 from langchain_core.runnables.config import var_child_runnable_config
 
-from redis_saver._cache.entries import Address, Found
+from redis_saver._cache.entries import Address, ReadResult
 from redis_saver._common import forks
 from redis_saver._engine.requests import Operation, Sleep
 
 FIRST_PAUSE, MAX_PAUSE = 0.01, 0.25
-"""Seconds between two looks of a caller that waits. Each pause is 1.5 times the one before. A look asks no server."""
+"""First and longest pause of a waiting caller, in seconds. Each pause is 1.5 times the one before."""
 
 
 class _Caller:
@@ -39,44 +39,44 @@ class _Caller:
 
 _current: ContextVar[_Caller | None] = ContextVar("redis_saver_cache_caller", default=None)
 _supersteps: WeakValueDictionary[object, _Caller] = WeakValueDictionary()
-"""The caller by the id of the checkpoint from which a superstep of the outermost graph runs, and by process."""
+"""Caller of each superstep of the outermost graph, by process and by the id of the checkpoint that it runs from."""
 _lock = threading.Lock()
-"""Held for a few dictionary operations at a time, by all caches: a caller may use several."""
+"""Shared by all caches, because a caller may use several. Held for a few dictionary operations at a time."""
 forks.hold(_lock)
 
 
 class Flights:
-    """The entries of a cache that callers of this process compute at the moment."""
+    """Entries of a cache that callers in this process are computing."""
 
     def __init__(self, seconds: float) -> None:
-        """Let a flight last so many seconds at most."""
+        """Let each flight expire after these seconds."""
         self._seconds = seconds
         self._ended = 0
-        """Number of calls of `end`. While it is the same, no caller stored anything."""
+        """Number of calls of `end`. While it stays, no caller has stored anything."""
         self._computing: OrderedDict[bytes, tuple[_Caller, float]] = OrderedDict()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, forget the flights: the parent computes them."""
+        """Forget the flights in the child, because the parent computes them."""
         for caller, _ in self._computing.values():
             caller.flights = 0
         self._computing.clear()
 
     def get(
-        self, addresses: Sequence[Address], read: Callable[[Sequence[Address]], Operation[Found | None]]
-    ) -> Operation[Found | None]:
-        """Read entries. If some are missing, take them, or wait until the callers that compute them stored them.
+        self, addresses: Sequence[Address], read: Callable[[Sequence[Address]], Operation[ReadResult | None]]
+    ) -> Operation[ReadResult | None]:
+        """Read entries. Take the missing ones for this caller, or wait until other callers have stored them.
 
-        Run it with `arun_sleeping`: it waits, and it sets a context variable of the caller.
+        Run it with `arun_sleeping`, because it waits and sets a context variable of the caller.
 
         Args:
             addresses: The entries.
-            read: Reads entries from the server. Returns None if the server fails. Then nobody waits.
+            read: Reads entries from the server, or returns None if it fails. Then nobody waits.
         """
         caller, ended = self._caller(), self._ended
-        if (found := (yield from read(addresses))) is None:
+        if (result := (yield from read(addresses))) is None:
             return None
-        missing, at_once, taken = found.missing(addresses), len(found.values), False
+        missing, at_once, taken = result.missing(addresses), len(result.values), False
         give_up, pause = time.monotonic() + 2 * self._seconds, FIRST_PAUSE
         while missing and not taken:
             if not (taken := self._take(caller, missing)):
@@ -88,15 +88,15 @@ class Flights:
                 ended = self._ended
                 if (more := (yield from read(missing))) is None:
                     break
-                found.add(more)
+                result.add(more)
                 if taken:
                     self.end(address for address in missing if address.name in more.values)
-                missing = found.missing(missing)
-        found.waits = len(found.values) - at_once
-        return found
+                missing = result.missing(missing)
+        result.waits = len(result.values) - at_once
+        return result
 
     def end(self, addresses: Iterable[Address]) -> None:
-        """End the flights of entries: they were stored, or could not be."""
+        """End the flights of entries that were stored, or could not be stored."""
         with _lock:
             for address in addresses:
                 if (flight := self._computing.pop(address.entry, None)) is not None:
@@ -104,7 +104,7 @@ class Flights:
             self._ended += 1
 
     def _caller(self) -> _Caller:
-        """Return the caller. One that computes nothing is replaced, so that runs which it began side by side differ."""
+        """Return the caller. A caller without flights is replaced, so that parallel runs that it started differ."""
         with _lock:
             self._expire(time.monotonic())
         caller = _current.get()
@@ -117,7 +117,7 @@ class Flights:
         return caller
 
     def _take(self, caller: _Caller, addresses: Sequence[Address]) -> bool:
-        """Let the caller compute these entries. Returns False, and takes none, if another one computes any of them."""
+        """Let the caller compute these entries. Take none and return False if another caller computes any of them."""
         now = time.monotonic()
         with _lock:
             self._expire(now)
@@ -131,7 +131,7 @@ class Flights:
             return True
 
     def _expire(self, now: float) -> None:
-        """Forget the flights that lasted too long. All last equally long, so the oldest come first."""
+        """Forget expired flights. All have the same duration, so the oldest come first."""
         while self._computing:
             caller, until = next(iter(self._computing.values()))
             if until > now:
@@ -141,6 +141,6 @@ class Flights:
 
 
 def _superstep() -> object:
-    """Return the id of the checkpoint from which the outermost graph runs the node that asks. None: no node asks."""
+    """Return the id of the checkpoint that the outermost graph's superstep runs from; None outside of nodes."""
     config: Any = var_child_runnable_config.get() or {}
     return ((config.get("configurable") or {}).get("checkpoint_map") or {}).get("")

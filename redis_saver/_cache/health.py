@@ -1,4 +1,4 @@
-"""The counts of a cache, and how it skips a server that fails."""
+"""Counts of a cache, and pauses after its server has failed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LOG = Log("redis_saver.cache")
 OnError: TypeAlias = Literal["skip", "raise"]
 """If the server fails, `get` and `set` answer as if the cache were empty, or raise."""
 MIN_PAUSE = 1.0
-"""Least number of seconds for which a cache sends nothing after a failure of the connection."""
+"""Shortest pause after a failure of the connection, in seconds. Meanwhile the cache sends nothing."""
 PATIENCE = 10
-"""The pause after a failure, as a multiple of the time that it took. So waiting takes at most a tenth of the time."""
+"""Length of the pause, as a multiple of the time that the failed call took. So waiting takes at most a tenth."""
 ERRORS = (KeyConflict, ThreadDamaged, UnsupportedFormat)
 """Our errors about stored bytes that no cache wrote. Others are the caller's mistakes, and are always raised."""
 
@@ -31,9 +31,9 @@ class CacheStats(TrafficStats):
     """Counts of a cache in this process."""
 
     hits: int = 0
-    """Entries that were asked for and found."""
+    """Entries that `get` found."""
     misses: int = 0
-    """Entries that were asked for and not found, for whatever reason."""
+    """Entries that `get` did not find, for any reason."""
     sets: int = 0
     """Entries that were stored."""
     waits: int = 0
@@ -41,13 +41,13 @@ class CacheStats(TrafficStats):
     errors: int = 0
     """Calls of `get` and `set` that failed, and entries that could not be decoded."""
     skipped: int = 0
-    """Calls of `get` and `set` that sent nothing, as the server did not answer shortly before."""
+    """Calls of `get` and `set` that sent nothing, because the server had just failed."""
     last_error: str = ""
-    """The last error: its class, and what the client or this package said. Never a value."""
+    """Class and message of the last error. Never a value."""
 
 
 class Health:
-    """The counts of a cache, and whether its server answers."""
+    """Counts what a cache does, and skips its server while it fails."""
 
     kind: ClassVar[str] = "cache"
 
@@ -62,11 +62,11 @@ class Health:
         """Count from zero.
 
         Args:
-            server: The server, for the log.
-            on_error: Whether `get` and `set` raise after a failure.
-            failures: The client's errors if the server fails.
-            replies: Those of them that are replies of the server. It answers, so the next call is sent, too.
-            now: The clock.
+            server: Name of the server in log lines.
+            on_error: The cache's setting.
+            failures: The client's exceptions for a failing server.
+            replies: Exceptions for replies of the server. It answers, so no pause follows.
+            now: Clock in seconds.
         """
         self._server, self._on_error, self._replies, self._now = server, on_error, replies, now
         self._throttled = ThrottledLog("redis_saver.cache", now)
@@ -82,22 +82,22 @@ class Health:
         self._failing: dict[str, float] = {}
 
     def snapshot(self, traffic: Traffic, counting: Counting) -> CacheStats:
-        """A copy of the numbers so far, with those of the calls and of what was sent."""
+        """Return a copy of the counts, with those of calls and traffic."""
         return CacheStats(**{**self.numbers(), **traffic.numbers(), "operations": counting.snapshot()})
 
     def numbers(self) -> Mapping[str, Any]:
-        """The numbers so far."""
-        return {each.name: getattr(self.counts, each.name) for each in fields(CacheStats)}
+        """Return the counts by name."""
+        return {field.name: getattr(self.counts, field.name) for field in fields(CacheStats)}
 
     def guarded(self, what: str, operation: Operation[T]) -> Operation[T | None]:
-        """Run an operation. If the server fails, count that and return None (`on_error="skip"`)."""
+        """Run an operation. If the server fails, count the error, then return None (`on_error="skip"`) or raise it."""
         began, is_trying = self._now(), self._asks_again > _NEVER
         if is_trying:
             if self._is_trying or began < self._asks_again:
                 operation.close()
                 self.counts.skipped += 1
                 return None
-            self._is_trying = True  # this call finds out for all others
+            self._is_trying = True  # one call tries the server for all others
         try:
             result = yield from operation
         except self._failures as error:

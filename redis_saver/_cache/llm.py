@@ -1,4 +1,4 @@
-"""`RedisLLMCache`: models' answers, for LangChain's models."""
+"""`RedisLLMCache`: LangChain's cache of models' answers."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _KINDS: Mapping[str, type[Generation]] = {
 
 
 class RedisLLMCache(BaseCache):
-    """LangChain's `BaseCache`: models' answers, on the server of a `RedisCache` or `AsyncRedisCache`.
+    """LangChain's cache of models' answers, on the server of a `RedisCache` or `AsyncRedisCache`.
 
         set_llm_cache(RedisLLMCache(cache, ttl="7d"))
 
-    It shares the client, the serializer, `on_error`, `single_flight` and the counts of that cache, and has keys of its
-    own: neither cache reads or clears entries of the other. `lookup` and `update` take one round trip each.
+    It shares the client, the serializer, `on_error`, `single_flight` and the counts of that cache. Their keys differ:
+    neither cache reads or clears entries of the other. `lookup` and `update` take one round trip each.
     """
 
     def __init__(self, cache: Cache[Any, Any], *, ttl: timedelta | str | None = None) -> None:
@@ -53,14 +53,14 @@ class RedisLLMCache(BaseCache):
         )
 
     def stats(self) -> CacheStats:
-        """Counts of this cache and of the one it was given, in this process."""
+        """Return the counts of both caches in this process."""
         return self._entries.stats()
 
     def _measured(self) -> Measured:
         return self._entries._measured()  # noqa: SLF001 - it is of ours
 
     def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
-        """The answers to a prompt; None if there are none."""
+        """Return the answers to a prompt; None if there are none."""
         name = _name(prompt, llm_string)
         return self._entries.get([name]).get(name)
 
@@ -86,7 +86,7 @@ class RedisLLMCache(BaseCache):
         """Clear all answers, of all models, as `RedisCache.clear` does without namespaces.
 
         Raises:
-            TypeError: There are keywords, which would limit what is cleared. None is supported.
+            TypeError: There are keywords. Clearing a part of the answers is not supported.
         """
         _refuse(kwargs)
         self._entries.clear()
@@ -124,13 +124,13 @@ def _plain(generation: Generation) -> dict[str, Any]:
 
 def _generation(kind: str, text: str, **fields: Any) -> Generation:
     made = _KINDS[kind](text=text, **fields)
-    if made.text != text:  # that of a chat is made of its message
+    if made.text != text:  # a chat generation takes its text from the message
         made.text = text
     return made
 
 
 def _name(prompt: str, llm_string: str) -> FullKey:
-    """A digest of both; the namespace is its first digit, so that answers lie in all shards."""
+    """Return a digest of both. Its first digit is the namespace, which spreads the answers over all shards."""
     digest = sha256()
     for part in (encode(prompt), encode(llm_string)):
         digest.update(b"%d:" % len(part))

@@ -14,7 +14,7 @@ from redis_saver._checkpoint.comparing import Record, Task
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._storage.opaque import fingerprint
-from redis_saver._store.transfer import StoredItem
+from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, ItemMigrationError, RedisSaverError, ThreadMigrationError
 
 

@@ -32,7 +32,7 @@ from redis_saver._migrate.foreign import ForeignSource
 from redis_saver._migrate.savers import as_endpoint, check_empty
 from redis_saver._migrate.stores import same_value
 from redis_saver._storage.opaque import Opaque, fingerprint
-from redis_saver._store.transfer import StoredItem
+from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, RedisSaverError, ThreadMigrationError
 
 SAMPLE = 2

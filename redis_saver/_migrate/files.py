@@ -51,7 +51,7 @@ from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
 from redis_saver._migrate.endpoints import Entry, Items, Target, TaskInfo, ThreadOutline, Written, is_sound, special
 from redis_saver._storage.chunks import digest
-from redis_saver._store.transfer import StoredItem
+from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
 
 try:

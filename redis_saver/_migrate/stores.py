@@ -14,12 +14,12 @@ from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine.requests import Operation, T
 from redis_saver._migrate.endpoints import ItemOrError, Items, Written, item_name, not_moved
 from redis_saver._storage import opaque
-from redis_saver._store import namespaces, transfer
+from redis_saver._store import namespaces, writing
 from redis_saver._store.context import StoreContext
 from redis_saver._store.reading import list_fields
 from redis_saver._store.scripts import together
 from redis_saver._store.store import Store, context_of, driver_of
-from redis_saver._store.transfer import Import, StoredItem
+from redis_saver._store.writing import Import, StoredItem
 
 _OF_ONE_PARTITION = (errors.StoreDamaged, errors.KeyConflict, errors.UnsupportedFormat, errors.StoreBusy)
 """Errors of a single partition. Items of other partitions are moved all the same."""
@@ -105,8 +105,8 @@ class OurItems(Items):
             try:
                 fields = self._run(list_fields(self._context, partition, member(labels[PARTITION_LABELS:])))
                 while fields:
-                    some = fields[: transfer.FIELDS_PER_CALL]
-                    page = self._run(transfer.read_items(self._context, partition, some))
+                    some = fields[: writing.FIELDS_PER_READ]
+                    page = self._run(writing.read_items(self._context, partition, some))
                     fields = fields[len(page) :]
                     yield from (item for item in page if item is not None)
             except _OF_ONE_PARTITION as error:  # noqa: PERF203
@@ -125,7 +125,7 @@ class OurItems(Items):
         results: list[ItemOrError | None] = [None] * len(items)
         for position, item in enumerate(items):
             try:
-                partition, field = transfer.find_place(self._context, item)
+                partition, field = writing.find_place(self._context, item)
             except (errors.RedisSaverError, TypeError, ValueError):  # `write` reports the error
                 continue
             asked.setdefault(partition, {})[field] = position
@@ -144,13 +144,13 @@ class OurItems(Items):
         written = Written([], [])
         for item, expected in wanted:
             try:
-                item_import = transfer.as_import(self._context, item, expected)
+                item_import = writing.as_import(self._context, item, expected)
             except (errors.RedisSaverError, TypeError, ValueError) as error:  # noqa: PERF203
                 written.failed.append((item, self.not_stored(item, error)))
             else:
                 imports.setdefault(item_import.partition, []).append(item_import)
-        put = transfer.new_put()
-        calls = {each: partial(transfer.import_items, self._context, each, some, put) for each, some in imports.items()}
+        put = writing.new_put()
+        calls = {each: partial(writing.import_items, self._context, each, some, put) for each, some in imports.items()}
         for partition, left in self._run_each(calls).items():
             if isinstance(left, errors.RedisSaverError):
                 items = [each.item for each in imports[partition]]
@@ -163,7 +163,7 @@ class OurItems(Items):
 def _read_all(context: StoreContext, partition: Partition, fields: list[bytes]) -> Operation[list[ItemOrError | None]]:
     items: list[ItemOrError | None] = []
     while len(items) < len(fields):
-        items += yield from transfer.read_items(context, partition, fields[len(items) :])
+        items += yield from writing.read_items(context, partition, fields[len(items) :])
     return items
 
 

@@ -28,7 +28,7 @@ class StoreContext(NamedTuple):
     """A store on one server, as its operations see it."""
 
     values: Context
-    """Settings that it shares with savers: of values, limits and encryption."""
+    """Settings that savers have, too: values, limits and encryption."""
     keyspace: StoreKeyspace
     places: Places
     remembered: Remembered
@@ -63,7 +63,7 @@ class Places:
     """Places of namespaces. Those of short names are cached, because checking a namespace would dominate a call."""
 
     def __init__(self, keyspace: StoreKeyspace, limits: Limits) -> None:
-        """Make places in this keyspace, for names within these limits."""
+        """Use these keys and limits."""
         self._keyspace, self._limits = keyspace, limits
         self._cached: BoundedCache[tuple[str, ...], Place] = BoundedCache(_MAX_CACHED_PLACES)
 
@@ -71,7 +71,7 @@ class Places:
         """Return the place of a namespace.
 
         Raises:
-            InvalidNamespaceError: The namespace is empty, or is not one.
+            InvalidNamespaceError: The namespace is empty or not valid.
         """
         try:
             return self._cached[namespace]
@@ -161,9 +161,9 @@ def document_tags(partition: Partition, field: bytes) -> bytes:
 
 
 class Remembered:
-    """Cache of pages and mirrors, bounded by their bytes: those that no call has used for the longest time go first.
+    """Cache of pages and mirrors, bounded by their bytes. The least recently used go first.
 
-    OS threads share the values, so nobody changes one. They may be forgotten at any time: each call checks with the
+    OS threads share the values, so nobody changes one. They may be forgotten at any time, and each call checks with the
     server that they still hold.
     """
 

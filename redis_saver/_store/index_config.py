@@ -21,7 +21,7 @@ Algorithm: TypeAlias = Literal["flat", "hnsw"]
 """Algorithm of the server's index."""
 _OF_SERVER = ("algorithm", "vectors_per_item")
 _WORDS = {"distance_type": get_args(Distance), "search": get_args(SearchedBy), "algorithm": get_args(Algorithm)}
-"""Settings that are one of some words. The first is the default."""
+"""Allowed words of these settings. The first is the default."""
 _KEYS = ("dims", "embed", "fields", "distance_type", "search", *_OF_SERVER)
 MAX_VECTORS_PER_ITEM = 64
 
@@ -51,60 +51,60 @@ class ServerIndex(NamedTuple):
     vectors_per_item: int
 
     def name(self, prefix: str) -> bytes:
-        """Return the name of the index. It has all settings, so that other settings make another index."""
+        """Return the name of the index. It contains all settings, so that other settings make another index."""
         return names.encode(
             f"{prefix}:store:documents:{self.algorithm}:{self.distance}:{self.dims}:{self.vectors_per_item}"
         )
 
 
-def load(given: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
+def load(index: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
     """Check the configuration of an index, and load what it needs; None if there is none.
 
     Raises:
         ImportError: numpy is not installed.
         TypeError, ValueError: It makes no sense.
     """
-    if given is None:
+    if index is None:
         return None
-    if not isinstance(given, Mapping):
+    if not isinstance(index, Mapping):
         raise TypeError(
-            f"index={shown(given)}: write a dict, such as {{'dims': 1536, 'embed': 'openai:text-embedding-3-small'}}"
+            f"index={shown(index)}: write a dict, such as {{'dims': 1536, 'embed': 'openai:text-embedding-3-small'}}"
         )
-    _check(given)
+    _check(index)
     try:
         from redis_saver._store.vectors import Embedder  # noqa: PLC0415 - it imports numpy
     except ImportError as error:
         raise ImportError("index= needs the extra: pip install 'redis-saver[vectors]'") from error
-    return Embedder(given)
+    return Embedder(index)
 
 
-def _check(given: Mapping[str, Any]) -> None:
-    for name in given:
+def _check(index: Mapping[str, Any]) -> None:
+    for name in index:
         if name not in _KEYS:
-            raise ValueError(f"index={shown(list(given))}: {shown(name)} is unknown; known are {' '.join(_KEYS)}")
+            raise ValueError(f"index={shown(list(index))}: {shown(name)} is unknown; known are {' '.join(_KEYS)}")
     for name in ("dims", "embed"):
-        if given.get(name) is None:
-            raise ValueError(f"index={shown(list(given))}: {name} is missing")
-    config.number("index['dims']", given["dims"], 1, whole=True)
-    check_paths("index['fields']", given.get("fields"))
+        if index.get(name) is None:
+            raise ValueError(f"index={shown(list(index))}: {name} is missing")
+    config.number("index['dims']", index["dims"], 1, whole=True)
+    check_paths("index['fields']", index.get("fields"))
     for name, words in _WORDS.items():
-        if (word := given.get(name, words[0])) not in words:
+        if (word := index.get(name, words[0])) not in words:
             raise ValueError(f"index[{name!r}]={shown(word)}: write one of {' '.join(words)}")
     for name in _OF_SERVER:
-        if name in given and given.get("search") != "server":
+        if name in index and index.get("search") != "server":
             raise ValueError(
                 f"index[{name!r}] is a setting of the server's index: add 'search': 'server', or leave it out"
             )
     most = MAX_VECTORS_PER_ITEM  # each search asks for each of them
-    config.number("index['vectors_per_item']", given.get("vectors_per_item", 1), 1, whole=True, most=most)
+    config.number("index['vectors_per_item']", index.get("vectors_per_item", 1), 1, whole=True, most=most)
 
 
-def server_index(given: Mapping[str, Any]) -> ServerIndex | None:
+def server_index(index: Mapping[str, Any]) -> ServerIndex | None:
     """Return the server's index of a checked configuration; None if the process compares vectors."""
-    if given.get("search") != "server":
+    if index.get("search") != "server":
         return None
-    many = given.get("vectors_per_item") or min(len(given.get("fields") or ("$",)), MAX_VECTORS_PER_ITEM)
-    return ServerIndex(given.get("algorithm", "flat"), given.get("distance_type", "cosine"), given["dims"], many)
+    many = index.get("vectors_per_item") or min(len(index.get("fields") or ("$",)), MAX_VECTORS_PER_ITEM)
+    return ServerIndex(index.get("algorithm", "flat"), index.get("distance_type", "cosine"), index["dims"], many)
 
 
 def check_paths(name: str, paths: Any) -> None:
@@ -120,10 +120,10 @@ def check_paths(name: str, paths: Any) -> None:
 
 
 class Texts:
-    """Texts of some operations, each once, and their vectors.
+    """Texts of operations, each once, and their vectors.
 
-    Operations do no I/O, and embedding is I/O. So making an operation notes its texts here and checks its arguments.
-    Then the store has them embedded (`embedding.Embedder`). Then the operation runs and takes the vectors from here.
+    Embedding is I/O, which operations do not do. So making an operation checks its arguments and notes its texts here.
+    The store has them embedded (`vectors.Embedder`). When the operation runs, it takes the vectors from here.
     """
 
     __slots__ = ("documents", "queries", "vectors")

@@ -1,4 +1,4 @@
-"""Items: as callers get them, and as records.
+"""Items, as callers get them and as records.
 
 A record begins with numbers of the script: the time of the item's creation, its version, its TTL, and the name of the
 put that stored it. The value follows: a frame of the serializer's type, and the serializer's bytes.
@@ -89,7 +89,7 @@ class Entry:
             return value
 
     def loaded(self, context: Context) -> Any:
-        """Have the serializer decode the bytes. Its errors pass through."""
+        """Decode the bytes with the serializer, whose errors pass through."""
         data = self.data
         if data.startswith(_PLAIN) and not context.require_encryption:  # most are
             return context.serde.loads_typed(("msgpack", data[len(_PLAIN) :]))

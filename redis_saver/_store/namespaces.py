@@ -1,4 +1,4 @@
-"""Namespaces and partitions: list them, count their items, delete or sweep what is in them; and the directory."""
+"""Lists namespaces and partitions, counts, deletes and sweeps their items, and rebuilds the directory."""
 
 from __future__ import annotations
 
@@ -190,5 +190,5 @@ def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
 
 
 def sweep_ttl(context: StoreContext) -> Operation[int]:
-    """Remove what has expired in all partitions; return how many items that were."""
+    """Remove expired items of all partitions; return how many."""
     return (yield from sum_each(context, (), lambda partition, token: clean(context, partition, token)))

@@ -1,10 +1,10 @@
 """Reads of a partition: items by their fields, pages in order, and mirrors of all items.
 
-A process remembers pages and mirrors, and the call that uses one checks it.
+A process remembers pages and mirrors. Each call that uses one checks it with the server.
 
-A *mirror* has all items of a partition, for searches that look at all of them. A script only ever raises a version, so
-a mirror lacks the items above its newest version. The server also says how many items there are and the sum of their
-versions. If both agree with a mirror that has all newer items, it is exact; else it has items that are gone, and all
+A *mirror* has all items of a partition, for searches that look at all of them. Scripts only raise versions, so a mirror
+lacks only items above its newest version. The server also answers the number of items and the sum of their versions. If
+both agree with a mirror that has all newer items, the mirror is exact. Otherwise some of its items are gone, and all
 versions are listed. An import may store lower versions, but gives the partition another token. The vectors of an item
 change only with its record, so they are exact whenever the records are.
 """
@@ -64,9 +64,9 @@ def _read(
 ) -> Operation[list[Entry | None]]:
     """Read up to `FIELDS_PER_GET` items.
 
-    If nothing in the partition had a TTL at the last read, one HMGET asks for the state and the records. It takes the
-    server half the time of the script. If the state says that an item has a TTL now, the script is asked, too: two
-    round trips, once.
+    If nothing in the partition had a TTL at the last read, one HMGET reads the state and the records. It takes the
+    server half the time of the script. If the state says that an item has a TTL now, the script runs, too: two round
+    trips, once.
     """
     hint = "without TTLs", partition.member
     records: Sequence[bytes | None]
@@ -89,7 +89,7 @@ def _read(
 def _entries(partition: Partition, fields: Sequence[bytes], records: Sequence[bytes | None]) -> list[Entry | None]:
     with reading_store(partition.keys[0]):
         if len(records) != len(fields):
-            raise ValueError(f"{len(records)} records were answered, and {len(fields)} were asked for")
+            raise ValueError(f"the reply has {len(records)} of {len(fields)} records")
         pairs = zip(fields, records, strict=True)
         return [None if record is None else Entry(field, record) for field, record in pairs]
 
@@ -216,7 +216,7 @@ def _page_part(
             return None
         with reading_store(place.partition.keys[0]):
             if reply.code:
-                raise ValueError(f"its page is answered by the code {reply.code}, which makes no sense here")
+                raise ValueError(f"its page is answered by the code {reply.code}, which is not allowed here")
             token, next_below, passed, *items = reply.values
             by_version = {(entry.field, entry.version): entry for entry in cached}
             entries = [
@@ -229,7 +229,7 @@ def _page_part(
                 raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
         if None not in entries:
             return _PagePart(token, next_below, passed, entries)  # type: ignore[arg-type]
-        cached = ()  # after a failover the server may take other items for known ones: read all of them
+        cached = ()  # after a failover the server may mistake other items for known ones, so read all of them
 
 
 # -- mirrors
@@ -262,9 +262,9 @@ EMPTY = Mirror()
 def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = False) -> Operation[Mirror]:
     """Return all items of a partition as they are now.
 
-    One round trip of a few bytes if nothing is new; one per thousand items or megabyte that is. If items are gone, one
+    One round trip of a few bytes if nothing is new, else one per thousand new items or megabyte. If items are gone, one
     more per 4,000 items of the partition. If others remove items during `MAX_ATTEMPTS` attempts, the last attempt
-    counts: it has each item that was there all the time.
+    counts. It has each item that was there all the time.
     """
     name = "mirror", partition.member
     known: Mirror = context.remembered.get(name) or EMPTY
@@ -285,7 +285,7 @@ def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = 
 
 
 def _without_items(context: StoreContext) -> Mirror:
-    """Return an empty mirror that is to have vectors."""
+    """Return an empty mirror that collects vectors, too."""
     return Mirror(vectors=context.embedder.nothing if context.embedder else None)
 
 
@@ -342,7 +342,7 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, items: l
 
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
-    """Drop items that are gone, and all newer than one that the mirror lacks, so that it lacks only newer ones."""
+    """Drop items that are gone, and items newer than the oldest that the mirror lacks, so that it lacks only newer."""
     versions = yield from all_versions(context, partition)
     known = before.entries
     lacking = [version for name, version in versions.items() if name not in known or known[name].version != version]

@@ -5,6 +5,7 @@ A request sends a script, checks its reply, and repeats it until the directory l
 
 from __future__ import annotations
 
+import re
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,11 +27,8 @@ MAX_ANNOUNCED = 20
 """Maximum number of announcements per call."""
 MAX_TOGETHER = 256
 """Maximum number of operations whose requests travel together."""
-_TYPES: Mapping[str, frozenset[type]] = {
-    "b": frozenset((bytes,)),
-    "i": frozenset((int,)),
-    "r": frozenset((bytes, type(None))),
-}
+_LETTERS: Mapping[type, str] = defaultdict(lambda: "?", {bytes: "b", int: "i", type(None): "n"})
+"""Letters of the types of values that scripts answer. The letters of a reply match a pattern."""
 _REPLIES: dict[Script, tuple[str, Mapping[int, str]]] = {}
 
 
@@ -39,9 +37,8 @@ def _load(name: str, values: str, codes: Mapping[int, str] | None = None) -> Scr
 
     Args:
         name: Its name.
-        values: Types of the values that it answers: `b` is bytes, `i` an int, `r` bytes or None. Values after `*`
-            repeat. A reply of `?` may be empty.
-        codes: Types of the values that follow each code.
+        values: Pattern of the types that it answers: `b` is bytes, `i` an int, `n` None.
+        codes: Pattern of the types that follow each code.
     """
     script = load(f"store/{name}")
     _REPLIES[script] = values, codes or {}
@@ -55,17 +52,17 @@ _EMPTIED: Mapping[int, str] = {StoreReply.EMPTIED: "b"}
 
 ANNOUNCE = _load("announce", "bb")
 WITHDRAW = _load("withdraw", "i")
-LIST_PARTITIONS = _load("list_partitions", "*bb")
-GET_ITEMS = _load("get_items", "*r", _DOCUMENTS)
-SEARCH_ITEMS = _load("search_items", "bbi*bbb", {**_DOCUMENTS, StoreReply.SAME: ""})
-LIST_ITEMS = _load("list_items", "?bibi*b", _MORE)
-COUNT_NAMESPACES = _load("count_namespaces", "?bi*bb", _MORE)
-READ_ITEMS = _load("read_items", "?bi*bb", _MORE)
-DOCUMENT_ITEMS = _load("document_items", "bb*b", _MORE)
+LIST_PARTITIONS = _load("list_partitions", "(bb)*")
+GET_ITEMS = _load("get_items", "[bn]*", _DOCUMENTS)
+SEARCH_ITEMS = _load("search_items", "bbi(bbb)*", {**_DOCUMENTS, StoreReply.SAME: ""})
+LIST_ITEMS = _load("list_items", "(bibib*)?", _MORE)
+COUNT_NAMESPACES = _load("count_namespaces", "(bi(bb)*)?", _MORE)
+READ_ITEMS = _load("read_items", "(bi(bb)*)?", _MORE)
+DOCUMENT_ITEMS = _load("document_items", "bbb*", _MORE)
 SWEEP_ITEMS = _load("sweep_items", "iiib")
-PUT_ITEMS = _load("put_items", "?", {**_DOCUMENTS, **_EMPTIED, 0: "", StoreReply.CONFLICT: "ib"})
-IMPORT_ITEMS = _load("import_items", "?", {**_DOCUMENTS, 0: "", StoreReply.CONFLICT: "*i"})
-GET_COPIES = _load("get_copies", "b*r", _MORE)
+PUT_ITEMS = _load("put_items", "", {**_DOCUMENTS, **_EMPTIED, 0: "", StoreReply.CONFLICT: "ib"})
+IMPORT_ITEMS = _load("import_items", "", {**_DOCUMENTS, 0: "", StoreReply.CONFLICT: "i*"})
+GET_COPIES = _load("get_copies", "b[bn]*", _MORE)
 FILL_COPIES = _load("fill_copies", "b", _TOKEN)
 MARK_COMPLETE = _load("mark_complete", "b", _MORE)
 BEGIN_WRITES = _load("begin_writes", "bb", _MORE)
@@ -88,10 +85,10 @@ class Reply(NamedTuple):
 
 
 def checked(script: Script, key: bytes, reply: Any) -> Reply:
-    """Check the types of a script's reply, so that no operation takes a number for bytes or misses a part of a list.
+    """Check the types of a script's reply, so that no operation mistakes a number for bytes.
 
     Raises:
-        StoreDamaged: The script never answers that.
+        StoreDamaged: The script does not answer such a reply.
     """
     pattern, codes = _REPLIES[script]
     values = [reply] if isinstance(reply, int) else reply
@@ -106,17 +103,7 @@ def checked(script: Script, key: bytes, reply: Any) -> Reply:
 
 
 def _fits(values: list[Any], pattern: str) -> bool:
-    if pattern.startswith("?"):
-        if not values:
-            return True
-        pattern = pattern[1:]
-    head, _, repeated = pattern.partition("*")
-    more = len(values) - len(head)
-    if more < 0 or (more % len(repeated) if repeated else more):
-        return False
-    if not all(type(value) in _TYPES[letter] for value, letter in zip(values, head, strict=False)):
-        return False
-    return not repeated or _TYPES[repeated[0]].issuperset(map(type, values[len(head) :]))
+    return re.fullmatch(pattern, "".join(map(_LETTERS.__getitem__, map(type, values)))) is not None
 
 
 # -- requests
@@ -142,8 +129,8 @@ def ask(
 ) -> Operation[Reply]:
     """Run a script on a partition.
 
-    One round trip. Two more if the directory has to list the partition first, or for longer; one more if its items
-    have documents and this store makes none; one more per thousand items that have expired since the last call.
+    One round trip. Two more if the directory has to list the partition first, or for longer. One more if its items
+    have documents and this store makes none. One more per thousand items that have expired since the last call.
 
     Args:
         context: The store.
@@ -191,7 +178,7 @@ def announce(context: StoreContext, member: bytes, ttl: Argument = 0, above: Arg
     Args:
         context: The store.
         member: The partition, as the directory names it.
-        ttl: Milliseconds that its items are to live; 0 for ever.
+        ttl: TTL of its items in milliseconds; 0 for none.
         above: A number that the token has to exceed.
     """
     keys = context.keyspace.directory
@@ -227,7 +214,7 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
 
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """Run operations in lockstep, so that requests of the same moment travel as one batch. Return their results."""
+    """Run operations side by side, and send their requests of the same step as one batch. Return their results."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)

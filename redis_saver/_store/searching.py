@@ -1,8 +1,8 @@
-"""`search`: by order, by a filter, by meaning; in one partition or in many.
+"""Searches by order, filter or similarity, in one partition or in many.
 
-Filters compare typed values. The operators are those of LangGraph's `SearchOp`. Where it leaves their meaning open,
-filters do as `InMemoryStore` does: a missing key equals None, a dict without operators matches a dict that has at least
-these keys, and a list matches one of the same length, element by element.
+Filters compare typed values, with the operators of LangGraph's `SearchOp`. Where LangGraph leaves their meaning open,
+they work as in `InMemoryStore`. A missing key equals None. A dict without operators matches a dict that has at least
+these keys. A list matches a list of the same length, element by element.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from redis_saver.errors import reading_store
 
 Matches: TypeAlias = Callable[[Any], bool]
 _MANY = 10**15
-"""More items than any store has. Redis takes numbers up to about a thousand times that."""
+"""Maximum of `limit` and `offset`: more items than any store has, and few enough for Redis."""
 
 
 class _Search(NamedTuple):
@@ -38,7 +38,7 @@ class _Search(NamedTuple):
     """The filter."""
     query: str | None
     texts: Texts
-    """Has the query's vector when the operation runs."""
+    """Holds the query's vector once the operation runs."""
     most: int
     """Maximum number of hits, including the skipped ones."""
 
@@ -97,7 +97,7 @@ def _search(
 
 
 def _best(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Operation[list[Hit]]:
-    """Return the best hits of one partition, or of all with this prefix. Takes empty ones out of the directory."""
+    """Return the best hits of one partition, or of all with this prefix. Empty ones leave the directory."""
     if len(labels) >= PARTITION_LABELS:
         return (yield from _best_of_partition(context, context.places.of(labels), wanted)) or []
     best: list[Hit] = []
@@ -189,7 +189,7 @@ def compile_filter(filter: Any) -> Matches | None:
     tests = [(key, _part_test(wanted, key)) for key, wanted in filter.items()]
     if len(tests) == 1:
         ((only, test),) = tests
-        if type(wanted := filter[only]) is str:  # the most frequent filter: one call less
+        if type(wanted := filter[only]) is str:  # the most frequent filter saves a call
             return lambda value: type(actual := value.get(only)) is str and actual == wanted
         return lambda value: test(value.get(only))
     return lambda value: all(test(value.get(key)) for key, test in tests)

@@ -5,8 +5,8 @@ vectors of an item do so with its document, too, whichever store calls them.
 
 The server only ranks candidates. A search reads their vectors from the partitions, together with the records, and
 compares them here, as other searches do. So an item that is gone is not found, and scores are the same. Filters run
-here, too. Then the search asks for more candidates, until no other document can lead to a better item. With `flat` the
-result is that of the exact search, as far as the server's float32 tells vectors apart (`_highest_unseen`).
+here, too. The search asks for more candidates until no other document can lead to a better item. With `flat` the result
+is that of the exact search, as far as the server's float32 tells vectors apart (`_highest_unseen`).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ _MORE_CANDIDATES = 16
 _GROWTH = 4
 """Growth factor of the number of candidates per further request."""
 _TIMEOUT = 60_000
-"""Milliseconds after which the server answers a part. Clients do not wait that long."""
+"""Milliseconds after which the server answers only a part. Clients do not wait that long."""
 _MIN_SHARE = 2
-"""Servers may leave out documents that have just expired. A reply with less than 1/2 of the candidates is complete."""
+"""A reply with less than 1/2 of the candidates has all of them. Servers may leave out documents that just expired."""
 _ROUNDING = 2.0**-24
 _METRICS = {"cosine": "COSINE", "inner_product": "IP", "l2": "L2"}
 _ZERO = b"zero"
@@ -49,9 +49,9 @@ _ZERO = b"zero"
 
 @contextmanager
 def _asking_index() -> Iterator[None]:
-    """Turn errors about a missing index into ours, and ignore that an index exists already.
+    """Turn errors about a missing index into our own, and ignore that an index exists already.
 
-    Clients and modules use different classes and words for these errors, so their texts decide.
+    The text of the error decides, because clients and modules use different classes and words.
     """
     try:
         yield
@@ -65,9 +65,7 @@ def _asking_index() -> Iterator[None]:
                 "process compares vectors"
             ) from error
         if re.search(r"no such index|unknown index|index\b.*\bnot found", str(error), re.IGNORECASE):
-            raise IndexNotBuilt(
-                "the server's index of vectors is not there: call setup() once, which makes it"
-            ) from error
+            raise IndexNotBuilt("the server's index of vectors is missing: call setup() once to make it") from error
         if "already exists" not in str(error):
             raise
 
@@ -129,7 +127,7 @@ def _wait(context: StoreContext) -> Operation[None]:
 
 
 def build_index(context: StoreContext, *, all_partitions: bool = False) -> Operation[int]:
-    """Make the documents of items that were stored without, or of all items; return how many were made.
+    """Make the documents of items that have none, or of all items; return how many were made.
 
     Raises:
         DecodeError: The vectors of an item are of another model, or are not vectors.
@@ -151,7 +149,7 @@ def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operati
         count, vectors_per_item, *refused = reply.values
         with reading_store(partition.keys[4]):
             made, most = made + int(count), max(most, int(vectors_per_item))
-        if refused:  # decoding raises what is wrong with their vectors
+        if refused:  # decoding their vectors raises the error
             vectors = yield from _read(context, partition, refused)
             most = max([most, *(len(rows) for _, rows in _decoded(context, partition, refused, vectors))])
     yield from ask(context, partition, scripts.DOCUMENT_ITEMS, (f"{index.dims} {most}", index.dims))
@@ -160,18 +158,18 @@ def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operati
 
 def _problem_of(index: ServerIndex, partition: Partition, mark: bytes) -> str | None:
     """Describe why the index does not have all items of a partition; None if it has."""
-    where = f"items of {shown(partition.labels)}"
+    subject = f"items of {shown(partition.labels)}"
     dims, _, most = mark.partition(b" ")
     if not mark:
-        return f"{where} were stored before the store had this index, and are not in it: call build_index()"
+        return f"{subject} were stored before the store had this index, and are not in it: call build_index()"
     if dims != b"%d" % index.dims or not most.isdigit():
         return (
-            f"{where} are not all in the server's index, or have vectors of other dimensions: "
+            f"{subject} are not all in the server's index, or have vectors of other dimensions: "
             "call build_index(), which says more"
         )
     if int(most) > index.vectors_per_item:
         return (
-            f"{where} have up to {int(most)} vectors each, and the server's index has room for "
+            f"{subject} have up to {int(most)} vectors each, and the server's index has room for "
             f"{index.vectors_per_item}: set index['vectors_per_item'] higher, and call setup()"
         )
     return None
@@ -216,14 +214,14 @@ def nearest(
 ) -> Operation[list[Hit]]:
     """Return the items with vectors of a namespace and its children that are nearest to a query, best first.
 
-    Two round trips, and two more each time that it asks for more candidates. With two labels and more it checks that
-    all items of the partition have documents; with fewer, only in partitions of candidates.
+    Two round trips, and two more each time that it asks for more candidates. It checks that all items have documents:
+    in the partition if there are two labels or more, else in the partitions of the candidates.
 
     Raises:
         UnsupportedServer: The server has no vector search.
         IndexNotBuilt: The index is missing, or some items are not in it.
         ValueError: The query's vector has the length 0, and scores are cosines.
-        TimeoutError: The server broke the search off.
+        TimeoutError: The server answered only a part.
     """
     _, index, embedder = _index_of(context)
     length = math.sqrt(float(query @ query))
@@ -261,9 +259,9 @@ def nearest(
 
 
 def _candidates(context: StoreContext, labels: tuple[str, ...], query: Floats, count: int) -> Operation[list[Any]]:
-    """Ask for the nearest documents by each of their vectors, and for those with a vector of length 0.
+    """Ask for the nearest documents by each of their vectors, and for documents with a vector of length 0.
 
-    The latter have the same distance from the query.
+    All vectors of length 0 have the same distance from the query.
     """
     name, index, _ = _index_of(context)
     below = b"@under:{%b}" % document_tag(labels) if labels else b""
@@ -283,9 +281,7 @@ def _candidates(context: StoreContext, labels: tuple[str, ...], query: Floats, c
         replies = yield Batch([*commands, zero])
     for reply in replies:
         if isinstance(reply, Mapping) and (warning := reply.get(b"warning")):
-            raise TimeoutError(
-                f"the server broke off a search by its index of vectors, and answered a part of it: {shown(warning)}"
-            )
+            raise TimeoutError(f"the server answered only a part of a search by its index of vectors: {shown(warning)}")
     return replies
 
 
@@ -330,7 +326,7 @@ def _highest_unseen(index: ServerIndex, distances: Sequence[float | None], lengt
     estimated for vectors as long as the longest that was seen.
     """
     error = 2 * (index.dims + 8) * _ROUNDING
-    if None in distances:  # those of the zero vector
+    if None in distances:  # documents with a vector of length 0
         return -length if index.distance == "l2" else 0.0
     last = max(distance for distance in distances if distance is not None)
     if index.distance == "l2":  # the server answers squares

@@ -84,7 +84,7 @@ class StoreSettings(TypedDict, total=False):
 
 
 class Store(BaseStore, Generic[ClientT]):
-    """A store on one Redis or Valkey. Every method also has a form with an `a` in front, for asyncio."""
+    """A store on one Redis or Valkey. Each method has an asyncio form, whose name begins with `a`."""
 
     supports_ttl: bool = True
     ttl_config: TTLConfig | None
@@ -110,27 +110,26 @@ class Store(BaseStore, Generic[ClientT]):
         min_replicas: int = 0,
         replica_timeout: float = 1.0,
     ) -> None:
-        """Use a client of yours. The store does not close it.
+        """Use your own client. The store does not close it.
 
         Args:
-            client: As a saver of the same flavour takes it; savers and stores may share one.
+            client: A client as savers take it. Savers and stores may share one.
             serde: Serializer of the values. Default: `FastSerializer`.
-            prefix: Beginning of all keys. A saver and a store may have the same.
-            ttl: Time after its last put or read when an item expires that is put without a `ttl` of its own: a
-                `timedelta`, a text such as `"30d"`, or LangGraph's `TTLConfig`. `refresh_on_read` is True by default.
-                No call answers expired items, so `omit_expired` changes nothing. None: items stay until they are
-                deleted.
-            index: Texts of an item to embed, and the model, for `search(..., query=)`: LangGraph's `IndexConfig`, or
-                `RedisIndexConfig`. None: nothing. Needs numpy (extra `vectors`).
+            prefix: Beginning of all keys. Savers and stores may share one.
+            ttl: Default TTL of items, from their last put or read: a `timedelta`, a text such as `"30d"`, or
+                LangGraph's `TTLConfig`. `refresh_on_read` is True by default. Expired items are never answered, so
+                `omit_expired` changes nothing. None: items do not expire.
+            index: Paths to the texts to embed, and the model, for `search(..., query=)`: LangGraph's `IndexConfig`, or
+                `RedisIndexConfig`. None: nothing is embedded. Needs numpy (extra `vectors`).
             compression: `"zstd"` compresses values of a kilobyte and more (extra `zstd`). Every store reads them.
-            cache_bytes: Memory for the pages and partitions that were read last, in bytes. 0 remembers nothing.
-                None: 64 MB; 512 MB with `index`.
+            cache_bytes: Memory for recently read pages and partitions, in bytes. 0 remembers nothing. None: 64 MB, or
+                512 MB with `index`.
             limits: Longest names and values (`name_bytes`, `value_bytes`). Longer ones raise `LimitExceeded`.
             require_encryption: As a saver takes it.
             strict: As a saver takes it.
             cluster_timeout: As a saver takes it.
             require_primary: As a saver takes it.
-            min_replicas: As a saver takes it. With it, puts to several partitions are sent one after the other.
+            min_replicas: As a saver takes it. With it, puts to several partitions are sent one by one.
             replica_timeout: As a saver takes it.
 
         Raises:
@@ -182,14 +181,14 @@ class Store(BaseStore, Generic[ClientT]):
         return f"{type(self).__name__}({self._driver.server}, prefix={shown(self._context.keyspace.prefix)}, ttl={ttl})"
 
     def _run(self, operation: Operation[T], texts: Texts | None = None, name: str = "") -> T:
-        """Run an operation, after its texts were embedded."""
+        """Embed the texts, then run the operation."""
         if texts and (embedder := self._context.embedder) is not None:
             self._driver.check_open()
             embedder.embed(texts)
         return self._driver.run(self._counting.call(operation, name))
 
     async def _arun(self, operation: Operation[T], texts: Texts | None = None, name: str = "") -> T:
-        """Embed on the caller's event loop, because an asynchronous client of a model works there."""
+        """Embed the texts on the caller's event loop, where asynchronous models work, then run the operation."""
         if texts and (embedder := self._context.embedder) is not None:
             self._driver.check_open()
             await embedder.aembed(texts)
@@ -198,13 +197,13 @@ class Store(BaseStore, Generic[ClientT]):
     # -- LangGraph's interface. `search`, `delete` and `list_namespaces` of BaseStore are batches of one operation.
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Execute operations. All reads see what was there before the puts; of several puts of an item the last counts.
+        """Execute operations. All reads see the state before the puts. Of several puts of an item, the last counts.
 
         The puts of one partition (namespaces with the same first two labels) are stored together or not at all: up to
         1,000, or 8 MB.
 
-        Cost: one round trip; two if it reads and writes the same partition; two more for each kind that looks at
-        several partitions, and for the first item of a partition.
+        Cost: one round trip, or two if it reads and writes the same partition. Each kind of operation that looks at
+        several partitions adds two, and so does the first item of a partition.
 
         Args:
             ops: `GetOp`, `PutOp`, `SearchOp` and `ListNamespacesOp` of `langgraph.store.base`.
@@ -288,7 +287,7 @@ class Store(BaseStore, Generic[ClientT]):
         Args:
             namespace: Its namespace.
             key: Its key.
-            refresh_ttl: True to restart its TTL. None: as `ttl` says, which means True if it says nothing.
+            refresh_ttl: True to restart its TTL. None: the `refresh_on_read` of the store's `ttl`, True by default.
 
         Returns:
             The item, with its `version`; None if there is none.
@@ -322,7 +321,7 @@ class Store(BaseStore, Generic[ClientT]):
         ttl: float | NotProvided | None = NOT_PROVIDED,
         if_version: int | None = None,
     ) -> None:
-        """Store an item; it keeps its `created_at`. One round trip, three for the first item of a partition.
+        """Store an item. An older one keeps its `created_at`. One round trip; three for the first item of a partition.
 
         Args:
             namespace: Its namespace.
@@ -330,9 +329,9 @@ class Store(BaseStore, Generic[ClientT]):
             value: A dict with string keys and values that the serializer knows. None deletes the item.
             index: Texts to embed: None for the `fields` of the store's `index`, False for nothing, or a list of paths.
                 A store without `index` ignores it.
-            ttl: Minutes after which it expires; None: never. Not given: as the store's `ttl` says.
-            if_version: Store it only if the item has this `version`; 0: only if there is no such item. None: in any
-                case.
+            ttl: TTL in minutes; None: it does not expire. Default: the store's `ttl`.
+            if_version: Store it only if the item has this `version`, or, for 0, if there is no such item. None: store
+                it in any case.
 
         Raises:
             Conflict: It has another version. Nothing was written.
@@ -372,23 +371,24 @@ class Store(BaseStore, Generic[ClientT]):
     async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
-        With `index={"search": "server"}` it also makes the server's index of vectors, if that is not there: it makes
-        the documents of all items first, and waits until the server has indexed them.
+        With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing. Before that, it
+        makes the documents of all items; after it, it waits until the server has indexed them.
 
         Raises:
-            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2; or it has no vector search, and is to search.
+            UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, or lacks the vector search that `index` needs.
         """
         await self._driver.acheck_version()
         if self._context.has_documents:
             await self._arun(server_search.setup(self._context))
 
     def build_index(self) -> int:
-        """Bring items into the server's index of vectors (`index={"search": "server"}`) that were stored without it.
+        """Add items to the server's index of vectors (`index={"search": "server"}`) that were stored without it.
 
-        It looks at all partitions, and reads no vector: the server copies them. What is put meanwhile is indexed, too.
+        It looks at all partitions. The server copies the vectors, so none is sent. Items that are put meanwhile are
+        indexed, too.
 
         Returns:
-            The number of items that lacked in the index.
+            The number of items that were missing in the index.
 
         Raises:
             DecodeError: The vectors of an item are of another model.
@@ -420,8 +420,8 @@ class Store(BaseStore, Generic[ClientT]):
     def delete_namespace(self, namespace_prefix: tuple[str, ...]) -> int:
         """Delete all items of a namespace and of those below it, such as everything about a user.
 
-        A namespace of two labels goes in one step. One of one label goes partition by partition, a longer one by a
-        thousand items: items that others put meanwhile may stay.
+        A namespace of two labels is deleted atomically. A shorter one is deleted partition by partition, and a longer
+        one in steps of a thousand items. Then items that others put meanwhile may stay.
 
         Returns:
             The number of deleted items.
@@ -433,7 +433,7 @@ class Store(BaseStore, Generic[ClientT]):
         return await self._arun(namespaces.delete_namespace(self._context, namespace_prefix))
 
     def sweep_ttl(self) -> int:
-        """Remove expired items of all partitions now. Optional: each call does that in its partition.
+        """Remove expired items of all partitions now. This is optional, because each call does so in its partition.
 
         Returns:
             The number of removed items.
@@ -447,8 +447,8 @@ class Store(BaseStore, Generic[ClientT]):
     def rebuild_directory(self) -> int:
         """Make the directory of partitions again, after `StoreDamaged` says that a part of it is gone.
 
-        It looks at all keys of the server (SCAN). Call it while nobody puts the first item of a partition, or once
-        more when that is over.
+        It looks at all keys of the server (SCAN). Call it while nobody puts the first item of a partition, or call it
+        again afterwards.
 
         Returns:
             The number of partitions.
@@ -498,12 +498,12 @@ def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) ->
     name = "index={'search': 'server'}"
     if clients.is_cluster(client):
         raise ValueError(
-            f"{name} takes no cluster: each node would search its own items only. Leave 'search' out, and the process "
-            "compares vectors"
+            f"{name} takes no cluster, because each node would search only its own items. Leave 'search' out, and the "
+            "process compares vectors"
         )
     if "\0" in prefix:
         raise ValueError(
-            f"prefix={shown(prefix)}: {name} takes no prefix with NUL, at which the server's index ends it"
+            f"prefix={shown(prefix)}: {name} takes no prefix with NUL, because the server's index ends it there"
         )
     if (kind := serde.dumps_typed(b"x")) != ("bytes", b"x"):
         raise ValueError(
@@ -513,12 +513,12 @@ def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) ->
 
 
 def context_of(store: Store[Any]) -> StoreContext:
-    """Return the context of a store, for packages that run more operations. Users must not rely on it."""
+    """Return the context of a store, for packages that add operations. Users must not rely on it."""
     return store._context  # noqa: SLF001
 
 
 def driver_of(store: Store[Any]) -> RedisDriver | DriverWrapper[Request]:
-    """Return the current driver of a store, for the same packages."""
+    """Return the driver of a store, for the same packages."""
     return store._driver  # noqa: SLF001
 
 
@@ -549,7 +549,7 @@ class RedisStore(Store[SyncClient], Block):
             with RedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
                 graph = builder.compile(store=store)
 
-        After the block each method raises `Closed`.
+        After the block, each method raises `Closed`.
 
         Args:
             url: As that of `RedisSaver.from_conn_string`.

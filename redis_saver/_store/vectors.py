@@ -1,4 +1,4 @@
-"""Vectors: embedding, their stored form, a partition's in memory, and the exact search. Needs numpy (extra `vectors`).
+"""Vectors: embedding, stored form, index in memory, and exact search. Needs numpy (extra `vectors`).
 
 A search has two passes. The first multiplies all rows with the query in float32, as fast as memory is read. Its error
 has a known bound. The second computes the scores of all items that may be among the best within that bound, in float64.
@@ -28,15 +28,15 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 
 MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
-"""Shortest and longest vector, so that no product of two leaves the range of float32. Embeddings have about 1."""
+"""Shortest and longest vector, so that products stay in the range of float32. Embeddings have a length of about 1."""
 BLOCK_BYTES = 2**25
-"""Maximum size of a block: an index that grows copies or reserves no more at a time."""
-MIN_ROWS = 8
-"""Number of rows of the smallest block."""
+"""Maximum memory of the float64 rows that the second pass compares at a time."""
+GROWTH = 1.5
+"""Growth factor of an array that has no room for more rows."""
 SPARSE = 4
-"""If fewer than one row in 4 may be found, these rows are copied, and the others are not read."""
+"""If fewer than one item in 4 may be found, their rows are copied, and other rows are not read."""
 WASTE = 3
-"""If more than one row in 3 belongs to no item any more, the other rows are copied into new blocks."""
+"""If more than one row in 3 belongs to no item any more, the other rows are copied into a new array."""
 _ROUNDING = 2.0**-24
 """Relative rounding error of float32."""
 _WHOLE = "$"
@@ -63,18 +63,18 @@ def lengths(rows: Rows) -> Floats:
 class VectorIndex:
     """Vectors of items at one moment. Nobody changes an index: `changed` makes another one.
 
-    The new index shares the memory of the rows that stay.
+    Both share the memory of the rows that stay.
     """
 
     def __init__(self, dims: int) -> None:
         """Start without vectors; they have `dims` dimensions."""
         self.dims = dims
-        self._blocks: list[Rows] = []
-        """Rows. All blocks are full, except the last."""
+        self._rows: Rows = np.empty((0, dims), np.float32)
+        """Rows, then room for more."""
         self._may_append = [True]
-        """Not empty if the free rows of the last block may be written. The first index made from this one takes it."""
+        """Not empty while nobody has written that room. The first index made from this one takes it."""
         self._fields: list[bytes] = []
-        """All items, including those that are gone."""
+        """Fields of all items, also of removed ones."""
         self._number: dict[bytes, int] = {}
         """Position in `_fields` of each present item."""
         self._alive = np.zeros(0, np.bool_)
@@ -98,9 +98,9 @@ class VectorIndex:
     @property
     def size(self) -> int:
         """Approximate memory in bytes."""
-        return sum(block.nbytes for block in self._blocks) + 150 * len(self._fields) + self._lengths.nbytes
+        return self._used().nbytes + 150 * len(self._fields) + self._lengths.nbytes
 
-    # -- making another one
+    # -- changes
 
     def changed(self, removed: Iterable[bytes], changes: Mapping[bytes, Rows]) -> VectorIndex:
         """Return an index with other vectors.
@@ -119,21 +119,17 @@ class VectorIndex:
         else:
             new = VectorIndex(self.dims)
             new._fields, new._number, new._alive = list(self._fields), number, alive
-            new._starts, new._lengths, new._blocks = self._starts, self._lengths, list(self._blocks)
+            new._starts, new._lengths, new._rows = self._starts, self._lengths, self._rows
             try:
                 self._may_append.pop()
             except IndexError:  # another index was made from this one, and writes there
-                new._blocks = list(self._used())
+                new._rows = self._used()
         if added := {field: rows for field, rows in changes.items() if len(rows)}:
             new._append(list(added), np.concatenate(list(added.values())), [len(rows) for rows in added.values()])
         return new
 
-    def _used(self) -> Iterator[Rows]:
-        """Yield the used part of each block."""
-        left = len(self._lengths)
-        for block in self._blocks:
-            yield block[:left]
-            left -= len(block)
+    def _used(self) -> Rows:
+        return self._rows[: len(self._lengths)]
 
     def _append(self, fields: list[bytes], rows: Rows, counts: Iterable[int]) -> None:
         first = len(self._fields)
@@ -141,32 +137,14 @@ class VectorIndex:
         self._number.update(zip(fields, range(first, first + len(fields)), strict=True))
         self._alive = np.concatenate([self._alive, np.ones(len(fields), np.bool_)])
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(np.fromiter(counts, np.intp))])
-        self._write(rows)
+        used = len(self._lengths)
+        end = used + len(rows)
+        if end > len(self._rows):
+            larger = np.empty((max(end, int(GROWTH * used)), self.dims), np.float32)
+            larger[:used] = self._used()
+            self._rows = larger
+        self._rows[used:end] = rows
         self._lengths = np.concatenate([self._lengths, lengths(rows)])
-
-    def _write(self, rows: Rows) -> None:
-        """Append rows: to the free part of the last block, then to new blocks.
-
-        The first block grows by copying, because one block is multiplied in less time than several.
-        """
-        used, room = len(self._lengths), sum(map(len, self._blocks))
-        largest = max(MIN_ROWS, BLOCK_BYTES // (4 * self.dims))
-        if used + len(rows) > room and room < largest:
-            first = np.empty((min(largest, max(used + len(rows), 2 * room, MIN_ROWS)), self.dims), np.float32)
-            if used:
-                first[:used] = self._blocks[0][:used]
-            self._blocks, room = [first], len(first)
-        if free := room - used:
-            some = rows[:free]
-            block = self._blocks[-1]
-            block[len(block) - free : len(block) - free + len(some)] = some
-            rows = rows[free:]
-        while len(rows):
-            block = np.empty((largest, self.dims), np.float32)
-            some = rows[:largest]
-            block[: len(some)] = some
-            self._blocks.append(block)
-            rows = rows[largest:]
 
     def _compacted(self, alive: NDArray[np.bool_]) -> VectorIndex:
         """Return an index of the present items, without other rows."""
@@ -178,14 +156,8 @@ class VectorIndex:
         return new
 
     def _gathered(self, rows: Integers) -> Rows:
-        """Return copies of rows by their ascending numbers."""
-        parts, begin, first = [], 0, 0
-        for block in self._blocks:
-            end = int(np.searchsorted(rows, first + len(block)))
-            if end > begin:
-                parts.append(block[rows[begin:end] - first])
-            begin, first = end, first + len(block)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+        """Return copies of rows by their numbers."""
+        return self._rows[rows]
 
     # -- search
 
@@ -241,7 +213,7 @@ class VectorIndex:
             rows = _ranges(self._starts[items], counts)
             scores, errors = self._rough(self._gathered(rows) @ narrow, self._lengths[rows], length, distance)
             return _of_items(scores, errors, np.cumsum(counts) - counts)
-        products = np.concatenate([block @ narrow for block in self._used()])
+        products = self._used() @ narrow
         low, high = _of_items(*self._rough(products, self._lengths, length, distance), self._starts[:-1])
         return (low, high) if len(items) == len(self._fields) else (low[items], high[items])
 
@@ -272,7 +244,7 @@ class VectorIndex:
 
 
 def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
-    """Return a query as scores need it, and its length, which is 1 for cosines if it is not 0."""
+    """Return the query, scaled to the length 1 for cosines, and its length."""
     length = float(np.sqrt((query * query).sum()))
     return (query / length, 1.0) if distance == "cosine" and length > 0 else (query, length)
 
@@ -280,7 +252,7 @@ def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
 def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
     """Compute the scores of rows in float64.
 
-    Each row is computed alone, which BLAS does not do. So the same vector has the same score in every place.
+    Each row is computed on its own, which BLAS does not do. So equal vectors have equal scores.
     """
     if distance == "l2":
         apart = rows - query
@@ -303,7 +275,7 @@ def _ranges(begins: Integers, counts: Integers) -> Integers:
 
 
 def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple[Floats, Floats]:
-    """Return the bounds of each item's score from those of its rows; of several rows the nearest counts."""
+    """Return the bounds of each item's score from those of its rows. Of several rows, the nearest counts."""
     low, high = scores - errors, scores + errors
     if len(begins) == len(scores):
         return low, high
@@ -314,7 +286,7 @@ def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple
 
 
 class Embedder:
-    """Index of a store: its paths to texts, its model, and the form in which vectors are stored and compared."""
+    """A store's index: paths to texts, the model, and the stored form of vectors."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Take a configuration that was checked.
@@ -373,10 +345,10 @@ class Embedder:
     # -- embedding
 
     def embed(self, texts: Texts) -> None:
-        """Have texts embedded: one call for those of all items, one for each query.
+        """Embed texts: one call for the texts of all items, and one for each query.
 
         Raises:
-            ValueError: The model did not answer such vectors.
+            ValueError: The model did not answer vectors of `dims` numbers.
         """
         if texts.documents:
             texts.vectors = self._rows(self.embeddings.embed_documents(list(texts.documents)), len(texts.documents))
@@ -384,7 +356,7 @@ class Embedder:
             texts.queries[query] = self._query(self.embeddings.embed_query(query))
 
     async def aembed(self, texts: Texts) -> None:
-        """Have texts embedded on asyncio; the calls run concurrently."""
+        """`embed` for asyncio. The calls run concurrently."""
         documents, queries = list(texts.documents), list(texts.queries)
         calls: list[Any] = [self.embeddings.aembed_query(query) for query in queries]
         if documents:
@@ -444,8 +416,7 @@ class Embedder:
                 f"{self.dims}: another model made them. Put the items again, or give the store another prefix"
             )
         kind, start = framing.first(framed)
-        encryption.check_read(context, kind)
-        data = context.serde.loads_typed((names.decode(kind), framed[start:]))
+        data = encryption.loads(context, kind, framed[start:])
         if not isinstance(data, bytes):
             raise ValueError(f"they are {kind_of(data)}, and not bytes")  # noqa: TRY004 - it becomes a DecodeError
         rows: Rows = np.frombuffer(data, _STORED).astype(np.float32, copy=False).reshape(-1, self.dims)
@@ -461,22 +432,15 @@ def _tokenized(paths: Sequence[str]) -> list[str | list[str]]:
 
 
 def _converted(vectors: Any, count: int, dims: int) -> Rows:
-    if not hasattr(vectors, "__len__") or not hasattr(vectors, "__iter__"):
-        raise TypeError(f"{kind_of(vectors)}: it has to answer a list of vectors")
-    if len(vectors) != count:
-        raise ValueError(f"{len(vectors)} vectors")
-    for vector in vectors:
-        if not hasattr(vector, "__len__"):
-            raise TypeError(f"a vector of {kind_of(vector)}")
-        if len(vector) != dims:
-            raise ValueError(
-                f"a vector of {len(vector)} dimensions, where index['dims'] says {dims}: write those that the model has"
-            )
     try:
         with np.errstate(over="ignore"):  # numbers that are too large become infinity
-            rows: Rows = np.asarray(vectors, np.float64).astype(np.float32).reshape(count, dims)
+            rows: Rows = np.asarray(vectors, np.float64).astype(np.float32)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"vectors that are not of numbers: {error}") from error
+        raise ValueError(f"vectors that are not of numbers, or not of one length: {error}") from error
+    if rows.shape != (count, dims):
+        raise ValueError(
+            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] has to be what the model has"
+        )
     if (wrong := _unusable(rows)) is not None:
         raise ValueError(f"a vector {wrong}")
     return rows

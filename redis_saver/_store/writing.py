@@ -1,4 +1,7 @@
-"""Operations that store and delete items of a partition."""
+"""Operations that store and delete items of a partition, or move items between stores.
+
+Items that move keep their own times and the rest of their TTLs.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,16 @@ from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts
-from redis_saver._store.items import encode_value
+from redis_saver._store.items import Entry, dump_value, encode_value
 from redis_saver._store.reading import list_fields
 from redis_saver._store.scripts import ask, item_at
-from redis_saver.errors import Conflict, reading_store
+from redis_saver.errors import Conflict, DecodeError, decoding_item, reading_store
 
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
 """Maximum number of items, and approximate maximum of bytes, that one script stores."""
+FIELDS_PER_READ = 500
+_LATEST = 7_258_118_400_000
+"""The year 2200, in milliseconds. No stored time is later, so that sums of them stay exact in scripts."""
 ANY_VERSION = b""
 
 
@@ -51,19 +57,12 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
     if op.value is None:
         return place.partition, place.field(key), DELETION
     value = encode_value(context.values, op.namespace, key, op.value)
-    expected = ANY_VERSION if if_version is None else b"%d" % _checked_version(if_version)
+    expected = ANY_VERSION
+    if if_version is not None:
+        config.number("if_version", if_version, 0, whole=True)
+        expected = b"%d" % if_version
     texts = context.embedder.texts_of(context.values, op.namespace, key, op.value, op.index) if context.embedder else ()
     return place.partition, place.field(key), Write(value, milliseconds(op.ttl), expected, texts)
-
-
-def _checked_version(version: Any) -> int:
-    if isinstance(version, bool) or not isinstance(version, int):
-        raise TypeError(
-            f"if_version={shown(version)}: write the version of the item that get() returned, "
-            "or 0 if there must be none"
-        )
-    config.number("if_version", version, 0, whole=True)
-    return version
 
 
 def milliseconds(minutes: Any) -> int:
@@ -119,7 +118,7 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
 
 
 def split(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
-    """Yield as many items at a time as one script takes, by their sizes in bytes."""
+    """Yield lists of items that one script takes, by their sizes in bytes."""
     some: list[T] = []
     size = 0
     for item in items:
@@ -140,9 +139,9 @@ def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[
     was = f"version {expected}" if expected else "that it is not there"
     return Conflict(
         f"item {shown(key)} of namespace {shown(namespace)} {there}, and if_version expects {was}. Nothing was written "
-        "now. It may have been written before only if the client sent it twice after a lost reply, and 16 other puts "
-        "with if_version, or a deletion of all items, came in between. Read the item again, apply the change to what "
-        "it is now, and put that with its version",
+        "now. Read the item again, apply the change to its new value, and put it with its new version. It may have "
+        "been written before only if the client sent it twice after a lost reply, and 16 other puts with if_version or "
+        "a deletion of all items came in between",
         version,
     )
 
@@ -187,3 +186,110 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
     if not left and refused != b"0":
         yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, refused))
     return removed
+
+
+# -- items that move between stores
+
+
+class StoredItem(NamedTuple):
+    """An item that moves from one store to another."""
+
+    namespace: tuple[str, ...]
+    key: str
+    value: Any
+    """The decoded value: a dict, or bytes that stay packed (`OpaqueSerializer`)."""
+    created_at: int
+    """Microseconds since 1970."""
+    updated_at: int
+    """Time of the last put, in microseconds since 1970."""
+    ttl: int
+    """Lifetime after each put or read, in milliseconds; 0 if it does not expire."""
+    expires_at: int
+    """Deadline in milliseconds since 1970; 0 if it does not expire."""
+    size: int
+    """Approximate size of the value, in bytes."""
+
+
+def read_items(
+    context: StoreContext, partition: Partition, fields: Sequence[bytes]
+) -> Operation[list[StoredItem | DecodeError | None]]:
+    """Read the first items that fit into one reply; None for a missing item, an error for a damaged one."""
+    asked: list[Argument] = ["deadlines", *fields[:FIELDS_PER_READ]]
+    values = (yield from ask(context, partition, scripts.READ_ITEMS, asked)).values
+    if not values:
+        return [None] * len(fields)
+    answered = zip(fields, values[2::2], values[3::2], strict=False)
+    return [_stored(context, partition, field, record, deadline) for field, record, deadline in answered]
+
+
+def _stored(
+    context: StoreContext, partition: Partition, field: bytes, record: bytes, deadline: bytes
+) -> StoredItem | DecodeError | None:
+    if not record:
+        return None
+    with reading_store(partition.keys[0]):
+        namespace, key = namespace_and_key(partition, field)
+    try:
+        with decoding_item("item {!r} of namespace {!r}", key, namespace):
+            entry = Entry(field, record)
+            value = entry.loaded(context.values)
+            moments = entry.created, entry.version, int(record.split(b" ", 3)[2]), int(float(deadline))
+    except DecodeError as error:
+        return error
+    return StoredItem(namespace, key, value, *moments, len(entry.data))
+
+
+def find_place(context: StoreContext, item: StoredItem) -> tuple[Partition, bytes]:
+    """Return the partition and the field of an item.
+
+    Raises:
+        InvalidNamespaceError, LimitExceeded: It cannot be stored.
+    """
+    place = context.places.to_put(item.namespace)
+    return place.partition, place.field(context.places.key(item.key))
+
+
+class Import(NamedTuple):
+    """A checked and encoded item that is to be stored."""
+
+    item: StoredItem
+    expected: int
+    """Version that the item must have; 0 if it must not exist."""
+    partition: Partition
+    field: bytes
+    value: bytes
+
+
+def as_import(context: StoreContext, item: StoredItem, expected: int) -> Import:
+    """Check and encode an item.
+
+    Raises:
+        InvalidNamespaceError, LimitExceeded, EncodeError: It cannot be stored.
+    """
+    partition, field = find_place(context, item)
+    return Import(item, expected, partition, field, dump_value(context.values, item.namespace, item.key, item.value))
+
+
+def new_put() -> str:
+    """Return a random name for a put, so that scripts recognize a put that is sent twice."""
+    return os.urandom(8).hex()
+
+
+def import_items(
+    context: StoreContext, partition: Partition, some: Sequence[Import], made_by: str
+) -> Operation[list[Import]]:
+    """Store items of a partition atomically; return those that did not have the expected version.
+
+    Three round trips. It may run again with the same `made_by`. Then items that it stored before are neither stored
+    again nor returned.
+    """
+    arguments: list[Argument] = []
+    for item, expected, _, field, value in some:
+        created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
+        ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
+        arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
+    reply = yield from ask(
+        context, partition, scripts.IMPORT_ITEMS, arguments, [item_import.field for item_import in some]
+    )
+    with reading_store(partition.keys[0]):
+        return [some[item_at(position, len(some))] for position in reply.values]

@@ -151,7 +151,7 @@ class Unknown:
 @pytest.mark.parametrize(
     ("pairs", "error", "said"),
     [
-        ({(A, "k"): (1, 0)}, ValueError, r"ttl 0: a TTL lies between"),
+        ({(A, "k"): (1, 0)}, ValueError, r"ttl 0: a TTL is between"),
         ({(A, "k"): (1, -5)}, ValueError, r"ttl -5"),
         ({(A, "k"): (1, float("nan"))}, ValueError, r"ttl nan"),
         ({(A, "k"): (1, 10**12)}, ValueError, r"ttl 1000000000000"),
@@ -161,7 +161,7 @@ class Unknown:
         ({"ak": (1, None)}, TypeError, r"pair \(namespace, key\)"),
         ({("a", "k"): (1, None)}, TypeError, r"namespace='a': a namespace is a tuple"),
         ({(A, b"k"): (1, None)}, TypeError, r"its key b'k' is a bytes"),
-        ({((1,), "k"): (1, None)}, TypeError, r"label 1 is no str"),
+        ({((1,), "k"): (1, None)}, TypeError, r"label 1 is not a str"),
         ({(A, "k" * 20000): (1, None)}, LimitExceeded, r"20,000"),
         ({(A, "k"): (b"x" * 2000, None)}, LimitExceeded, r"entry 'k' of namespace \('a',\) has 2,000 bytes"),
         ({(A, "k"): (Unknown(), None)}, EncodeError, r"cannot encode the cache's entry 'k'"),

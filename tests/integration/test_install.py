@@ -31,7 +31,7 @@ from tests.support.wrappers import ran
 from bench import servers as postgres_servers
 from redis_saver import AsyncTieredSaver, NotOwner, RedisSaver, ReplicationTimeout, TieredSaver
 from redis_saver._serde import messages
-from redis_saver._store import transfer
+from redis_saver._store import writing
 
 INSPECTOR = ROOT / "redis_saver" / "_inspector"
 
@@ -286,10 +286,10 @@ async def moved(store: Uniform) -> None:
     """Items are imported, two of one moment, with a TTL and without; and read as an export reads them."""
     context, deadline = store.saver._context, int(time.time() * 1000) + 60_000
     for key, ttl in (("x", 60_000), ("y", 0)):
-        item = transfer.StoredItem(("m", "u"), key, {}, 1, 1, ttl, ttl and deadline, 1)
-        one = transfer.as_import(context, item, 0)
-        assert await ran(store, transfer.import_items(context, one.partition, [one], transfer.new_put())) == []
-        (found,) = await ran(store, transfer.read_items(context, one.partition, [one.field]))
+        item = writing.StoredItem(("m", "u"), key, {}, 1, 1, ttl, ttl and deadline, 1)
+        one = writing.as_import(context, item, 0)
+        assert await ran(store, writing.import_items(context, one.partition, [one], writing.new_put())) == []
+        (found,) = await ran(store, writing.read_items(context, one.partition, [one.field]))
         assert found.expires_at == item.expires_at
     for key in "xy":
         await store.delete(("m", "u"), key)

@@ -14,7 +14,7 @@ from langgraph.store.base import GetOp, InvalidNamespaceError, ListNamespacesOp,
 from langgraph.store.memory import InMemoryStore
 
 from redis_saver import Conflict, RedisCache, RedisStore, TieredStore
-from redis_saver._store import reading, transfer
+from redis_saver._store import reading, writing
 from redis_saver._store.store import context_of, driver_of
 from redis_saver._tiered_store import copies
 from redis_saver.errors import RedisSaverError
@@ -42,13 +42,13 @@ def _moved(store: Any) -> Any:
     context, run = context_of(store), driver_of(store).run
     partition = context.places.of(NS).partition
     fields = run(reading.list_fields(context, partition))
-    for item in run(transfer.read_items(context, partition, fields)):
-        if isinstance(item, transfer.StoredItem):
+    for item in run(writing.read_items(context, partition, fields)):
+        if isinstance(item, writing.StoredItem):
             try:
-                one = transfer.as_import(context, item, item.updated_at)
+                one = writing.as_import(context, item, item.updated_at)
             except InvalidNamespaceError:  # the engine says so of the item, and goes on
                 continue
-            run(transfer.import_items(context, partition, [one], transfer.new_put()))
+            run(writing.import_items(context, partition, [one], writing.new_put()))
     return run(copies.holds_copies(context, NS)), run(copies.forget_misses(context, NS))
 
 

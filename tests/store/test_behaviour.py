@@ -416,8 +416,8 @@ async def test_compare_and_set(store: Uniform) -> None:
     with pytest.raises(Conflict, match="is not there") as raised:
         await store.put(NS, "k", {"n": 3}, if_version=second.version)
     assert raised.value.version == 0
-    for mistake, error in ((True, TypeError), ("1", TypeError), (-1, ValueError)):
-        with pytest.raises(error, match="if_version"):
+    for mistake in (True, "1", -1):
+        with pytest.raises(ValueError, match="if_version=.*: write an int of at least 0"):
             await store.put(NS, "k", {}, if_version=mistake)
 
 

@@ -15,7 +15,7 @@ from tests.support.uniform import Target, Uniform
 from tests.support.wrappers import ran
 
 from redis_saver import Conflict
-from redis_saver._store import transfer
+from redis_saver._store import writing
 
 NS = ("files", "ada")
 on_redis = pytest.mark.parametrize("target_name", ["redis"])
@@ -59,11 +59,11 @@ async def test_a_caller_may_change_what_it_got_and_gave(target: Target, store: U
 async def test_an_import_brings_another_value_under_the_same_moment(target: Target, store: Uniform) -> None:
     await store.put(NS, "f", file(TEXT))
     context = store.saver._context
-    item = transfer.StoredItem(NS, "f", edited(1), 1000, 2000, 0, 0, 10)
+    item = writing.StoredItem(NS, "f", edited(1), 1000, 2000, 0, 0, 10)
     version = (await store.get(NS, "f")).version
     for value in (edited(1), edited(2)):
-        one = transfer.as_import(context, item._replace(value=value), version)
-        assert await ran(store, transfer.import_items(context, one.partition, [one], transfer.new_put())) == []
+        one = writing.as_import(context, item._replace(value=value), version)
+        assert await ran(store, writing.import_items(context, one.partition, [one], writing.new_put())) == []
         found = await store.get(NS, "f")
         version = found.version
         assert found.value == value and version in (2000, 2001)
@@ -78,11 +78,10 @@ async def test_a_version_that_comes_again_is_of_another_value(target: Target, st
     other = target.store()
 
     async def bring(value: Any) -> None:
-        item = transfer.StoredItem(NS, "f", value, 1000, 2000, 0, 0, 10)
-        one = transfer.as_import(other.saver._context, item, 0)
+        item = writing.StoredItem(NS, "f", value, 1000, 2000, 0, 0, 10)
+        one = writing.as_import(other.saver._context, item, 0)
         assert (
-            await ran(other, transfer.import_items(other.saver._context, one.partition, [one], transfer.new_put()))
-            == []
+            await ran(other, writing.import_items(other.saver._context, one.partition, [one], writing.new_put())) == []
         )
 
     await other.put(NS, "other", {"n": 1})

@@ -27,7 +27,7 @@ from redis_saver._cli.main import main
 from redis_saver._common.store_names import StoreKeyspace, document_keys
 from redis_saver._store import scripts
 from redis_saver._engine.requests import Call
-from redis_saver._store import server_search, transfer
+from redis_saver._store import server_search, writing
 
 NS = ("memories", "user-1")
 FRUIT = ["apple pie", "apple tart", "pear cake", "plum jam", "apple juice", "zero", "zero too"]
@@ -310,9 +310,9 @@ async def test_an_import_takes_the_documents_along(store: Uniform, plain: Unifor
     for number, writer in enumerate((store, target.store())):
         key = FRUIT[number]
         context, version = writer.saver._context, (await store.get(NS, key)).version
-        item = transfer.StoredItem(NS, key, {"text": key}, 10, 20, 0, 0, 0)
-        one = transfer.as_import(context, item, version)
-        assert await ran(writer, transfer.import_items(context, one.partition, [one], transfer.new_put())) == []
+        item = writing.StoredItem(NS, key, {"text": key}, 10, 20, 0, 0, 0)
+        one = writing.as_import(context, item, version)
+        assert await ran(writer, writing.import_items(context, one.partition, [one], writing.new_put())) == []
         check_documents(target)
     await same(store, plain, "apple")
 

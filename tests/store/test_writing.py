@@ -13,8 +13,8 @@ from tests.support.wrappers import Around, ran
 
 from redis_saver._store import scripts
 from redis_saver._engine.requests import Call
-from redis_saver._store import transfer
-from redis_saver._store.transfer import Import, StoredItem
+from redis_saver._store import writing
+from redis_saver._store.writing import Import, StoredItem
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync")
 
@@ -35,14 +35,14 @@ async def bring(store: Uniform, items: list[StoredItem], expected: int | list[in
     """Import items of one partition."""
     context = store.saver._context
     versions = expected if isinstance(expected, list) else [expected] * len(items)
-    some = [transfer.as_import(context, one, version) for one, version in zip(items, versions, strict=True)]
-    return await ran(store, transfer.import_items(context, some[0].partition, some, transfer.new_put()))
+    some = [writing.as_import(context, one, version) for one, version in zip(items, versions, strict=True)]
+    return await ran(store, writing.import_items(context, some[0].partition, some, writing.new_put()))
 
 
 async def read_back(store: Uniform, items: list[StoredItem]) -> Any:
     context = store.saver._context
-    places = [transfer.find_place(context, one) for one in items]
-    return await ran(store, transfer.read_items(context, places[0][0], [field for _, field in places]))
+    places = [writing.find_place(context, one) for one in items]
+    return await ran(store, writing.read_items(context, places[0][0], [field for _, field in places]))
 
 
 async def test_moments_and_deadlines_arrive_as_they_were(target: Target, store: Uniform) -> None:
