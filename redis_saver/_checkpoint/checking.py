@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members
+from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members, roots_of
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Call, Command, Operation
@@ -191,7 +191,7 @@ def check(
         except (ThreadDamaged, KeyConflict):
             continue  # it was damaged just now; the next attempt says so
         if not findings or (after and before.without_times() == after.without_times()):
-            counts = len(inventory.headers), len(inventory.roots), len(inventory.chunks), inventory.writes
+            counts = len(inventory.headers), len(inventory.values), len(inventory.chunks), inventory.writes
             return CheckReport(
                 thread, *counts, inventory.bytes, compared, before.lacking, tuple(findings), findings.more
             )
@@ -292,19 +292,20 @@ class Inventory:
         self._data_key = context.keyspace.keys(thread).data_key
         self.headers: dict[CheckpointKey, bytes] = {}
         """The links of each checkpoint, as they are stored."""
-        self.roots: dict[bytes, bytes] = {}
-        """The root of each value, by the value's field; empty if the value is not in chunks."""
+        self.values: set[bytes] = set()
+        """The fields of the values."""
         self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
         """Fields about the thread as a whole (`@…`)."""
         self.bytes, self.writes = 0, 0
-        self._records: dict[bytes, bytes] = {}
-        """The records of pending writes, by field; empty if none of the writes is in chunks."""
+        self._records: set[bytes] = set()
+        """The fields of the records of pending writes."""
+        self._in_chunks: dict[bytes, bytes] = {}
+        """The values and records with chunks, by field."""
         self._members: set[bytes] = set()
         self._lists: dict[bytes, bytes] = {}
         self._names: dict[bytes, bytes] = {}
         """The names chunks that were read."""
-        self._asked: set[bytes] = set()
         self._strays: Sequence[bytes] = ()
 
     def take(self) -> Operation[None]:
@@ -322,8 +323,7 @@ class Inventory:
             new = {field: stored for field, stored in fields.items() if field not in seen}
             seen.update(new)
             wanted = {named for field, stored in new.items() if field[:1] == b"c" and (named := _named(stored))}
-            read = yield from self._fetch(wanted - self._asked, NAMES_PER_PAGE)
-            self._asked |= wanted
+            read = yield from self._fetch(wanted - self._names.keys(), NAMES_PER_PAGE)
             with decoding("the names of channels of thread {!r}", self._thread):
                 self._names |= {named: chunk for named, chunk in read.items() if named[1:] == chunks.digest(chunk)}
             for field, stored in new.items():
@@ -350,10 +350,8 @@ class Inventory:
         self.bytes += len(stored) if kind != b"@" else 0
         if kind == b"c":
             self._look_at_header(field, stored)
-        elif kind == b"b":
-            self._look_at_value(field, stored)
-        elif kind == b"w":
-            self._look_at_writes(field, stored)
+        elif kind in (b"b", b"w"):
+            self._look_at_values(field, stored)
         elif kind in chunks.KINDS and len(field) == 1 + chunks.DIGEST:
             self.chunks.add(field)
             chunk = compression.decompress(stored, self._allowance()) if kind == chunks.ZSTD else stored
@@ -379,27 +377,21 @@ class Inventory:
                 address = config.Address(self._thread, ns, checkpoint_id)
                 header.decode(self._context, stored, checkpoint_id, self._names, address)
 
-    def _look_at_value(self, field: bytes, stored: bytes) -> None:
-        self.roots[field] = b""
-        if not stored:  # a later put emptied this version
-            return
-        if chunks.in_chunks(stored):
-            chunks.check(stored)
-            self.roots[field] = stored
-        elif self._decodes:
-            self._decode(field, stored, {})
+    def _look_at_values(self, field: bytes, stored: bytes) -> None:
+        """Check a value, or a record of pending writes."""
+        if field[:1] == b"b":
+            self.values.add(field)
         else:
-            first(stored)
-
-    def _look_at_writes(self, field: bytes, stored: bytes) -> None:
-        self._records[field] = b""
-        self.writes += len(self._writes_in(field, stored)[1])
-        if roots := codec.roots_in(stored):
-            self._records[field] = stored
+            self._records.add(field)
+            self.writes += len(self._writes_in(field, stored)[1])
+        if roots := roots_of(field, stored):
             for root in roots:
                 chunks.check(root)
-        elif self._decodes:
+            self._in_chunks[field] = stored
+        elif stored and self._decodes:  # a value is empty if a later put emptied its version
             self._decode(field, stored, {})
+        elif stored:
+            first(stored)
 
     def _writes_in(self, field: bytes, record: bytes) -> tuple[config.Address, list[chunks.Write]]:
         """Return the checkpoint of a task's record, and the writes in it."""
@@ -431,11 +423,11 @@ class Inventory:
         """
         self._check_index()
         referred = self._check_headers()
-        self._findings.add_each("warning", self.roots.keys() - referred, "no checkpoint refers to it", _LEFT_OVER)
+        self._findings.add_each("warning", self.values - referred, "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
             _format, _revision, *counted = map(int, counters.split()[:5])
-            actual = self.bytes, len(self.roots), self.writes
+            actual = self.bytes, len(self.values), self.writes
             counts = [*zip(("bytes", "values", "pending writes"), counted, actual, strict=True)]
         for what, count, wanted in counts:
             if count != wanted:
@@ -443,7 +435,7 @@ class Inventory:
                 self._findings.add("warning", f"thread {self._thread!r}", text, _COUNT)
 
     def _check_index(self) -> None:
-        stored = {names.checkpoint(*key) for key in self.headers} | self._records.keys()
+        stored = {names.checkpoint(*key) for key in self.headers} | self._records
         listed = {member for member in self._members if member[:1] in (b"c", b"w")}
         ages = {names.by_age(*key) for key in self.headers if key[0]}
         listed_ages = {member for member in self._members if member[:1] == b"i"}
@@ -473,7 +465,7 @@ class Inventory:
                 for entry in links.entries:
                     field = names.blob(key[0], entry[1:])
                     referred.add(field)
-                    if entry[:1] != header.ABSENT and field not in self.roots:
+                    if entry[:1] != header.ABSENT and field not in self.values:
                         self._findings.add("error", where, f"it has lost the {describe(field)}", _RESTORE)
         text = "the index does not name it, so delete_for_runs() misses it"
         self._findings.add_each("warning", runs - self._members, text, _INDEX)
@@ -482,10 +474,10 @@ class Inventory:
     def _check_chunks(self) -> Operation[None]:
         """Check that each value and write has all its chunks, and that each chunk belongs to one. Decode whole ones."""
         used, last = {_named(raw) for raw in self.headers.values()}, dict[bytes, bytes]()
-        for field, stored in sorted((self.roots | self._records).items()):
+        for field, stored in sorted(self._in_chunks.items()):
             wanted = set[bytes]()
             with self._findings.reading(describe(field)):
-                wanted = chunks.reachable([stored] if field[:1] == b"b" else codec.roots_in(stored), self._lists)
+                wanted = chunks.reachable(roots_of(field, stored), self._lists)
             used |= wanted
             if gone := wanted - self.chunks:
                 text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"

@@ -8,11 +8,11 @@ from __future__ import annotations
 from uuid import uuid4
 
 from redis_saver._checkpoint import guards, pruning, reading, scripts
-from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references
+from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references, roots_of
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Call, Command, Operation
-from redis_saver._storage import chunks, codec, header
+from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
@@ -119,6 +119,4 @@ def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: Rea
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
         return stored.startswith(seen.links[ns, checkpoint_id].raw)
-    if field[:1] == b"w":
-        return codec.roots_in(stored) == reachable.roots.get(field, [])
-    return field[:1] != b"b" or reachable.roots.get(field) == ([stored] if chunks.in_chunks(stored) else None)
+    return roots_of(field, stored) == reachable.roots.get(field, [])

@@ -61,21 +61,27 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
         yield from _one_thread(context, asked, asked.config)
 
 
-def bounds(asked: Query, ns: str | None, checkpoint_id: str | None) -> tuple[bytes, bytes]:
-    """Return the bounds, for ZREVRANGEBYLEX, of the matching checkpoints in a thread's index: upper, lower."""
+def bounds(ns: str | None, checkpoint_id: str | None, before: str | None) -> tuple[bytes, bytes]:
+    """Return the bounds (upper, lower) of checkpoints in a thread's index, for ZREVRANGEBYLEX.
+
+    Args:
+        ns: Their namespace; None: all.
+        checkpoint_id: The only checkpoint; None: all.
+        before: An exclusive upper bound of their ids, if any.
+    """
     order = b"i" if ns is None else b"c" + names.component(ns)
     lower, upper = order, (b"i\xff" if ns is None else names.after(order))
     if checkpoint_id is not None:
         lower = order + names.component(checkpoint_id)
         upper = names.after(lower)
-    if asked.before is not None:
-        upper = min(upper, order + names.component(asked.before))
+    if before is not None:
+        upper = min(upper, order + names.component(before))
     return b"(" + upper, b"[" + lower
 
 
 def _one_thread(context: Context, asked: Query, requested: RunnableConfig) -> Stream[CheckpointTuple]:
     thread, left = config.thread_id(requested), asked.limit
-    upper, lower = bounds(asked, config.namespace(requested), config.checkpoint_id(requested))
+    upper, lower = bounds(config.namespace(requested), config.checkpoint_id(requested), asked.before)
     keys = context.keyspace.keys(thread)
     size, what = (HEADERS_PER_PAGE, b"headers") if asked.matches else (CHECKPOINTS_PER_PAGE, b"whole")
     while upper > b"(":
@@ -228,7 +234,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
 
     Memory holds one id for each thread, and a page of ids for each thread whose checkpoints were already yielded.
     """
-    upper, lower = bounds(asked, None, None)
+    upper, lower = bounds(None, None, asked.before)
     what = b"headers" if asked.matches else b"names"
     heap: list[_Newest] = []
     threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))

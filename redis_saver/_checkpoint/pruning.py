@@ -161,15 +161,13 @@ def _prune_thread(
             (yield from retention.reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
         )
         with decoding("what thread {!r} holds", thread):
-            if dirty:  # cold has the parents and all victims; hot keeps the newest ones until the end
-                plan = _plan(seen, reachable, sorted(victims, key=_by_age), strays)
-            else:
-                newest_first = sorted(victims, key=_by_age, reverse=True)
-                plan = _orphaned(seen, victims) + _plan(seen, reachable, newest_first, strays)
+            # Over two tiers cold has the parents and all victims. Hot keeps the newest ones until the end.
+            plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=not dirty), strays)
+            if not dirty:
+                plan.names[:0] = _orphaned(seen, victims)
             is_known = limit is not None and not strays and not _is_doubtful(seen, victims, dirty)
         script_keys = (*keys, dirty) if dirty else keys
-        removal = Removal(seen.revision, plan)
-        removed, done = yield from carry_out(thread, script_keys, writer, removal, dry_run=dry_run, is_known=is_known)
+        removed, done = yield from carry_out(thread, script_keys, writer, plan, dry_run=dry_run, is_known=is_known)
         total = removed if dry_run else added(total, removed)
         if done:
             return total
@@ -188,8 +186,8 @@ def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]
 
 def _key_of(member: bytes) -> CheckpointKey:
     """Return the checkpoint that an index member of a checkpoint or of its writes names."""
-    ns, checkpoint_id, _ = member[1:].split(b"\0", 2)
-    return names.name_of(ns + b"\0"), names.name_of(checkpoint_id + b"\0")
+    ns, checkpoint_id, *_ = names.components(member[1:])
+    return ns, checkpoint_id
 
 
 def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
@@ -222,37 +220,31 @@ def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) 
     """Remove the checkpoints of some runs, by their members of the index, in one thread."""
     for _ in range(ATTEMPTS):
         removal = yield from removal_of_runs(context, thread, runs)
-        keys = context.keyspace.keys(thread)
-        if removal is None or (yield from carry_out(thread, keys, writer, removal))[1]:
+        _, done = yield from carry_out(thread, context.keyspace.keys(thread), writer, removal)
+        if done:
             return
     raise busy(thread)
 
 
 class Removal(NamedTuple):
-    """A plan that is valid while the thread has that revision."""
+    """A plan of names to remove, valid while the thread has that revision. Each list is removed in one step."""
 
     revision: bytes
     names: list[list[bytes]]
-    """The names to remove. Each list is removed in one step."""
+    """Names that a reader may notice."""
+    chunks: list[list[bytes]]
+    """Chunks that nothing refers to once these names are removed, and `@gc_roots`."""
 
 
-def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal | None]:
-    """Plan to remove the checkpoints of some runs. Returns None if the thread does not exist."""
+def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal]:
+    """Plan to remove the checkpoints of some runs. The plan is empty if the thread does not exist."""
     seen = yield from retention.read_references(context, thread)
     if seen is None:
-        return None
+        return Removal(b"", [], [])
     victims = {key for key, links in seen.links.items() if links.run in runs}
     reachable = yield from retention.reachable_chunks(context, thread, seen)
     with decoding("what thread {!r} holds", thread):
-        plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
-    return Removal(seen.revision, plan)
-
-
-def divided(plan: Sequence[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]]:
-    """Divide a plan into the names that a reader may notice, and the steps that remove chunks."""
-    kinds = (b"n", b"p", b"z", retention.STRAY[:1])
-    names_of = [name for step in plan if step[0][:1] not in kinds for name in step]
-    return names_of, [step for step in plan if step[0][:1] in kinds]
+        return _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
 
 
 def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
@@ -415,7 +407,7 @@ def _by_age(key: CheckpointKey) -> str:
 
 def _plan(
     seen: References, reachable: ReachableChunks, order: Sequence[CheckpointKey], stray_writes: Sequence[bytes] = ()
-) -> list[list[bytes]]:
+) -> Removal:
     """Plan the removal of each victim: its header, and the values and the run that no other checkpoint holds.
 
     Victims are removed in the given order, but subgraph calls before root checkpoints, which show that calls are
@@ -456,9 +448,9 @@ def _plan(
         plan.append([names.checkpoint(*key), *freed[key]])
         plan += [[member] for member in of_checkpoint[key][WRITES_WITH_A_HEADER:]]
     plan += [[member] for member in stray_writes]
-    plan += [[chunk] for chunk in gone]
     notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
-    return [*plan, [retention.STRAY]] if notes_roots or reachable.strays else plan
+    strays = [retention.STRAY] if notes_roots or reachable.strays else []
+    return Removal(seen.revision, plan, [[name] for name in (*gone, *strays)])
 
 
 def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
@@ -494,7 +486,7 @@ def carry_out(
     thread: str, keys: Sequence[bytes], writer: bytes, plan: Removal, *, dry_run: bool = False, is_known: bool = False
 ) -> Operation[tuple[Pruned, bool]]:
     """Carry out a plan, step by step. Returns the numbers removed, and False if the thread changed meanwhile."""
-    total, revision, steps = Pruned(), plan.revision, list(_steps(plan.names))
+    total, revision, steps = Pruned(), plan.revision, list(_steps([*plan.names, *plan.chunks]))
     is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
     flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
     for step in steps:

@@ -101,7 +101,6 @@ LINKS_PER_PAGE = 200
 MEMBERS_PER_PAGE = 500
 VALUES_PER_PAGE = 500
 
-CHUNKED_WRITES = 2
 STRAY = b"@gc_roots"
 """The field with the roots of overwritten or removed values, whose chunks may be unused."""
 
@@ -111,7 +110,7 @@ class References(NamedTuple):
 
     revision: bytes
     format: int
-    """The thread's format. From `CHUNKED_WRITES` on, pending writes may be in chunks."""
+    """The thread's format."""
     size: int
     """Size of the thread in bytes."""
     strays: int
@@ -205,11 +204,17 @@ class ReachableChunks(NamedTuple):
         return chunks.reachable((*roots, *self.strays), self.lists, used)
 
 
+def roots_of(field: bytes, stored: bytes) -> list[bytes]:
+    """Return the roots of a stored value, or of a record's writes; none if they are not in chunks."""
+    if field[:1] == b"w":
+        return codec.roots_in(stored)
+    return [stored] if field[:1] == b"b" and chunks.in_chunks(stored) else []
+
+
 def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
     """Find all chunks of the values and pending writes of a thread."""
     values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
-    records = seen.writes if seen.format >= CHUNKED_WRITES else ()
-    left, reachable = [STRAY, *values, *records], ReachableChunks({}, [], {})
+    left, reachable = [STRAY, *values, *seen.writes], ReachableChunks({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (reading.BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
         answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)
