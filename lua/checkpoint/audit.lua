@@ -1,20 +1,19 @@
--- Reads a page of a thread's checkpoints, newest first, with the heads of their pending writes and the sizes of channel
--- values. It returns no values.
+-- Reads a page of a thread's checkpoints, newest first, with the sizes of their values and writes instead of these.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] upper      upper bound of the range, as ZREVRANGEBYLEX takes it: c... for one namespace, i... for all
 -- ARGV[2] lower      lower bound of the range
 -- ARGV[3] limit      maximum number of checkpoints
--- ARGV[4] budget     bytes after which the page ends; it also ends after reading four times as many
+-- ARGV[4] budget     bytes after which the page ends; it also ends once four times as many were read
 -- ARGV[5] channel    the channel whose value is measured, escaped; '*' for all, '' for none
 --
 -- Returns {next, chunks, sizes, values, checkpoint...}, or nil if there is no such thread.
 --   next      upper bound of the next page, '' at the end
---   chunks    flat list of (field, bytes) of names and of lists of chunks, each once
---   sizes     flat list of (field, size in bytes) of the chunks that these lists name, without lists, each once
---   values    flat list of (size of a value's field in bytes, its content if that is a root, else ''), each once
---   A checkpoint is {id, namespace, header, writes, measured}.
+--   chunks    flat list of (field, bytes) of names chunks and lists of chunks, each once
+--   sizes     flat list of (field, size in bytes) of the other chunks in these lists, each once
+--   values    flat list of (size of a value's field in bytes, its root or '' if it has none), each once
+-- A checkpoint is {id, namespace, header, writes, measured}.
 --   writes    flat list of (task and kind, index, task path, channel, type, size in bytes)
 --   measured  flat list of (position of a channel in the header, position of its value in values), both from 0
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -25,30 +24,26 @@
 
 local index, data = KEYS[1], KEYS[2]
 local upper, lower, limit, budget, channel = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5]
-
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
 
 local chunks, values, bytes, looked = new_chunks(false), {}, 0, 0
 chunks.sizes = {}
-local places = {} -- of values by their fields, false for a field without a value
+local places = {} -- position of each value by its field, false for a field without a value
 
--- Returns the writes in records, without their values.
+-- Returns the writes in records, with the size of each value instead of the value.
 local function heads_of(records)
   local heads = {}
   for i = 1, #records, 2 do
-    local record, pos = records[i + 1], 1
+    local record, pos, first, last = records[i + 1], 1, nil, nil
     while pos <= #record do
-      local first, last
       heads[#heads + 1] = records[i]
-      for _ = 1, 4 do
+      for part = 1, 5 do
         first, last, pos = frame(record, pos)
-        heads[#heads + 1] = string.sub(record, first, last)
-        bytes = bytes + last - first
+        heads[#heads + 1] = part < 5 and string.sub(record, first, last) or last - first + 1
+        if part < 5 then bytes = bytes + last - first end
       end
-      first, last, pos = frame(record, pos)
-      heads[#heads + 1] = last - first + 1
       bytes = bytes + #records[i] + 16
     end
   end
@@ -70,8 +65,7 @@ local function measured_value(field)
   return places[field]
 end
 
--- Measures the requested values of a checkpoint. Returns a flat list of (position of the channel, position of the
--- value).
+-- Measures the requested values of a checkpoint. Returns the list `measured` of the reply.
 local function measured_values(ns, header)
   local of = links(header)
   local names = names_in(data, of.names, chunks)

@@ -1,4 +1,4 @@
--- Reads the state of a thread as a whole. The first and last step of check.
+-- Reads the state of a thread as a whole: the first and the last step of check.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -9,11 +9,9 @@
 --
 -- Returns a list, or nil if there is no such thread.
 --   state     @state as stored
---   deadline  milliseconds until the index expires, -1: never
---   other     milliseconds until the data expires, -1: never
---   members   number of members of the index
---   fields    number of fields of the data
---   lacking   number of records that cold lacks
+--   expiry    milliseconds until the index expires, then the same of the data; -1: never
+--   sizes     number of members of the index, then of fields of the data
+--   lacking   number of dirty records: those that cold lacks
 --   kept      milliseconds until the key of these records expires, -1: never, -2: there is none
 --   age       milliseconds since the oldest open write intent began, -1: there is none
 --   refused   flat list of (member, note) of records that cold refused
@@ -25,7 +23,6 @@
 
 local index, data, intents, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local most = tonumber(ARGV[1])
-
 local meta, problem, found = open_thread(index, data, '@cold_backed', '@complete', '@cold_gaps')
 if problem then return problem end
 if not meta then return false end

@@ -1,13 +1,13 @@
--- Reads the lists of chunks of values. The plans of prune, delete_for_runs and copy_thread need them.
+-- Reads the roots and lists of chunks of values, for the plans of prune, delete_for_runs and copy_thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1] budget     bytes after which the reply ends
 -- ARGV[2..]          fields of values, of records of pending writes, or @gc_roots
 --
--- Returns {chunks, value...}. chunks is a flat list of (field, bytes) of all lists of chunks below the values. For a
--- value in chunks it returns its root, for a record the frames of its roots, for @gc_roots its content, and '' for
--- others and for missing fields. If the reply has fewer values than fields, the caller asks again for the rest.
+-- Returns {chunks, roots...}. chunks is a flat list of (field, bytes) of all lists of chunks below the roots. The
+-- roots are those of each field: the root of a value, the frames of a record's roots, the content of @gc_roots, or ''.
+-- If the reply has fewer roots than there are fields, the caller asks again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -16,7 +16,6 @@
 
 local index, data = KEYS[1], KEYS[2]
 local budget = tonumber(ARGV[1])
-
 local _, problem = open_thread(index, data)
 if problem then return problem end
 
@@ -26,7 +25,7 @@ for i = 2, #ARGV do
   local value = ''
   if ARGV[i] == '@gc_roots' then
     value = redis.call('HGET', data, '@gc_roots') or ''
-    chunks.lenient = true -- some of them were removed already
+    chunks.lenient = true -- a removal that died has removed some of them
     for _, root in ipairs(unpack_frames(value)) do read_chunks(data, root, chunks) end
     chunks.lenient = false
   elseif string.byte(ARGV[i], 1) == 119 then -- 'w'

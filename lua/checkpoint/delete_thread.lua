@@ -1,8 +1,8 @@
--- Removes a whole thread, and returns its counters.
+-- Removes a whole thread, or only counts what it holds.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] mode       'count': only count; 'sound': remove a sound thread; 'any': remove even a damaged one
+-- ARGV[1] mode       'count': only count; 'sound': remove the thread unless it is damaged; 'any': remove it anyway
 --
 -- Returns {checkpoints, writes, values, bytes}, or nil if it removed a damaged thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -14,7 +14,6 @@
 
 local index, data = KEYS[1], KEYS[2]
 local mode = ARGV[1]
-
 local meta, problem = open_thread(index, data)
 if problem and mode == 'any' and string.find(problem.err, '^DAMAGED') then
   redis.call('UNLINK', index, data)

@@ -6,9 +6,9 @@
 -- ARGV[2] channel    the channel, escaped
 -- ARGV[3] id         the checkpoint's id, escaped; '' for the newest of the namespace
 --
--- Returns {id, header, version, value, chunks}, or nil if there is no such thread, checkpoint or channel.
---   header is the beginning of the header, up to its time; value is as in get.lua; chunks is a flat list of (field,
---   bytes). For a channel with a version but no value, header is complete, value is '' and chunks is empty.
+-- Returns {id, header, version, value, chunks}, or nil if there is no such thread, checkpoint or channel. header ends
+-- after its time. chunks is a flat list of (field, bytes) of the value's chunks. If the channel has a version but no
+-- value, header is complete, value is '', and chunks is empty.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -18,7 +18,6 @@
 
 local index, data = KEYS[1], KEYS[2]
 local ns, channel, id = ARGV[1], ARGV[2], ARGV[3]
-
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if meta and id == '' then id = newest_id(index, ns) end

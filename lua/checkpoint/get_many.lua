@@ -1,4 +1,4 @@
--- Reads the checkpoints with these names, as many as fit into the budget.
+-- Reads some checkpoints of a thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -7,7 +7,7 @@
 --
 -- Returns {chunks, checkpoint...} in the requested order. A checkpoint is {id, namespace, header, values, writes}, or
 -- nil if it is gone. chunks is a flat list of (field, bytes) of all chunks, each once. If the reply has fewer
--- checkpoints than names, the caller asks again for the rest.
+-- checkpoints than pairs, the caller asks again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -16,7 +16,6 @@
 
 local index, data = KEYS[1], KEYS[2]
 local budget = tonumber(ARGV[1])
-
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 

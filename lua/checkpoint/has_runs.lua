@@ -1,18 +1,17 @@
--- Checks if a thread has checkpoints of some runs. The first step of delete_for_runs.
+-- Tells if a thread has checkpoints of some runs: the first step of delete_for_runs.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- ARGV[1..]          members of runs
 --
--- Returns 1 if it has some, 0 if it has none. If the thread cannot be read, returns the text of the error instead of
--- raising it, so that the batch continues with the other threads.
+-- Returns 1 if it has some, else 0. If the thread cannot be read, returns the text of the error instead of raising it,
+-- so that a batch goes on with the other threads.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
 --- @include lib/thread
 
 local index, data = KEYS[1], KEYS[2]
-
 local meta, problem = open_thread(index, data)
 if problem then return problem.err end
 if not meta then return 0 end

@@ -1,38 +1,37 @@
--- Walks the ancestors of a checkpoint, and collects the writes and the nearest stored value of some channels. It stops
--- where each channel has its value, or where the caller knows all below.
+-- Walks the ancestors of a checkpoint, and collects the writes and the nearest stored value of some channels. The walk
+-- of a channel ends at its value, or at a known point that has the channel.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, or nothing where this server is not the hot one of two
--- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, or nothing
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, only over two tiers
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, only over two tiers
 -- ARGV[1] ns         namespace, escaped
--- ARGV[2] id         where to begin, escaped: the target, or where the last page ended; '' for the newest
--- ARGV[3] target     the target, escaped, on a later page; '' if id is the target, whose own writes do not count
--- ARGV[4] lowest     the lowest id that the pages before this one depend on, escaped
+-- ARGV[2] id         first id of the page, escaped: the target, or `next` of the last page; '' for the newest
+-- ARGV[3] target     the target, escaped, on a later page; '' on the first page, where its own writes do not count
+-- ARGV[4] lowest     `lowest` of the last page
 -- ARGV[5] limit      maximum number of ancestors on a page
--- ARGV[6] budget     the page ends after the ancestor with which it has this many bytes, or the script has read four
---                    times as many
+-- ARGV[6] budget     bytes after which the page ends; it also ends once four times as many were read
 -- ARGV[7] refresh    '1' to move the deadline as a write does
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 -- ARGV[9] n          number of channels
 -- ARGV[10] m         number of known points
--- ARGV[11..]         of each channel: its name; its name, escaped. Of each known point: the checkpoint's id, escaped;
---                    rewritten, lowest, checkpoints and tasks, as the basis said; a byte for each channel, '1' if the
---                    caller knows it below. Then fields of chunks that the caller has, with all that is below them
+-- ARGV[11..]         n pairs of a channel's name and its escaped name. Then m known points: the checkpoint's id,
+--                    escaped; rewritten, lowest, checkpoints and tasks of its basis; a byte for each channel, '1' if
+--                    the caller knows its history there. Then fields of chunks that the caller has, with all below
 --
 -- Returns {next, chunks, basis, ancestor...}
---   next is the id to go on with, or ''. chunks is a flat list of (field, bytes) of the chunks of values and writes.
---   An ancestor is {id, seeds, writes, point}: seeds is a flat list of (escaped channel, field, value); writes is a
---   flat list of (task and kind, record) that may hold the channels; point is the position (from 1) of the known point
---   at which the walk of some channels ended, or 0.
---   The basis is what the answer depends on, a list of
---     target                   its id, or '' if it is not there
---     rewritten                @rewritten
---     lowest                   the lowest id that matters
---     checkpoints, tasks       how many checkpoints, and tasks with writes, have ids from lowest up to the target
---     missing                  the id of a parent that is not there, or ''
---     checkpoints, tasks       the same from the lowest of the pages before
---     unsure                   a byte for each channel: '1' if a version that had no value may get one
+--   next is the first id of the next page, or ''. chunks is a flat list of (field, bytes) of the chunks of values and
+--   writes. An ancestor is {id, seeds, writes, point}: seeds is a flat list of (escaped channel, field, value); writes
+--   is a flat list of (task and kind, record) of records that may hold the channels; point is the number (from 1) of
+--   the known point at which the walk of some channels ended, or 0.
+-- The basis lists what the answer depends on:
+--   target                   its id, or '' if it is not there
+--   rewritten                @rewritten
+--   lowest                   the lowest id that matters
+--   checkpoints, tasks       number of checkpoints, and of tasks with writes, with ids from lowest up to the target
+--   missing                  the id of a missing parent, or ''
+--   checkpoints, tasks       the same numbers, from the lowest id of the pages before
+--   unsure                   a byte for each channel: '1' if a version that had no value may get one
 -- Over two tiers it may also return
 --   INTENTS  1  there are intents about the thread
 -- or {PARTIAL}, or {PARTIAL, basis} if hot has the target:
@@ -71,7 +70,7 @@ end
 local points = {} -- the position in ARGV of each known point, by its id
 for i = 1, m do points[ARGV[5 + 2 * n + 6 * i]] = 5 + 2 * n + 6 * i end
 
--- Counts the checkpoints, and the tasks with writes, that have ids from one on up to another. Returns both numbers.
+-- Returns the number of checkpoints, and of tasks with writes, that have ids from `from` up to, but without, `upto`.
 local function count(from, upto)
   local lower, upper = ns .. from, ns .. upto
   local checkpoints = redis.call('ZLEXCOUNT', index, '[c' .. lower, '(c' .. upper)
@@ -85,14 +84,14 @@ local function is_known(at)
   return checkpoints == tonumber(ARGV[at + 3]) and tasks == tonumber(ARGV[at + 4])
 end
 
--- True if a version has a random part, so that no other checkpoint gets a value for it. Those of our savers begin with
--- a v. The others are of LangGraph's savers.
+-- True if a version has a random part, so that no other checkpoint gets a value for it. Versions of our savers begin
+-- with a v, and the pattern is that of LangGraph's savers.
 local function is_unique(token)
   return string.byte(token, 1) == 118 or string.find(token, '^s%d+%.0%.%d%d%d%d%d%d')
 end
 
--- Returns the positions of the remaining channels among names in a chunk, by channel. Most ancestors share the chunk,
--- so the last answer is kept.
+-- Returns the positions of the remaining channels in a names chunk, by channel. Most ancestors share the chunk, so the
+-- last result is kept.
 local places, places_of = {}, nil
 local function places_in(field)
   if places_of == field then return places end
@@ -124,7 +123,7 @@ local function seeds_in(of)
   return values, fields
 end
 
--- Ends the walk of the channels that the caller knows below a checkpoint. Returns the position of the point, or 0.
+-- Ends the walk of the channels that the caller knows at a checkpoint. Returns the number of the known point, or 0.
 local function point_of(id)
   local at, known = points[id], {}
   for i = 1, at and n or 0 do
@@ -137,8 +136,7 @@ local function point_of(id)
   return (at - 5 - 2 * n) / 6
 end
 
--- Notes the channels that may yet get a value by a checkpoint that is not here. The versions of this one tell who made
--- them.
+-- Notes the channels that may yet get a value from a missing checkpoint, as their versions are not unique.
 local function note_unsure(of)
   local names, tokens = names_in(data, of.names), unpack_frames(of.tokens)
   for channel, i in pairs(places_in(of.names)) do
@@ -165,7 +163,7 @@ if is_first and is_here then
   if point > 0 then page[4] = { target, {}, {}, point } end
 end
 while id ~= '' and open > 0 do
-  if visited[id] then -- a caller put an ancestor again, below its own descendant. Over several pages the client checks
+  if visited[id] then -- a caller put an ancestor again, below its own descendant. The client checks this across pages
     missing = id
     break
   end
@@ -179,7 +177,7 @@ while id ~= '' and open > 0 do
     missing, lowest = id, ''
     break
   end
-  if above(lowest, id) then lowest = id end -- the clock of who put it was behind, else it is below all others
+  if above(lowest, id) then lowest = id end -- not always, as the clocks of writers differ
   local of, all, writes = links(header), pending_writes(index, data, ns, id), {}
   local values, fields = seeds_in(of)
   looked = looked + #header + all.size

@@ -11,8 +11,8 @@
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 --
 -- Returns {next, chunks, checkpoint...}. next is the upper bound of the next page, '' at the end. chunks is a flat list
--- of (field, bytes) of all chunks, each once. A checkpoint is {id, namespace, header, values, writes}, or the requested
--- beginning of that.
+-- of (field, bytes) of all chunks, each once. A checkpoint is {id, namespace, header, values, writes}, or its first
+-- three or two parts.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -22,7 +22,6 @@
 local index, data = KEYS[1], KEYS[2]
 local upper, lower, limit, budget = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local what, refresh, default = ARGV[5], ARGV[6], ARGV[7]
-
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return { '', {} } end

@@ -1,5 +1,5 @@
--- Reads a page of the links of a thread's checkpoints, in the order of their names. The plans of prune, copy_thread and
--- delete_for_runs are made from them.
+-- Reads a page of the links of a thread's checkpoints, in the order of their members, for the plans of prune,
+-- copy_thread and delete_for_runs.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -8,9 +8,9 @@
 --
 -- Returns {revision, format, bytes, strays, writes, chunks, member, links, member, links...}, or nil if there is no
 -- such thread.
---   revision changes with every put and removal; format and bytes are those of the thread; strays is the size of
---   @gc_roots; writes are the first 500 members of pending writes, only on the first page; chunks is a flat list of
---   (field, bytes) of the names; links is the header up to the end of its links.
+--   revision, format and bytes are those of the thread. strays is the size of @gc_roots. writes holds the first 500
+--   members of pending writes, only on the first page. chunks is a flat list of (field, bytes) of names chunks. links
+--   is the header up to the end of its links.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -19,7 +19,6 @@
 
 local index, data = KEYS[1], KEYS[2]
 local lower, limit = ARGV[1], tonumber(ARGV[2])
-
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end

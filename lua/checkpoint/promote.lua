@@ -1,4 +1,4 @@
--- Replaces a thread by a finished copy. The last step of copy_thread.
+-- Replaces a thread by a finished copy, and removes its old contents: the last step of copy_thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -7,14 +7,10 @@
 -- ARGV[1] token      the copy's name
 -- ARGV[2] pages      number of its pages
 -- ARGV[3] default    the saver's TTL in milliseconds, or ''
--- ARGV[4] bytes      size of the copy in bytes
--- ARGV[5] blobs      number of its values
--- ARGV[6] writes     number of its pending writes
--- ARGV[7] format     format of the source
+-- ARGV[4..7]         of the copy: size in bytes, number of values, number of pending writes, format
 --
--- The thread's old contents are removed in the same step.
--- Returns 1, also if the same call was carried out before. Returns 0 if a part of the copy is gone (see stage.lua);
--- then nothing was changed.
+-- Returns 1, also if the same call was carried out before. Returns 0, and changes nothing, if a part of the copy is
+-- gone (see stage.lua).
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -26,7 +22,6 @@
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, pages, default = ARGV[1], ARGV[2], ARGV[3]
 local bytes, blobs, writes, format = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-
 local _, problem = open_thread(index, data)
 if problem then return problem end
 if redis.call('EXISTS', made_index, made_data) < 2 then

@@ -11,7 +11,6 @@
 
 local owner, waiters = KEYS[1], KEYS[2]
 local token = ARGV[1]
-
 local nonce = string.match(token, '%x+$')
 redis.call('ZREM', waiters, 'arrival ' .. nonce, 'alive ' .. nonce)
 local held = owner_of(redis.call('GET', owner))

@@ -5,14 +5,13 @@
 -- ARGV[2] lease      milliseconds until the lease runs out, unless it is renewed
 -- ARGV[3] kept       milliseconds for which the key outlives the lease
 --
--- Returns 1, or 0 if somebody else took the thread or the key is gone.
+-- Returns 1, or 0 if somebody else took the thread, or the key is gone.
 -- Errors: none of ours.
 
 --- @include lib/owner
 
 local owner = KEYS[1]
 local token, lease, kept = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-
 local record = redis.call('GET', owner)
 if owner_of(record) ~= token then return 0 end
 renewed(owner, record, lease, kept)

@@ -2,8 +2,8 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] action     get; set, to a TTL of its own; clear, back to the default; pin; unpin, clear if it is pinned
--- ARGV[2] ttl        set: milliseconds; clear, unpin: the saver's default in milliseconds, or ''
+-- ARGV[1] action     'get'; 'set' its own TTL; 'clear' that, back to the default; 'pin'; 'unpin': clear if it is pinned
+-- ARGV[2] ttl        milliseconds: its own TTL for 'set', else the saver's default, or ''
 --
 -- Returns the milliseconds left, -1 if the thread does not expire, nil if there is no such thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -13,7 +13,6 @@
 
 local index, data = KEYS[1], KEYS[2]
 local action, ttl = ARGV[1], ARGV[2]
-
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
@@ -28,7 +27,7 @@ elseif action == 'clear' or action == 'pin' then
     redis.call('HSET', data, '@ttl', '0')
   else
     redis.call('HDEL', data, '@ttl')
-    if meta.dirty then redis.call('HSET', data, '@deferred_ttl', ttl) end -- it counts once cold has the thread
+    if meta.dirty then redis.call('HSET', data, '@deferred_ttl', ttl) end -- it starts once cold has the thread
     touch(index, data, { dirty = meta.dirty }, ttl, '')
   end
 end

@@ -1,4 +1,4 @@
--- Adds fields and members to an unfinished copy, in keys beside the thread to replace. One step of copy_thread.
+-- Adds a page of fields and members to an unfinished copy of a thread: one step of copy_thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index.<token>
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data.<token>
@@ -8,13 +8,12 @@
 -- ARGV[4..3+2n]      pairs: field, value
 -- ARGV[4+2n..]       members of the index
 --
--- Returns 1, or 0 if earlier pages are missing (a key was evicted, or a failover lost them). Then nothing was written,
--- and the caller starts the copy again.
+-- Returns 1, or 0 if earlier pages are missing (evicted, or lost in a failover). Then the script wrote nothing, and the
+-- caller starts the copy again.
 -- Errors: none of ours.
 
 local index, data = KEYS[1], KEYS[2]
 local life, page, n = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-
 local staged = tonumber(redis.call('HGET', data, '@copy_pages') or 0)
 if staged ~= page and staged ~= page - 1 then return 0 end
 if staged > 0 and not redis.call('ZSCORE', index, '') then return 0 end

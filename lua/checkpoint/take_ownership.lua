@@ -4,24 +4,24 @@
 -- KEYS[2] waiters    sorted set  <prefix>:{<thread>}:waiters
 -- ARGV[1] nonce      16 hex digits that name this owner
 -- ARGV[2] lease      milliseconds until the lease runs out, unless it is renewed
--- ARGV[3] kept       milliseconds for which the key outlives the lease, in which a late owner may go on
--- ARGV[4] mode       'free': take it unless a lease lasts; 'wait': so, in order of arrival; 'any': take it anyway
+-- ARGV[3] kept       milliseconds for which the key outlives the lease; in these a late owner may still write
+-- ARGV[4] mode       'free': take it unless a lease lasts; 'wait': the same, in order of arrival; 'any': take it anyway
 -- ARGV[5] run        the owner's run, percent-encoded, or '-'
--- ARGV[6] by         who the owner says it is, in printable ASCII
--- ARGV[7] arrival    the arrival in the last reply to this waiter, or '0' in its first poll
+-- ARGV[6] by         the owner's description of itself, in printable ASCII
+-- ARGV[7] arrival    the arrival in the last reply to this waiter, '0' in its first poll
 --
--- The epoch, with which the token begins, is the server's clock in microseconds, or one more than the last epoch.
--- An owner that asks again, because the reply was lost, gets the same token, and its lease begins anew.
+-- A token begins with its epoch: the server's clock in microseconds, but at least the last epoch plus one. An owner
+-- that asks again, because the reply was lost, gets the same token and a new lease.
 --
 -- The queue has two members for each waiter. The score of 'arrival <nonce>' is its time of arrival in microseconds.
--- The score of 'alive <nonce>' is the time in milliseconds until which the waiter counts. A poll renews that score,
--- but not each time, so most polls only read. A waiter that was late has lost its members, and its next poll restores
--- them from `arrival`. The key expires with its last waiter.
+-- The score of 'alive <nonce>' is the time in milliseconds until which the waiter counts. Few polls renew that score,
+-- so most only read. A late waiter loses its members, and its next poll restores them from `arrival`. The key expires
+-- with its last waiter.
 --
--- The first waiter polls every 10 ms, or after 1 % of the time for which the thread has been owned. The others only
--- have to learn in time that they are the first, so they poll 20 ms later for each waiter ahead of them.
+-- The first waiter polls every 10 ms, or after 1 % of the time for which the thread has been owned, up to 100 ms. Each
+-- waiter ahead of a caller adds 20 ms.
 -- Returns a list that begins with a code
---   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others own the thread, or arrived earlier
+--   OWNED  0  (record or '', milliseconds to the next poll, arrival or '0') others own it, or wait for it longer
 --   TAKEN  1  (record) the caller owns the thread
 -- Errors: none of ours.
 -- Rules: confirmed.

@@ -1,11 +1,10 @@
--- Describes a thread for threads(), if it matches the caller's conditions.
+-- Describes a thread for threads(), if it matches the conditions.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] owner      string      <prefix>:{<thread>}:owner
 -- ARGV[1] root       the root namespace, escaped
--- ARGV[2] interrupt  end of the member of a pending interrupt
--- ARGV[3] error      end of the member of a pending error
+-- ARGV[2..3]         ends of the members of a pending interrupt and of a pending error
 -- ARGV[4] state      'active', 'interrupted' or 'failed'; '' for any
 -- ARGV[5] least      minimum size in bytes
 -- ARGV[6] within     milliseconds within which it expires, '' for any
@@ -13,17 +12,11 @@
 -- ARGV[8] dirty      '1' if cold lacks some of it, '0' if cold has all, '' for any
 -- ARGV[9] owned      '1' if somebody owns it and the lease has not run out, '0' if not, '' for any
 --
--- Returns a list, or nil if there is no such thread, or if it does not match.
---   id of the newest checkpoint, or ''
---   beginning of its header, up to its time, or ''
---   number of checkpoints
---   size in bytes
---   milliseconds left, -1: no deadline
---   1 if the newest checkpoint of the root has a pending interrupt
---   1 if the thread is pinned
---   1 if the newest checkpoint of the root has a pending error
---   content of the owner's key, or ''
---   milliseconds left of the lease
+-- Returns {id, header, checkpoints, bytes, left, waits, pinned, failed, owner, lease}, or nil if there is no such
+-- thread, or if it does not match.
+--   id and header (up to its time) are those of the newest checkpoint, or ''. checkpoints is their number. left and
+--   lease are milliseconds; left is -1 without a deadline. waits and failed are 1 if the newest checkpoint of the root
+--   has a pending interrupt or error. pinned is 1 or 0. owner is the content of the owner's key, or ''.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -35,7 +28,6 @@
 local index, data, owner = KEYS[1], KEYS[2], KEYS[3]
 local root, interrupt, failure = ARGV[1], ARGV[2], ARGV[3]
 local state, least, within, pinned, dirty, owned = ARGV[4], tonumber(ARGV[5]), ARGV[6], ARGV[7], ARGV[8], ARGV[9]
-
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta or meta.bytes < least then return false end
@@ -44,7 +36,7 @@ local is_pinned, is_dirty, left = meta.ttl == '0' and 1 or 0, meta.dirty and 1 o
 if pinned ~= '' and tonumber(pinned) ~= is_pinned or dirty ~= '' and tonumber(dirty) ~= is_dirty then return false end
 if within ~= '' and (left < 0 or left > tonumber(within)) then return false end
 
--- EXISTS first: users without the right to GET need none if nobody owns the thread.
+-- EXISTS first, so that users without the right to GET need none if nobody owns the thread.
 local record = redis.call('EXISTS', owner) == 1 and redis.call('GET', owner) or ''
 local held, until_then = owner_of(record)
 local lease = held and math.max(0, until_then - now_in_milliseconds()) or 0

@@ -1,6 +1,6 @@
-"""Questions about threads: their writes, the versions of a channel, one channel of many threads.
+"""Queries: the writes of a thread, the versions of a channel, one channel of many threads.
 
-For an audit the server measures values and does not send them, except `Send`s, which name the nodes of their tasks.
+For the first two, the server measures values and does not send them, except `Send`s, which name the nodes of tasks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WriteInfo:
     """A write to a channel, as `writes()` returns it."""
 
     channel: str
-    """The channel. It may be one of LangGraph's own: interrupts, errors, answers to interrupts, branches to nodes."""
+    """The channel. It may be one of LangGraph's own, such as for interrupts and errors."""
     checkpoint_ns: str
     """The namespace; empty for the root."""
     checkpoint_id: str | None
@@ -43,19 +43,20 @@ class WriteInfo:
     node: str | None
     """The node of the task, from the task's path or from the `Send` that started it. None if neither names it."""
     candidates: tuple[str, ...]
-    """If `node` is None: the nodes that ran in the superstep, from `versions_seen`. One of them or the caller wrote."""
+    """If `node` is None: the nodes that ran in the superstep, from `versions_seen`. One of them, or the caller, made
+    the write."""
     bytes: int | None
-    """Size of the pending write as stored, so after compression and encryption. None if there is no pending write.
+    """Size of the pending write as stored (compressed and encrypted). None if there is no pending write.
 
     A long `Send` is stored in chunks. Only its list of chunks counts here."""
     applied_in: tuple[str, ...]
-    """The checkpoints after it in which the channel has another version: one, or several after a fork.
+    """The following checkpoints that have a new version of the channel: one, or several after a fork.
 
-    Empty if the write is pending, or if its channel is not part of the state."""
+    Empty if the write is still pending, or if its channel is not part of the state."""
 
     @property
     def inferred(self) -> bool:
-        """True if no pending write shows it, so that it follows from the channel's versions alone."""
+        """True if there is no pending write, so that the write is inferred from the channel's versions."""
         return self.task_id is None
 
 
@@ -70,21 +71,21 @@ class VersionInfo:
     checkpoint_id: str
     """The first checkpoint of its branch that has the version. If its parent is gone, the version may be older."""
     created_at: datetime | None
-    """That checkpoint's `ts`; None if it has none that is a time."""
+    """That checkpoint's `ts`; None if that is missing or not a time."""
     step: int | None
     """The superstep of that checkpoint, from its metadata."""
     source: str | None
     """The source of that checkpoint: `input`, `loop`, `update` or `fork`."""
     bytes: int
-    """Size of the value as stored, with its chunks. 0 if there is none (emptied, or a `DeltaChannel`)."""
+    """Size of the value as stored, with its chunks. 0 without a value: emptied, or a `DeltaChannel`."""
     shared_bytes: int
-    """Bytes of the value in chunks that the version before has too. Redis stores these once."""
+    """Bytes of the value in chunks that the previous version has too. Redis stores these once."""
     writes: tuple[WriteInfo, ...]
     """The writes that made the version. Empty if the checkpoint's parent is gone, or if the channel was emptied."""
 
     @property
     def new_bytes(self) -> int:
-        """Number of bytes that this version added."""
+        """Bytes that this version added."""
         return self.bytes - self.shared_bytes
 
 
@@ -111,16 +112,16 @@ class Size(NamedTuple):
 
     bytes: int
     shared: int
-    """Bytes that the parent has too: all if the version is the same, else those of the chunks that both values have."""
+    """Bytes that the parent has too: all if the version is the same, else the chunks that both values have."""
 
     @property
     def new(self) -> int:
-        """Number of bytes that the checkpoint added."""
+        """Bytes that the checkpoint added."""
         return self.bytes - self.shared
 
 
 class Entry(NamedTuple):
-    """A checkpoint without its values, for this package and others."""
+    """A checkpoint without its values."""
 
     ns: str
     id: str
@@ -134,42 +135,41 @@ class Entry(NamedTuple):
     """The channels that have a value."""
     writes: Sequence[WriteHead]
     sizes: Mapping[str, StoredSize] = {}
-    """Sizes of the values that the request measured, by channel."""
+    """Sizes of the measured values, by channel."""
     parents: Mapping[str, str] = {}
     """The checkpoints of the enclosing namespaces that it belongs to, by namespace."""
     sends: Sequence[str] = ()
-    """The nodes of the `Send`s that the next superstep runs, in order. Read only if writes of such tasks exist."""
+    """The nodes of the `Send`s that the next superstep runs, in order. Empty unless such tasks have written."""
 
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
-"""Page sizes. The second holds if the server measures chunks of values, which takes it longer."""
+"""Page sizes: without and with the sizes of values, which take the server longer."""
 _NOTHING, _EVERYTHING = b"", b"*"
-"""Channels to measure. (The name of a single channel ends with NUL.)"""
-_EVERY = listing.Query(None, None, None, None)
+"""Channels to measure, instead of a single one, whose escaped name ends with NUL."""
 _PULLED = "~__pregel_pull, "
 """Beginning of the path of a task that a channel triggered. The node's name follows."""
 _PUSHED = re.compile(r"~__pregel_push, (\d+)(?:,|$)")
 """The path of a task that a `Send` started: the position of the `Send` in the channel `TASKS`, which names the node."""
 _SENDS_PER_BATCH = 10
-"""Number of values of `TASKS` to read in one round trip. One may hold a state for each of its `Send`s."""
+"""Number of values of `TASKS` to read in one round trip. They are long: each `Send` may carry a state."""
 _NO_TASK = "00000000-0000-0000-0000-000000000000"
 """Task id of the caller's own writes: `Command(resume=...)`, `Command(update=...)`."""
 _START = "__start__"
 _LOOP = "loop"
-"""The source of a checkpoint that a superstep made."""
+"""Source of a checkpoint that a superstep made."""
 _FIRST_STEP = -1
-"""The step of the checkpoint with which a thread, or the call of a subgraph, begins."""
+"""Step of the first checkpoint of a thread or of a subgraph call."""
 
 
 class _Family(NamedTuple):
-    """A checkpoint with its children. Without a parent, it holds one checkpoint whose parent is gone or never was."""
+    """A checkpoint with its children. The parent is None for a child whose parent is gone or never existed."""
 
     parent: Entry | None
     children: Sequence[Entry]
 
 
 def writes(context: Context, thread: str, ns: str | None) -> Stream[WriteInfo]:
-    """Stream the writes of a thread, those of its newest checkpoint first."""
+    """Stream the writes of a thread, newest checkpoint first."""
     return _walk(context, thread, ns, _NOTHING, lambda family: [*_known(family), *_inferred(family)])
 
 
@@ -179,14 +179,21 @@ def channel_history(context: Context, thread: str, channel: str, ns: str) -> Str
 
 
 def entries(context: Context, thread: str, ns: str | None, before: str | None = None) -> Stream[Entry]:
-    """Stream the checkpoints of a thread without their values, newest first. `before` is an exclusive upper bound."""
+    """Stream the checkpoints of a thread without their values, newest first.
+
+    Args:
+        context: The saver.
+        thread: The thread.
+        ns: A namespace; None: all.
+        before: An exclusive upper bound of the ids, if any.
+    """
     return _walk(context, thread, ns, _NOTHING, lambda family: [family.parent] if family.parent else [], before)
 
 
 def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Size]]]:
     """Stream the checkpoints of a thread with the sizes of their values.
 
-    A checkpoint follows once its parent was read, or is known to be gone.
+    A checkpoint comes after its parent was read, or is known to be gone.
     """
 
     def describe(family: _Family) -> list[tuple[Entry, Mapping[str, Size]]]:
@@ -196,12 +203,12 @@ def costs(context: Context, thread: str) -> Stream[tuple[Entry, Mapping[str, Siz
 
 
 def sizes(context: Context, address: config.Address, parent: config.Address | None) -> Operation[Mapping[str, Size]]:
-    """Measure each value of a checkpoint, in one round trip. The result is empty if there is no such checkpoint."""
+    """Measure each value of a checkpoint, in one round trip. Returns an empty dict if there is no such checkpoint."""
     addresses = [address, parent] if parent else [address]
-    ranges = [listing.bounds(_EVERY, each.checkpoint_ns, each.checkpoint_id) for each in addresses]
+    ranges = [listing.bounds(each.checkpoint_ns, each.checkpoint_id, None) for each in addresses]
     keys = context.keyspace.keys(address.thread_id)
     answers = yield Batch(
-        [Call(scripts.AUDIT, keys, (*some, 1, reading.BYTES_PER_PAGE, _EVERYTHING)) for some in ranges]
+        [Call(scripts.AUDIT, keys, (*bounds, 1, reading.BYTES_PER_PAGE, _EVERYTHING)) for bounds in ranges]
     )
     here, *above = [
         [] if answer is None else _page(context, address.thread_id, answer, upper)[1]
@@ -220,13 +227,13 @@ def _walk(
 ) -> Stream[T]:
     """Read all checkpoints, newest first, and describe each with its children.
 
-    The children wait in memory until their parent arrives: one for each branch.
+    Children stay in memory until their parent arrives, one for each branch.
     """
-    keys, (upper, lower) = context.keyspace.keys(thread), listing.bounds(_EVERY._replace(before=before), ns, None)
+    keys, (upper, lower) = context.keyspace.keys(thread), listing.bounds(ns, None, before)
     size, waiting = VERSIONS_PER_PAGE if measured else CHECKPOINTS_PER_PAGE, dict[tuple[str, str], list[Entry]]()
     while upper > b"(":
         answer = yield Call(scripts.AUDIT, keys, (upper, lower, size, reading.BYTES_PER_PAGE, measured))
-        if answer is None:  # perhaps deleted meanwhile: then a waiting checkpoint need not be the thread's first
+        if answer is None:  # if it was deleted just now, the waiting checkpoints may have had parents
             return
         following, entries = _page(context, thread, answer, upper)
         families = list(_families(waiting, (yield from _with_sends(context, thread, entries))))
@@ -241,10 +248,10 @@ def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Oper
     keys, sends = context.keyspace.keys(thread), dict[tuple[str, str], Sequence[str]]()
     pushing = [entry for entry in entries if any(_PUSHED.match(write.path) for write in entry.writes)]
     for first in range(0, len(pushing), _SENDS_PER_BATCH):
-        some = pushing[first : first + _SENDS_PER_BATCH]
-        asked = [(names.component(entry.ns), names.component(TASKS), names.component(entry.id)) for entry in some]
-        answers = yield Batch([Call(scripts.GET_CHANNEL, keys, arguments) for arguments in asked])
-        for entry, answer in zip(some, answers, strict=True):
+        batch = pushing[first : first + _SENDS_PER_BATCH]
+        arguments = [(names.component(entry.ns), names.component(TASKS), names.component(entry.id)) for entry in batch]
+        answers = yield Batch([Call(scripts.GET_CHANNEL, keys, of_entry) for of_entry in arguments])
+        for entry, answer in zip(batch, answers, strict=True):
             if answer is not None:  # else the checkpoint was removed meanwhile
                 value = _decoded(context, config.Address(thread, entry.ns, entry.id), TASKS, answer)
                 sends[entry.ns, entry.id] = nodes_of(value)
@@ -252,7 +259,7 @@ def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Oper
 
 
 def _decoded(context: Context, address: config.Address, channel: str, answer: Sequence[Any]) -> Any:
-    """Return the value in an answer of `lua/checkpoint/get_channel.lua`; None if there is none."""
+    """Decode the value in a reply of `lua/checkpoint/get_channel.lua`; None if there is no value."""
     with decoding("channel {!r} of {}", channel, address):
         _, _, _, stored, flat = answer
         if not stored:
@@ -277,11 +284,11 @@ def _node(parent: Entry, write: WriteHead) -> str | None:
 
 
 def _families(waiting: dict[tuple[str, str], list[Entry]], entries: Sequence[Entry]) -> Iterator[_Family]:
-    """Iterate over the families that a page of checkpoints completes. The page is sorted, newest first.
+    """Iterate over the families that a page of checkpoints completes.
 
     Args:
         waiting: The checkpoints whose parents have not been read yet, by parent.
-        entries: The page.
+        entries: The page, newest first.
     """
     for entry in entries:
         yield _Family(entry, waiting.pop((entry.ns, entry.id), ()))
@@ -300,12 +307,12 @@ def _page(context: Context, thread: str, answer: Sequence[Any], upper: bytes) ->
         following, flat, of_chunks, of_values, *stored = answer
         listing.check_next(following, upper, stored)
         chunks = codec.as_chunks(context, flat, thread)
-        known = {field: len(chunk) for field, chunk in chunks.items()}
-        known |= {field: int(size) for field, size in _pairs(of_chunks)}
-        values = {
-            place: StoredSize(int(size), {field: known[field] for field in chunked.reachable([root], chunks)})
-            for place, (size, root) in enumerate(_pairs(of_values))
-        }
+        lengths = {field: len(chunk) for field, chunk in chunks.items()}
+        lengths |= {field: int(size) for field, size in _pairs(of_chunks)}
+        values = [
+            StoredSize(int(size), {field: lengths[field] for field in chunked.reachable([root], chunks)})
+            for size, root in _pairs(of_values)
+        ]
         return following, [_entry(context, thread, checkpoint, chunks, values) for checkpoint in stored]
 
 
@@ -314,9 +321,9 @@ def _pairs(flat: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def _entry(
-    context: Context, thread: str, stored: Sequence[Any], chunks: codec.Chunks, values: Mapping[int, StoredSize]
+    context: Context, thread: str, stored: Sequence[Any], chunks: codec.Chunks, values: Sequence[StoredSize]
 ) -> Entry:
-    """Decode a checkpoint. `values` holds the sizes of the values of its page."""
+    """Decode a checkpoint. `values` holds the sizes of all values of its page."""
     raw_id, raw_ns, raw_header, raw_writes, measured = stored
     ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
     decoded = header.decode(context, raw_header, checkpoint_id, chunks, config.Address(thread, ns, checkpoint_id))
@@ -335,7 +342,7 @@ def _entry(
         seen=checkpoint.get("versions_seen") or {},
         present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
         writes=_writes(raw_writes),
-        sizes={channels[place]: values[value] for place, value in _pairs(measured)},
+        sizes={channels[i]: values[j] for i, j in _pairs(measured)},
         parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
     )
 
@@ -355,26 +362,23 @@ def _known(family: _Family) -> Iterator[WriteInfo]:
         return
     for write in parent.writes:
         version = parent.versions.get(write.channel)
-        having = [child for child in family.children if child.versions.get(write.channel) != version]
+        applied = [child for child in family.children if child.versions.get(write.channel) != version]
         node = _node(parent, write)
-        step, source = None if parent.step is None else parent.step + 1, having[-1].source if having else None
-        candidates = () if node is not None or write.task_id == _NO_TASK else ran_between(parent, *having)
-        ids = tuple(child.id for child in having)
+        step, source = None if parent.step is None else parent.step + 1, applied[-1].source if applied else None
+        candidates = () if node is not None or write.task_id == _NO_TASK else ran_between(parent, *applied)
+        ids = tuple(child.id for child in applied)
         yield WriteInfo(
             write.channel, parent.ns, parent.id, step, source, write.task_id, node, candidates, write.size, ids
         )
 
 
 def _inferred(family: _Family) -> Iterator[WriteInfo]:
-    """Infer a write for each channel that changed without a pending write, checkpoint by checkpoint.
-
-    A channel that lost its value was not written.
-    """
+    """Infer a write for each channel that changed without a pending write, except channels that lost their value."""
     parent = family.parent
     written = {write.channel for write in parent.writes} if parent else set[str]()
     for child in family.children:
         if parent is None and (child.parent is not None or child.step != _FIRST_STEP):
-            continue  # its parent was removed (prune clears the parent's name), so the changes are not known
+            continue  # a prune removed its parent, so the changes are not known
         for channel, version in child.versions.items():
             is_changed = parent is None or parent.versions.get(channel) != version
             is_emptied = parent is not None and channel in parent.present and channel not in child.present
@@ -394,7 +398,7 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
 
 
 def ran_between(parent: Entry | None, *children: Entry) -> tuple[str, ...]:
-    """Return the nodes that ran between a checkpoint and others: those that saw a new version, and those of `Send`s."""
+    """Return the nodes that ran between a checkpoint and its children: they saw a new version, or a `Send` ran them."""
     before = parent.seen if parent else {}
     ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}
     if parent and any(child.source == _LOOP for child in children):
@@ -403,7 +407,7 @@ def ran_between(parent: Entry | None, *children: Entry) -> tuple[str, ...]:
 
 
 def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
-    """Iterate over the versions of a channel that a checkpoint's children have and the checkpoint has not."""
+    """Iterate over the versions of a channel that a checkpoint's children have and the checkpoint does not."""
     parent = family.parent
     before = parent.versions.get(channel) if parent else None
     made = [write for write in (*_known(family), *_inferred(family)) if write.channel == channel]
@@ -418,7 +422,6 @@ def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
 
 
 def _sizes(parent: Entry | None, child: Entry) -> Mapping[str, Size]:
-    """Return the size of each value of a checkpoint."""
     return {channel: _size(parent, child, channel) for channel in child.sizes}
 
 
@@ -436,7 +439,7 @@ def _size(parent: Entry | None, child: Entry, channel: str) -> Size:
 
 
 FIRST_BATCH, MAX_BATCH = 10, 200
-"""Number of threads in a batch: in the first one, and at most."""
+"""Number of threads in the first batch, and at most in a later one."""
 BYTES_PER_BATCH = 4_000_000
 """Target size of a batch's values, in bytes."""
 
@@ -450,7 +453,7 @@ class ChannelValue:
     checkpoint_id: str
     """Its newest checkpoint in the namespace."""
     updated_at: datetime | None
-    """That checkpoint's `ts`; None if it has none that is a time."""
+    """That checkpoint's `ts`; None if that is missing or not a time."""
     version: VersionText
     """The channel's version."""
     bytes: int
@@ -458,13 +461,13 @@ class ChannelValue:
     value: Any
     """The value. For a snapshot of a `DeltaChannel`, the value inside it."""
     stored: bool = True
-    """False for a `DeltaChannel` without a snapshot here. Then `value` is None; the graph's `get_state` rebuilds it."""
+    """False for a `DeltaChannel` without a snapshot here. `value` is then None; the graph's `get_state` rebuilds it."""
 
 
 def latest_values(
     context: Context, channel: str, thread_ids: Sequence[str] | None, thread_prefix: str, ns: str
 ) -> Stream[ChannelValue]:
-    """Stream a channel's newest values: of these threads in their order, or of all with a prefix in any order."""
+    """Stream a channel's newest values: of these threads in their order, or of all threads with a prefix."""
     arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
     pump = Pump(listing.scan_threads(context) if thread_ids is None else _given(thread_ids))
     for step in pump:
@@ -474,16 +477,16 @@ def latest_values(
             continue
         wanted = [thread for thread in step.items if thread.startswith(thread_prefix)]
         while wanted:
-            some, wanted = wanted[:size], wanted[size:]
+            batch, wanted = wanted[:size], wanted[size:]
             answers = yield Batch(
-                [Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments) for thread in some]
+                [Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments) for thread in batch]
             )
-            pairs = zip(some, answers, strict=True)
+            pairs = zip(batch, answers, strict=True)
             read = [_value(context, thread, ns, channel, answer) for thread, answer in pairs if answer is not None]
             values = [value for value in read if value is not None]
             yield Page(values)
             length = 1 + sum(value.bytes for value in values)
-            size = max(1, min(MAX_BATCH, 4 * size, len(some) * BYTES_PER_BATCH // length))
+            size = max(1, min(MAX_BATCH, 4 * size, len(batch) * BYTES_PER_BATCH // length))
 
 
 def _given(thread_ids: Sequence[str]) -> Stream[str]:
@@ -491,7 +494,7 @@ def _given(thread_ids: Sequence[str]) -> Stream[str]:
 
 
 def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]) -> ChannelValue | None:
-    """Decode the value in an answer. None if the channel has no value and is no `DeltaChannel`."""
+    """Decode a reply. Returns None if the channel has no value and is no `DeltaChannel`."""
     with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):
         raw_id, head, version, stored, flat = answer
         address = config.Address(thread, ns, names.name_of(raw_id))

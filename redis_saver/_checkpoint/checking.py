@@ -1,8 +1,7 @@
 """Check that a thread is whole: headers, digests, references, deadlines, counters. Nothing is written.
 
-A finding counts only if nobody wrote to the thread meanwhile. Otherwise the check starts again. All fields of the data
-are read once, page by page (HSCAN), and each is checked at once. Names and links are kept, as `prune` keeps them, but
-no values.
+HSCAN reads all fields of the data once, and each is checked at once. Memory keeps names and links, but no values. If
+there are findings, and somebody wrote to the thread meanwhile, the check starts again.
 """
 
 from __future__ import annotations
@@ -12,14 +11,15 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members
+from redis_saver._checkpoint.retention import STRAY, CheckpointKey, members, roots_of
+from redis_saver._checkpoint.threads import not_there
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Call, Command, Operation
 from redis_saver._storage import chunks, codec, compression, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
-from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, ThreadNotFound, decoding
+from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
 
 Severity: TypeAlias = Literal["error", "warning", "info"]
 
@@ -27,20 +27,20 @@ MAX_FINDINGS = 100
 """Maximum number of listed findings of a thread. Further ones are only counted."""
 ATTEMPTS = 5
 APART = 100
-"""Milliseconds by which the two deadlines may seem to differ, because older servers read the clock for each."""
+"""Largest difference of the two deadlines without a finding, in milliseconds. Older servers read the clock for each."""
 WRITER_GONE = 300_000
-"""Milliseconds after which a writer with an open intent counts as dead. Writing to cold must not take longer."""
+"""Milliseconds after which a writer with an open intent counts as dead. A write to cold must not take longer."""
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
-"""The COUNT of HSCAN: at first, and at most. Long fields reduce it."""
+"""The COUNT of HSCAN: of the first page, and at most. It is lower for long fields."""
 BYTES_PER_PAGE = 500_000
 """Target size of a page of fields, in bytes."""
 NAMES_PER_PAGE, CHUNKS_PER_PAGE = 20, 500
-"""Number of chunks in a request: of names, and of values."""
+"""Number of chunks in a request: names chunks, and chunks of values."""
 
 _RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
 _READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {_RESTORE}"
-_LEFT_OVER = "it takes memory until the thread goes, and does no other harm; copy_thread() leaves it out"
-_COUNT = "only threads() and prune() show this number; copy_thread() counts anew"
+_LEFT_OVER = "it only takes memory, until the thread is deleted; copy_thread() makes a copy without it"
+_COUNT = "only threads() and prune() show this number; copy_thread() makes a copy with the right one"
 _FOREIGN = "another program wrote it, and nothing reads it; remove it with HDEL or ZREM"
 _CONFLICT = "find out which program owns that key; then choose another prefix, or remove the key"
 _INDEX = "copy_thread() makes a copy with a new index"
@@ -56,7 +56,7 @@ class Finding(NamedTuple):
 
     severity: Severity
     """`error`: data are lost, unreadable or returned wrongly. `warning`: all data can be read, but something is left
-    over or counted wrong. `info`: it repairs itself."""
+    over or counted wrong. `info`: the problem repairs itself."""
     where: str
     """The part of the thread, with names in the form of `repr`."""
     what: str
@@ -83,9 +83,9 @@ class CheckReport(NamedTuple):
     compared: int = 0
     """Number of checkpoints that were compared with cold."""
     lacking: int = 0
-    """Records (checkpoints, pending writes of a task) that cold does not have yet. If any, nothing is compared."""
+    """Number of records (checkpoints, pending writes of a task) that cold lacks. If any, nothing is compared."""
     findings: tuple[Finding, ...] = ()
-    """The problems found, up to 100."""
+    """The first 100 problems."""
     more: int = 0
     """Number of further findings."""
 
@@ -102,7 +102,7 @@ class Findings(list[Finding]):
     """Number of further findings."""
 
     def add(self, severity: Severity, where: str, what: str, remedy: str) -> None:
-        """Add a finding."""
+        """Add a finding, or count it if the list is full."""
         if len(self) < MAX_FINDINGS:
             self.append(Finding(severity, where, what, remedy))
         else:
@@ -115,7 +115,7 @@ class Findings(list[Finding]):
 
     @contextmanager
     def reading(self, where: str, remedy: str = _RESTORE) -> Iterator[None]:
-        """Turn an error of the block into a finding: the bytes at `where` cannot be read."""
+        """Turn an error of the block into a finding: `where` cannot be read."""
         try:
             with decoding("{}", where):
                 yield
@@ -138,23 +138,23 @@ class State(NamedTuple):
     oldest_writer: int
     refused: list[bytes]
     has_cold: bytes
-    """Not empty if the thread is `@cold_backed`: cold has all of it except the dirty records."""
+    """Not empty if the thread is `@cold_backed`: cold has all of it except dirty records."""
     is_whole: bytes
     """Not empty if the thread is `@complete`: hot has all that cold has."""
     has_gaps: bytes
     """Not empty if checkpoints were coalesced, so that cold lacks them."""
     is_deferred: bytes
-    """Not empty if the data say that cold lacks some of the thread."""
+    """Not empty if the data say that there are dirty records (`@deferred_ttl`)."""
 
     def without_times(self) -> State:
-        """Return the parts that only writes change."""
+        """Return the state without the parts that change without a write."""
         age = min(self.oldest_writer, 0)
         return self._replace(index_deadline=0, data_deadline=0, note_deadline=0, oldest_writer=age, refused=[])
 
 
 _TYPES_OF_STATE = [bytes, *[int] * 7, list, *[bytes] * 4]
 Compare: TypeAlias = Callable[[State, "Inventory", Findings], Generator[Any, Any, int]]
-"""Compares the checkpoints of a thread with another saver, and returns how many were compared."""
+"""Compares the checkpoints of a thread with another saver. Returns the number of compared checkpoints."""
 
 
 def check(
@@ -165,8 +165,8 @@ def check(
     Args:
         context: The saver.
         thread: The thread.
-        values: True to decode values, writes and metadata too.
-        compare: Compares with the cold saver, if there is one.
+        values: True to also decode values, writes and metadata.
+        compare: Compares the thread with the cold saver, if there is one.
 
     Raises:
         ThreadNotFound: There is no such thread.
@@ -179,7 +179,7 @@ def check(
             remedy = _CONFLICT if isinstance(error, KeyConflict) else _RESTORE
             return CheckReport(thread, findings=(Finding("error", f"thread {thread!r}", str(error), remedy),))
         if before is None:
-            raise ThreadNotFound(f"thread {thread!r} is not there: it was never written, was deleted, or has expired")
+            raise not_there(thread)
         findings = Findings()
         _check_state(thread, before, findings)
         inventory = Inventory(context, thread, findings, values=values)
@@ -189,9 +189,9 @@ def check(
         try:
             after = yield from _state(context, thread)
         except (ThreadDamaged, KeyConflict):
-            continue  # it was damaged just now; the next attempt says so
+            continue  # the next attempt reports it
         if not findings or (after and before.without_times() == after.without_times()):
-            counts = len(inventory.headers), len(inventory.roots), len(inventory.chunks), inventory.writes
+            counts = len(inventory.headers), len(inventory.values), len(inventory.chunks), inventory.writes
             return CheckReport(
                 thread, *counts, inventory.bytes, compared, before.lacking, tuple(findings), findings.more
             )
@@ -213,33 +213,33 @@ def _state(context: Context, thread: str) -> Operation[State | None]:
 
 
 def _check_state(thread: str, now: State, findings: Findings) -> None:
-    """Check that the parts of the thread's state agree with each other."""
+    """Check that deadlines, dirty records and intents of the thread agree with each other."""
     where, deadlines = f"thread {thread!r}", (now.index_deadline, now.data_deadline)
     if (min(deadlines) < 0 and deadlines[0] != deadlines[1]) or abs(deadlines[0] - deadlines[1]) > APART:
         index, data = ("never" if left < 0 else f"in {left} ms" for left in deadlines)
         remedy = "set_thread_ttl(), or pin() and unpin(), give both the same"
         findings.add("error", where, f"its index expires {index} and its data {data}: half of it will be gone", remedy)
     if now.lacking and max(*deadlines, now.note_deadline) >= 0:
-        remedy = "bring it to cold before: flush(), or redis-saver flush"
-        findings.add("error", where, f"cold lacks {now.lacking} of its records, and yet it expires", remedy)
+        remedy = "bring it to cold before it expires: flush(), or redis-saver flush"
+        findings.add("error", where, f"cold lacks {now.lacking} of its records, but it expires", remedy)
     if now.lacking and not now.is_deferred:
         remedy = "flush(), or redis-saver flush, brings it there"
-        findings.add("warning", where, f"cold lacks {now.lacking} of its records, and its data do not say so", remedy)
+        findings.add("warning", where, f"cold lacks {now.lacking} of its records, but its data do not say so", remedy)
     if now.is_deferred and not now.lacking:
-        text = "its data say that cold lacks some of it, and the list of what is gone"
+        text = "its data say that cold lacks some of its records, but their list is gone"
         remedy = (
-            "redis-saver migrate from Redis to cold brings there what it lacks; "
+            "redis-saver migrate from Redis to cold copies the missing records; "
             "after the next write the thread expires again"
         )
         findings.add("error", where, text, remedy)
     if now.oldest_writer >= WRITER_GONE:
-        text = f"a writer that began {now.oldest_writer // 1000} s ago did not say whether cold has what it wrote"
-        findings.add("info", where, text, "the next read through a TieredSaver asks cold, and repairs it")
+        text = f"a writer began {now.oldest_writer // 1000} s ago, and did not report if its write reached cold"
+        findings.add("info", where, text, "the next read through a TieredSaver reads cold, and repairs it")
     for member, noted in zip(now.refused[::2], now.refused[1::2], strict=True):
         with findings.reading(describe(member)):
             tries, _, error = noted.split(b" ", 2)
             text = f"cold refused it {int(tries)} times: {names.decode(error)!r}"
-            findings.add("warning", describe(member), text, "repair what cold says; the flusher tries again by itself")
+            findings.add("warning", describe(member), text, "remove the cause in cold; the flusher tries again")
 
 
 def describe(name: bytes) -> str:
@@ -277,53 +277,53 @@ def _of(ns: str) -> str:
 
 
 class Inventory:
-    """The contents of a thread."""
+    """The contents of a thread. `take` fills it, and `compare` checks it."""
 
     def __init__(self, context: Context, thread: str, findings: Findings, *, values: bool) -> None:
-        """Prepare an empty inventory. `take` fills it.
+        """Start empty.
 
         Args:
             context: The saver.
             thread: The thread.
             findings: Receives the findings.
-            values: True to decode values, writes and metadata too.
+            values: True to also decode values, writes and metadata.
         """
         self._context, self._thread, self._findings, self._decodes = context, thread, findings, values
         self._data_key = context.keyspace.keys(thread).data_key
         self.headers: dict[CheckpointKey, bytes] = {}
         """The links of each checkpoint, as they are stored."""
-        self.roots: dict[bytes, bytes] = {}
-        """The root of each value, by the value's field; empty if the value is not in chunks."""
+        self.values: set[bytes] = set()
+        """The fields of the values."""
         self.chunks: set[bytes] = set()
         self.marks: set[bytes] = set()
-        """Fields about the thread as a whole (`@…`)."""
+        """Fields of the thread as a whole (`@…`)."""
         self.bytes, self.writes = 0, 0
-        self._records: dict[bytes, bytes] = {}
-        """The records of pending writes, by field; empty if none of the writes is in chunks."""
+        self._records: set[bytes] = set()
+        """The fields of the records of pending writes."""
+        self._in_chunks: dict[bytes, bytes] = {}
+        """The values and records with chunks, by field."""
         self._members: set[bytes] = set()
         self._lists: dict[bytes, bytes] = {}
         self._names: dict[bytes, bytes] = {}
         """The names chunks that were read."""
-        self._asked: set[bytes] = set()
         self._strays: Sequence[bytes] = ()
 
     def take(self) -> Operation[None]:
-        """Read the members of the index and all fields of the data, and check each field by itself."""
+        """Read the members of the index and all fields of the data, and check each field alone."""
         self._members.update((yield from members(self._context, self._thread)))
         cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
         while True:
             reply = yield Command(("HSCAN", self._data_key, cursor, "COUNT", count))
             with decoding("what thread {!r} holds", self._thread):
                 cursor, fields = _page(reply)
-                if cursor in cursors:  # a server never returns a cursor twice, even if others write meanwhile
+                if cursor in cursors:  # a server never returns a cursor twice, even if others write
                     raise ValueError(f"HSCAN answers cursor {shown(cursor)} a second time, and would never end")
                 cursors.add(cursor)
             # HSCAN may return a field twice.
             new = {field: stored for field, stored in fields.items() if field not in seen}
             seen.update(new)
             wanted = {named for field, stored in new.items() if field[:1] == b"c" and (named := _named(stored))}
-            read = yield from self._fetch(wanted - self._asked, NAMES_PER_PAGE)
-            self._asked |= wanted
+            read = yield from self._fetch(wanted - self._names.keys(), NAMES_PER_PAGE)
             with decoding("the names of channels of thread {!r}", self._thread):
                 self._names |= {named: chunk for named, chunk in read.items() if named[1:] == chunks.digest(chunk)}
             for field, stored in new.items():
@@ -335,7 +335,7 @@ class Inventory:
             count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
 
     def _fetch(self, wanted: Iterable[bytes], per_page: int) -> Operation[dict[bytes, bytes]]:
-        """Read chunks as they are stored. Missing ones are left out."""
+        """Read chunks as they are stored, except missing ones."""
         ordered, read = sorted(wanted), dict[bytes, bytes]()
         for start in range(0, len(ordered), per_page):
             page = ordered[start : start + per_page]
@@ -345,15 +345,13 @@ class Inventory:
         return read
 
     def _look_at(self, field: bytes, stored: bytes) -> None:
-        """Check a field by itself, and remember it for `compare`."""
+        """Check a field alone, and remember it for `compare`."""
         kind = field[:1]
         self.bytes += len(stored) if kind != b"@" else 0
         if kind == b"c":
             self._look_at_header(field, stored)
-        elif kind == b"b":
-            self._look_at_value(field, stored)
-        elif kind == b"w":
-            self._look_at_writes(field, stored)
+        elif kind in (b"b", b"w"):
+            self._look_at_values(field, stored)
         elif kind in chunks.KINDS and len(field) == 1 + chunks.DIGEST:
             self.chunks.add(field)
             chunk = compression.decompress(stored, self._allowance()) if kind == chunks.ZSTD else stored
@@ -379,30 +377,24 @@ class Inventory:
                 address = config.Address(self._thread, ns, checkpoint_id)
                 header.decode(self._context, stored, checkpoint_id, self._names, address)
 
-    def _look_at_value(self, field: bytes, stored: bytes) -> None:
-        self.roots[field] = b""
-        if not stored:  # a later put emptied this version
-            return
-        if chunks.in_chunks(stored):
-            chunks.check(stored)
-            self.roots[field] = stored
-        elif self._decodes:
-            self._decode(field, stored, {})
+    def _look_at_values(self, field: bytes, stored: bytes) -> None:
+        """Check a value, or a record of pending writes."""
+        if field[:1] == b"b":
+            self.values.add(field)
         else:
-            first(stored)
-
-    def _look_at_writes(self, field: bytes, stored: bytes) -> None:
-        self._records[field] = b""
-        self.writes += len(self._writes_in(field, stored)[1])
-        if roots := codec.roots_in(stored):
-            self._records[field] = stored
+            self._records.add(field)
+            self.writes += len(self._writes_in(field, stored)[1])
+        if roots := roots_of(field, stored):
             for root in roots:
                 chunks.check(root)
-        elif self._decodes:
+            self._in_chunks[field] = stored
+        elif stored and self._decodes:  # a value is empty if a later put emptied its version
             self._decode(field, stored, {})
+        elif stored:
+            first(stored)
 
     def _writes_in(self, field: bytes, record: bytes) -> tuple[config.Address, list[chunks.Write]]:
-        """Return the checkpoint of a task's record, and the writes in it."""
+        """Return the checkpoint and the writes of a record."""
         ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
         address = config.Address(self._thread, ns, checkpoint_id)
         return address, codec.decode_writes((names.component(task), record), address)
@@ -411,8 +403,8 @@ class Inventory:
         """Decode a value, or the writes in a record."""
         with self._findings.reading(describe(field), _READ):
             if field[:1] == b"b":
-                channel, place = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0"), f"thread {self._thread!r}"
-                codec.decode_value(self._context, stored, its_chunks, channel, place, self._allowance())
+                channel, thread = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0"), f"thread {self._thread!r}"
+                codec.decode_value(self._context, stored, its_chunks, channel, thread, self._allowance())
                 return
             address, writes = self._writes_in(field, stored)
             for write in writes:
@@ -420,8 +412,6 @@ class Inventory:
 
     def _allowance(self) -> limits.Allowance:
         return limits.Allowance(self._context.limits, f"thread {self._thread!r}")
-
-    # -- do the parts agree?
 
     def compare(self, counters: bytes) -> Operation[None]:
         """Compare references with what they refer to.
@@ -431,11 +421,11 @@ class Inventory:
         """
         self._check_index()
         referred = self._check_headers()
-        self._findings.add_each("warning", self.roots.keys() - referred, "no checkpoint refers to it", _LEFT_OVER)
+        self._findings.add_each("warning", self.values - referred, "no checkpoint refers to it", _LEFT_OVER)
         yield from self._check_chunks()
         with decoding("the counters of thread {!r}", self._thread):
             _format, _revision, *counted = map(int, counters.split()[:5])
-            actual = self.bytes, len(self.roots), self.writes
+            actual = self.bytes, len(self.values), self.writes
             counts = [*zip(("bytes", "values", "pending writes"), counted, actual, strict=True)]
         for what, count, wanted in counts:
             if count != wanted:
@@ -443,29 +433,29 @@ class Inventory:
                 self._findings.add("warning", f"thread {self._thread!r}", text, _COUNT)
 
     def _check_index(self) -> None:
-        stored = {names.checkpoint(*key) for key in self.headers} | self._records.keys()
+        stored = {names.checkpoint(*key) for key in self.headers} | self._records
         listed = {member for member in self._members if member[:1] in (b"c", b"w")}
         ages = {names.by_age(*key) for key in self.headers if key[0]}
         listed_ages = {member for member in self._members if member[:1] == b"i"}
         others = {member for member in self._members if member and member[:1] not in (b"c", b"w", b"i", b"r", b"s")}
         add = self._findings.add_each
-        add("error", listed - stored, "the index names it, and it is gone from the data", _RESTORE)
-        text = "it is in the data, and the index does not name it, so nothing lists it"
+        add("error", listed - stored, "the index names it, but it is gone from the data", _RESTORE)
+        text = "it is in the data, but the index does not name it, so no method lists it"
         add("warning", stored - listed, text, _LEFT_OVER)
         text = "the order by age does not name it, so list() over all namespaces leaves it out"
         add("error", ages - listed_ages, text, _INDEX)
-        text = "the order by age names it, and it is not there, so list() over all namespaces fails"
+        text = "the order by age names it, but it is not there, so list() over all namespaces fails"
         add("error", listed_ages - ages, text, _INDEX)
         add("warning", others, "redis_saver has no such member", _FOREIGN)
 
     def _check_headers(self) -> set[bytes]:
-        """Check the references of headers. Returns the fields of all values that a header names."""
+        """Check the references of headers. Returns the fields of all values that they name."""
         referred, runs = set[bytes](), set[bytes]()
         for key, raw in self.headers.items():
             where, named = describe(names.checkpoint(*key)), _named(raw)
             if named not in self._names:
-                said = "cannot be read" if named in self.chunks else "are gone"
-                self._findings.add("error", where, f"the names of its channels {said}", _RESTORE)
+                problem = "cannot be read" if named in self.chunks else "are gone"
+                self._findings.add("error", where, f"the names of its channels {problem}", _RESTORE)
                 continue
             with self._findings.reading(where):
                 links = header.decode_links(raw, self._names, self._thread, self._allowance())
@@ -473,25 +463,25 @@ class Inventory:
                 for entry in links.entries:
                     field = names.blob(key[0], entry[1:])
                     referred.add(field)
-                    if entry[:1] != header.ABSENT and field not in self.roots:
+                    if entry[:1] != header.ABSENT and field not in self.values:
                         self._findings.add("error", where, f"it has lost the {describe(field)}", _RESTORE)
         text = "the index does not name it, so delete_for_runs() misses it"
         self._findings.add_each("warning", runs - self._members, text, _INDEX)
         return referred
 
     def _check_chunks(self) -> Operation[None]:
-        """Check that each value and write has all its chunks, and that each chunk belongs to one. Decode whole ones."""
+        """Check that each value and record has all its chunks, and that each chunk is used. Decode the whole ones."""
         used, last = {_named(raw) for raw in self.headers.values()}, dict[bytes, bytes]()
-        for field, stored in sorted((self.roots | self._records).items()):
+        for field, stored in sorted(self._in_chunks.items()):
             wanted = set[bytes]()
             with self._findings.reading(describe(field)):
-                wanted = chunks.reachable([stored] if field[:1] == b"b" else codec.roots_in(stored), self._lists)
+                wanted = chunks.reachable(roots_of(field, stored), self._lists)
             used |= wanted
             if gone := wanted - self.chunks:
                 text = f"{len(gone)} of its chunks are gone, one of them is {describe(min(gone))}"
                 self._findings.add("error", describe(field), text, _RESTORE)
             elif self._decodes and wanted:
-                # Most chunks are those of the previous value, too.
+                # The previous value has most of these chunks too.
                 last = {chunk: last[chunk] for chunk in wanted & last.keys()}
                 new = yield from self._fetch(wanted - last.keys(), CHUNKS_PER_PAGE)
                 with self._findings.reading(describe(field)):

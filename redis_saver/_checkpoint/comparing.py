@@ -1,7 +1,7 @@
-"""Comparison of checkpoints: of one saver with the same checkpoint of any other saver, and of two of a thread.
+"""Comparison of checkpoints: the same checkpoint in two savers, and two checkpoints of a thread.
 
-For values, a general library (`deepdiff`) does not fit. It runs the `__eq__` of their classes, takes 1 for True, and
-recurses as deeply as a value is nested. It also knows nothing of messages, which are most of what is compared here.
+A general library (`deepdiff`) does not fit. It runs the `__eq__` of values, takes 1 for True, recurses as deeply as a
+value is nested, and does not match messages by their ids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redis_saver._storage.opaque import Opaque, same
 from redis_saver.errors import ThreadNotFound, encoding
 
 Task: TypeAlias = tuple[str, int]
-"""The regular writes of a task (its id and 0), or its write to a special channel (its id and the channel's index)."""
+"""A task's id, and a number: 0 for its regular writes, else the index of the special channel that it wrote to."""
 
 
 class Writes(NamedTuple):
@@ -48,17 +48,17 @@ class Record(NamedTuple):
     writes: list[Writes]
 
     def __str__(self) -> str:
-        """Return the checkpoint's name for messages."""
+        """Return the checkpoint's name, for messages."""
         return f"checkpoint {shown(self.key[1])} of namespace {shown(self.key[0])}"
 
 
 def task_of(task_id: str, channel: str) -> Task:
-    """Return the `Task` that a write to a channel belongs to."""
+    """Return the `Task` of a write to a channel."""
     return task_id, WRITES_IDX_MAP.get(channel, 0)
 
 
 def record(saved: CheckpointTuple, paths: Mapping[Task, str | None]) -> Record:
-    """Turn a saver's answer into a `Record`. A task without a known path gets one that keeps the order of the tasks."""
+    """Make a `Record` of a saver's answer. A task without a known path gets one that keeps the order of tasks."""
     checkpoint: Any = saved.checkpoint
     if isinstance(checkpoint, Opaque):
         checkpoint = checkpoint.as_checkpoint()
@@ -75,12 +75,12 @@ def record(saved: CheckpointTuple, paths: Mapping[Task, str | None]) -> Record:
 
 
 def difference(written: Record, stored: Record, as_stored: Callable[[Mapping[str, Any]], Any]) -> str:
-    """Name the first difference between two checkpoints, in words. The text is empty if they are the same.
+    """Describe the first difference between two checkpoints. The text is empty if there is none.
 
     Args:
         written: The checkpoint as it should be.
         stored: The checkpoint as the other saver has it.
-        as_stored: Turns metadata into the form in which the other saver returns them.
+        as_stored: Turns metadata into the form that the other saver returns.
     """
     if written.parent != stored.parent:
         return f"its parent is {shown(written.parent)}, and {shown(stored.parent)} there"
@@ -96,7 +96,7 @@ def difference(written: Record, stored: Record, as_stored: Callable[[Mapping[str
 
 
 def _differing(mine: Any, theirs: Any) -> str | None:
-    """Return the first key at which two dicts differ. A damaged checkpoint may have keys that are no texts."""
+    """Return the first key at which two dicts differ. In a damaged checkpoint it may not be a str."""
     for name in sorted(mine.keys() | theirs.keys(), key=str):
         if name not in mine or name not in theirs or not same(mine[name], theirs[name]):
             return str(name)
@@ -109,7 +109,7 @@ def _pending(saved: Record) -> list[list[Any]]:
 
 Kind: TypeAlias = Literal["added", "removed", "changed"]
 Step: TypeAlias = Hashable
-"""One step of a path: a key of a dict, an element of a set, a field or the id of a message, or a position in a list."""
+"""A step of a path: a key of a dict, an element of a set, a field or the id of a message, or a position in a list."""
 _SCALARS = (str, bytes, int, bool, type(None))
 
 
@@ -120,23 +120,25 @@ class Change:
     kind: Kind
     """`added`: only the second checkpoint has it. `removed`: only the first has it. `changed`: both have it."""
     path: tuple[Step, ...]
-    """Path to it: keys of dicts, elements of sets, positions in lists, ids and fields of messages. Empty: the value."""
+    """Path to the difference: keys of dicts, elements of sets, positions in lists, ids and fields of messages.
+
+    Empty for the whole value."""
     before: Any
-    """The first checkpoint's part of the value; None if it was added."""
+    """The part in the first checkpoint; None if it was added."""
     after: Any
-    """The second checkpoint's part of the value; None if it was removed."""
+    """The part in the second checkpoint; None if it was removed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChannelDiff:
-    """A channel that has another value in the second checkpoint."""
+    """A channel whose value differs between two checkpoints."""
 
     channel: str
     """The channel."""
     kind: Kind
     """`added`: only the second checkpoint has a value. `removed`: only the first has one. `changed`: both have one."""
     changes: tuple[Change, ...]
-    """The differences of the two values, in order. For an added or removed channel, the whole value."""
+    """The differences of the two values, in order. For an added or removed channel, a single one: the whole value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +152,13 @@ class CheckpointDiff:
     before: str
     """The id of the first checkpoint."""
     after: str
-    """The id of the second one."""
+    """The id of the second checkpoint."""
     channels: tuple[ChannelDiff, ...]
     """The channels whose values differ, by name."""
     not_compared: tuple[str, ...] = ()
-    """Each `DeltaChannel` with another version in the second checkpoint and without a value in at least one of the two.
+    """Each `DeltaChannel` whose version differs, and that has no value in one of the checkpoints, or in both.
 
-    Such a channel stores values only in snapshots. The graph's `get_state` rebuilds it; `writes()` lists its writes.
+    A `DeltaChannel` stores a value only in snapshots. The graph's `get_state` rebuilds it; `writes()` lists its writes.
     """
 
 
@@ -165,7 +167,7 @@ def diff(
     serde: SerializerProtocol,
     *addresses: config.Address,
 ) -> Generator[R, Any, CheckpointDiff]:
-    """Read two checkpoints, with `read`, and compare them.
+    """Read two checkpoints with `read`, and compare them.
 
     Raises:
         ThreadNotFound: One of them is not there.
@@ -174,17 +176,17 @@ def diff(
     for thread, ns, checkpoint_id in addresses:
         saved = yield from read(config.to_config(thread, ns, checkpoint_id or ""))
         if saved is None:
-            place = config.Address(thread, ns, checkpoint_id)
-            raise ThreadNotFound(f"{place} is not there: it was never written, was removed, or has expired")
+            address = config.Address(thread, ns, checkpoint_id)
+            raise ThreadNotFound(f"{address} is not there: it was never written, was removed, or has expired")
         tuples.append(saved)
     return compare(serde, tuples[0], tuples[1])
 
 
 def compare(serde: SerializerProtocol, first: CheckpointTuple, second: CheckpointTuple) -> CheckpointDiff:
-    """Compare two checkpoints of a thread. A channel with the same version in both is equal, so it is skipped."""
+    """Compare two checkpoints of a thread. Channels with the same version in both are equal, so they are skipped."""
     thread, ns, before_id = config.address(first.config)
     before, after = first.checkpoint, second.checkpoint
-    old, new = ({name: codec.held(value) for name, value in one["channel_values"].items()} for one in (before, after))
+    old, new = ({name: codec.held(value) for name, value in of["channel_values"].items()} for of in (before, after))
     channels = list[ChannelDiff]()
     rebuilt = (unstored(first.metadata) | unstored(second.metadata)) - (old.keys() & new.keys())
     not_compared = list[str]()
@@ -212,41 +214,41 @@ class _Comparison:
     """The comparison of two values. It uses a list instead of recursion, as values may be nested deeply."""
 
     def __init__(self, serde: SerializerProtocol) -> None:
-        # Encrypting a value twice gives different bytes.
+        # The same value, encrypted twice, gives different bytes.
         self._serde = serde.serde if isinstance(serde, EncryptedSerializer) else serde
         self._left: list[tuple[tuple[Step, ...], Any, Any]] = []
 
     def changes(self, before: Any, after: Any) -> Iterator[Change]:
-        """Iterate over the differences of two values, in their order."""
+        """Iterate over the differences of two values, in order."""
         self._left.append(((), before, after))
         while self._left:
-            path, one, other = self._left.pop()
-            if one is _GONE:
-                yield Change("added", path, None, other)
-            elif other is _GONE:
-                yield Change("removed", path, one, None)
-            elif isinstance(one, Mapping) and isinstance(other, Mapping):
-                self._add(path, one, other)
-            elif isinstance(one, (set, frozenset)) and type(one) is type(other):
-                self._add(path, {each: each for each in one}, {each: each for each in other})
-            elif isinstance(one, BaseMessage) and type(one) is type(other):
-                self._add(path, _fields(one), _fields(other))
-            elif type(one) is type(other) and isinstance(one, (list, tuple)):
-                if (old := _by_id(one)) is not None and (new := _by_id(other)) is not None:
-                    self._add(path, old, new)
+            path, old, new = self._left.pop()
+            if old is _GONE:
+                yield Change("added", path, None, new)
+            elif new is _GONE:
+                yield Change("removed", path, old, None)
+            elif isinstance(old, Mapping) and isinstance(new, Mapping):
+                self._add(path, old, new)
+            elif isinstance(old, (set, frozenset)) and type(old) is type(new):
+                self._add(path, {element: element for element in old}, {element: element for element in new})
+            elif isinstance(old, BaseMessage) and type(old) is type(new):
+                self._add(path, _fields(old), _fields(new))
+            elif type(old) is type(new) and isinstance(old, (list, tuple)):
+                if (old_by_id := _by_id(old)) is not None and (new_by_id := _by_id(new)) is not None:
+                    self._add(path, old_by_id, new_by_id)
                 else:
-                    self._add_elements(path, one, other)
-            elif not self._same(one, other):
-                yield Change("changed", path, one, other)
+                    self._add_elements(path, old, new)
+            elif not self._same(old, new):
+                yield Change("changed", path, old, new)
 
     def _add(self, path: tuple[Step, ...], old: Mapping[Any, Any], new: Mapping[Any, Any]) -> None:
         """Compare two mappings by key: the old keys first, then the new ones."""
-        old, new = ({_NAN if _is_nan(key) else key: each for key, each in one.items()} for one in (old, new))
+        old, new = ({_NAN if _is_nan(key) else key: value for key, value in of.items()} for of in (old, new))
         keys = dict.fromkeys((*old, *new))
         self._left += [((*path, key), old.get(key, _GONE), new.get(key, _GONE)) for key in reversed(keys)]
 
     def _add_elements(self, path: tuple[Step, ...], old: Sequence[Any], new: Sequence[Any]) -> None:
-        """Compare two lists, without their common beginning and their common end."""
+        """Compare two lists without their common beginning and end."""
         short = min(len(old), len(new))
         front = next((at for at in range(short) if not self._same(old[at], new[at])), short)
         back = next((at for at in range(short - front) if not self._same(old[-1 - at], new[-1 - at])), short - front)
@@ -258,7 +260,7 @@ class _Comparison:
         self._left += reversed(pairs)
 
     def _same(self, one: Any, other: Any) -> bool:
-        """True if two values are equal as stored. NaN equals NaN, 1 differs from True. No class's `__eq__` runs."""
+        """True if two values are equal as stored: NaN equals NaN, and 1 differs from True. Runs no user's `__eq__`."""
         if one is other:
             return True
         if type(one) is not type(other):
@@ -271,7 +273,7 @@ class _Comparison:
 _GONE: Any = object()
 """Placeholder of a missing value."""
 _NAN = math.nan
-"""Replacement of each NaN among keys and elements, because no NaN equals another one."""
+"""Replaces each NaN among keys and elements, as no NaN equals another one."""
 
 
 def _is_nan(key: object) -> bool:
@@ -279,12 +281,11 @@ def _is_nan(key: object) -> bool:
 
 
 def _fields(message: BaseMessage) -> Mapping[str, Any]:
-    """Return all fields of a message."""
     return {**vars(message), **(message.__pydantic_extra__ or {})}
 
 
 def _by_id(elements: Sequence[Any]) -> Mapping[str, Any] | None:
-    """Return messages by their ids. None if an element is no message, or has no id or one that another has too."""
+    """Return messages by id. None if an element is no message or has no id, or if two have the same id."""
     if not all(isinstance(element, BaseMessage) and isinstance(element.id, str) for element in elements):
         return None
     by_id = {message.id: message for message in elements}

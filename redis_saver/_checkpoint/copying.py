@@ -1,6 +1,6 @@
-"""Copying a thread, between cluster slots too.
+"""Copying a thread, also between cluster slots.
 
-The client copies the source page by page into keys beside the target. Then one script replaces the target by the copy.
+The client copies the source, page by page, into keys beside the target. Then a script replaces the target by the copy.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 from uuid import uuid4
 
 from redis_saver._checkpoint import guards, pruning, reading, scripts
-from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references
+from redis_saver._checkpoint.checking import describe
+from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references, roots_of
 from redis_saver._common import limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Call, Command, Operation
-from redis_saver._storage import chunks, codec, header
+from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
-"""Milliseconds after which an unfinished copy expires, if the process that made it died."""
+"""Milliseconds after which an unfinished copy expires, because the process that made it died."""
 
 
 def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
@@ -37,23 +38,28 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
             keys, writer = (*context.keyspace.keys(target), *staged), guards.writer_of(context, target, deletes=True)
             arguments = (token, counted[0], default_ttl(context), *counted[1:], seen.format)
             if (yield guards.owned_call(scripts.PROMOTE, keys, writer, arguments)):
-                context.chunk_cache.forget(keys[1])  # the target is another thread now
+                context.chunk_cache.forget(keys[1])
                 return
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(
         f"thread {shown(source)} kept changing while it was copied, during each of {pruning.ATTEMPTS} attempts. "
-        "The target was not changed. Try again when nobody prunes the thread"
+        "The target was not changed; try again when nobody prunes the thread"
     )
 
 
-def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes]]:
-    """Return the fields to copy, each with its members of the index."""
-    fields: dict[bytes, list[bytes]] = {}
+def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes] | None]:
+    """Return the fields to copy, each with its members of the index; None for a field that may be missing."""
+    fields: dict[bytes, list[bytes] | None] = {}
     for key, links in seen.links.items():
         member = names.checkpoint(*key)
         fields[member] = [member, names.by_age(*key)] if key[0] else [member]
         fields[links.names_chunk] = []
-        fields.update((names.blob(key[0], entry[1:]), []) for entry in links.entries)
+        for entry in links.entries:
+            field = names.blob(key[0], entry[1:])
+            if entry[:1] == header.ABSENT:
+                fields.setdefault(field, None)
+            else:
+                fields[field] = []
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
     fields.update((member, [member]) for member in seen.writes)
     return fields
@@ -69,27 +75,18 @@ def _stage(
     with decoding("what thread {!r} holds", source):
         fields = _fields(seen, reachable)
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
-    required = {
-        names.blob(ns, entry[1:])
-        for (ns, _), links in seen.links.items()
-        for entry in links.entries
-        if entry[:1] != header.ABSENT
-    }
     data = context.keyspace.keys(source).data_key
     while left:
         values = yield Call(scripts.READ_FIELDS, (data,), (reading.BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
-        pairs: list[Argument] = []
-        members: list[bytes] = []
-        lost: bytes | None = None
+        pairs, members = list[Argument](), list[bytes]()
         with decoding("what thread {!r} holds", source):
             if not values:
                 raise ValueError("the server answered a page without values")
-            for field, stored in zip(left, values, strict=False):
-                if stored is None and field[:1] == b"b" and field not in required:
-                    continue  # a channel that has no value
+            page = dict(zip(left, values, strict=False))
+            lost = [field for field, stored in page.items() if stored is None and fields[field] is not None]
+            for field, stored in () if lost else page.items():
                 if stored is None:
-                    lost = field
-                    break
+                    continue
                 if not isinstance(stored, bytes):
                     raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
                 if not _is_as_planned(field, stored, seen, reachable):
@@ -99,12 +96,11 @@ def _stage(
                 writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
                 size += len(value)
                 pairs += (field, value)
-                members += fields[field]
-        if lost is not None:  # a removal that took it gave the thread another revision
+                members += fields[field] or ()
+        if lost:  # damage, unless a removal gave the thread another revision
             now = yield from read_references(context, source)
             if now and now.revision == seen.revision:
-                name = lost.replace(b"\0", b"?").decode("utf-8", "backslashreplace")
-                text = f"DAMAGED a stored value is gone: {name}"
+                text = f"DAMAGED a stored value is gone: {describe(lost[0])}"
                 raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
             return None
         pages += 1
@@ -115,10 +111,8 @@ def _stage(
 
 
 def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: ReachableChunks) -> bool:
-    """True if a field still refers to the same values or chunks as when the copy was planned."""
+    """True if a field refers to the same values or chunks as when the copy was planned."""
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
         return stored.startswith(seen.links[ns, checkpoint_id].raw)
-    if field[:1] == b"w":
-        return codec.roots_in(stored) == reachable.roots.get(field, [])
-    return field[:1] != b"b" or reachable.roots.get(field) == ([stored] if chunks.in_chunks(stored) else None)
+    return roots_of(field, stored) == reachable.roots.get(field, [])

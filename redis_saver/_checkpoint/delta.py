@@ -1,4 +1,4 @@
-"""The operation that reads histories of `DeltaChannel`s: it walks the ancestors of a checkpoint."""
+"""Reading histories of `DeltaChannel`s, by a walk over the ancestors of a checkpoint."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from redis_saver.errors import DecodeError, decoding
 
 ANCESTORS_PER_PAGE = 200
 COUNTERS = "counters_since_delta_snapshot"
-"""A key that LangGraph puts into a checkpoint's metadata. It names the `DeltaChannel`s that are rebuilt from writes."""
+"""A key of LangGraph in the metadata of a checkpoint. It names the `DeltaChannel`s that are rebuilt from writes."""
 
 
 def unstored(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """Return the `DeltaChannel`s that a checkpoint stores no value of, by its metadata."""
+    """Return the `DeltaChannel`s without a stored value in a checkpoint, by its metadata."""
     noted = metadata.get(COUNTERS)
     return frozenset(noted) if isinstance(noted, Mapping) else frozenset()
 
@@ -35,7 +35,7 @@ class Partial(Exception):
     """Hot lacks some of the ancestors."""
 
     def __init__(self, basis: Basis | None = None) -> None:
-        """Take what the histories depend on, if hot has the target."""
+        """Store the basis, if hot has the target."""
         super().__init__()
         self.basis = basis
 
@@ -47,7 +47,7 @@ class Ancestor(NamedTuple):
     seeds: dict[str, Seed]
     writes: list[chunked.Write]
     point: KnownPoint | None
-    """The known point at which the walk of the remaining channels ended. It answers for those that it has."""
+    """The known point at which the walk of some channels ended, if any."""
 
 
 class Seed(NamedTuple):
@@ -58,9 +58,9 @@ class Seed(NamedTuple):
 
 
 class Basis(NamedTuple):
-    """The facts that the answer of a walk, or a page of it, depends on. With these it can be remembered (`KnownPoint`).
+    """The facts that a walk, or a page of it, depends on. With these its result can be remembered (`KnownPoint`).
 
-    Without the last two, it is in the order of `lua/checkpoint/history.lua`.
+    All but the last two come from `lua/checkpoint/history.lua`, in this order.
     """
 
     target: bytes
@@ -69,13 +69,13 @@ class Basis(NamedTuple):
     checkpoints: int
     tasks: int
     missing: bytes
-    """The id of the first ancestor that is not there, escaped."""
+    """The id of the first missing ancestor, escaped."""
     checkpoints_before: int
     tasks_before: int
     ids: Sequence[bytes]
-    """The ancestors."""
+    """The ids of the ancestors, escaped."""
     unsure: Collection[str]
-    """Channels that may yet get a value without a rewrite, so they are not remembered."""
+    """Channels that are not remembered, as they may yet get a value without a rewrite."""
 
 
 _TYPES = [bytes, bytes, bytes, int, int, bytes, int, int, bytes]
@@ -88,38 +88,38 @@ class Walk(NamedTuple):
     ancestors: list[Ancestor]
     chunks: dict[bytes, bytes]
     basis: Basis | None
-    """None if the server cannot tell later that the answer still holds."""
+    """None if the result cannot be remembered."""
 
 
 def walk(
     context: Context,
-    where: config.Address,
+    address: config.Address,
     channels: Sequence[str],
     keys: Sequence[bytes] = (),
     refresh: tuple[bytes, int | bytes] = (b"0", b""),
     points: Sequence[KnownPoint] = (),
-    told: Sequence[bytes] = (),
+    known_chunks: Sequence[bytes] = (),
 ) -> Operation[Walk]:
-    """Walk the ancestors of a checkpoint, nearest first, until each channel has met its nearest stored value.
+    """Walk the ancestors of a checkpoint, nearest first, until each channel has its nearest stored value.
 
     The walk of a channel also ends at the root, and at a known point that has the channel.
 
     Args:
         context: The saver.
-        where: The checkpoint; without an id, the newest.
+        address: The checkpoint; without an id, the newest.
         channels: The channels.
-        keys: As `reading.read` takes them.
-        refresh: The arguments that move the deadline, or not (`refresh_arguments`).
+        keys: The keys, as in `reading.read`; empty: those of a single server.
+        refresh: The arguments that move the deadline (`refresh_arguments`). By default it stays.
         points: The known points of the namespace.
-        told: Chunks that need not be answered.
+        known_chunks: Chunks that the server need not send.
 
     Raises:
         HasIntents: The thread has write intents, so cold may be newer than hot.
-        Partial: Not all of the ancestors that it takes are in hot.
+        Partial: Hot lacks some of the ancestors.
     """
-    thread, ns, checkpoint_id = where
+    thread, ns, checkpoint_id = address
     keys = keys or context.keyspace.keys(thread)
-    seen, found, chunks = set[bytes](), list[Ancestor](), dict[bytes, bytes]()
+    seen, ancestors, chunks = set[bytes](), list[Ancestor](), dict[bytes, bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[Basis]()
     while remaining:
@@ -131,7 +131,7 @@ def walk(
         for point in points:
             flags = b"".join([b"1" if channel in point.histories else b"0" for channel in remaining.values()])
             arguments += (*point[:5], flags)
-        answer = yield Call(scripts.HISTORY, keys, (*arguments, *told))
+        answer = yield Call(scripts.HISTORY, keys, (*arguments, *known_chunks))
         if len(keys) > 2 and answer == HistoryReply.INTENTS:
             raise HasIntents
         if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
@@ -146,7 +146,7 @@ def walk(
             pages.append(_page(basis, page, len(points), remaining.values()))
             for raw_id, raw_seeds, raw_writes, number in page:
                 if raw_id in seen:
-                    # A caller put an ancestor again, below its own descendant. All below it was collected.
+                    # A caller put an ancestor again, below its own descendant. All below was collected already.
                     position = b""
                     break
                 seen.add(raw_id)
@@ -158,17 +158,17 @@ def walk(
                 reached = points[number - 1] if number else None
                 for channel in reached.histories if reached else ():
                     remaining.pop(names.component(channel), None)
-                found.append(Ancestor(names.name_of(raw_id), seeds, writes, reached))
+                ancestors.append(Ancestor(names.name_of(raw_id), seeds, writes, reached))
         if not position:
             break
-    return Walk(found, chunks, _basis(pages))
+    return Walk(ancestors, chunks, _basis(pages))
 
 
 def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> Basis:
-    """Decode what a page depends on, and check what is sent to the server with the next request.
+    """Decode the basis of a page, and check what the next request sends back to the server.
 
     Raises:
-        ValueError: It is not what the script answers.
+        ValueError: The script cannot have answered this.
     """
     if [*map(type, basis)] != _TYPES:
         raise ValueError(f"what it depends on is {shown(basis)}")
@@ -181,10 +181,10 @@ def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iter
 
 
 def _basis(pages: Sequence[Basis]) -> Basis | None:
-    """Return the basis of all pages, or None if the answer cannot be remembered.
+    """Return the basis of all pages, or None if the result cannot be remembered.
 
-    That is so if something changed between two pages. It is also so if an ancestor has no lower id than the target, as
-    the counts leave out what comes to it later.
+    It cannot if something changed between two pages. It also cannot if an ancestor does not have a lower id than the
+    target, as the counts leave out later writes to it.
     """
     if not pages or not pages[0].target or not pages[0].rewritten:
         return None
@@ -195,62 +195,62 @@ def _basis(pages: Sequence[Basis]) -> Basis | None:
     last = pages[-1]
     ids = [raw_id for page in pages for raw_id in page.ids if raw_id != last.target]
     ids += [last.missing] if last.missing else []
-    # It may be its own ancestor, or of a clock that is behind.
+    # The target may be its own ancestor, or its writer's clock may be slow.
     if len(set(ids)) < len(ids) or any(raw_id >= last.target for raw_id in ids):
         return None
     return last._replace(unsure={channel for page in pages for channel in page.unsure})
 
 
 def get_delta_channel_history(
-    context: Context, given: RunnableConfig, channels: Sequence[str]
+    context: Context, requested: RunnableConfig, channels: Sequence[str]
 ) -> Operation[Mapping[str, DeltaChannelHistory]]:
     """Read seeds and writes of channels, as `BaseCheckpointSaver.get_delta_channel_history` defines them."""
-    where = config.address(given)
-    return (yield from histories(context, where, channels, context.keyspace.keys(where.thread_id)))
+    address = config.address(requested)
+    return (yield from histories(context, address, channels, context.keyspace.keys(address.thread_id)))
 
 
 def histories(
-    context: Context, where: config.Address, channels: Sequence[str], keys: Sequence[bytes]
+    context: Context, address: config.Address, channels: Sequence[str], keys: Sequence[bytes]
 ) -> Operation[dict[str, DeltaChannelHistory]]:
     """Read histories, and remember them. The keys and the exceptions are those of `walk`."""
-    ns, data = where.checkpoint_ns, keys[1]
+    ns, data = address.checkpoint_ns, keys[1]
     known = context.chunk_cache.of(data)
-    cached, points = known.versions, known.points.get(ns, ())
-    had = {channel: cached[ns, channel] for channel in channels if (ns, channel) in cached}
+    points = known.points.get(ns, ())
+    versions = {channel: known.versions[ns, channel] for channel in channels if (ns, channel) in known.versions}
     while True:
-        told = [field for version in had.values() for field in version.right_edge()][:MAX_TOLD]
-        walked = yield from walk(context, where, channels, keys, refresh_arguments(context), points, told)
+        fields = [field for version in versions.values() for field in version.right_edge()][:MAX_TOLD]
+        walked = yield from walk(context, address, channels, keys, refresh_arguments(context), points, fields)
         chunks: dict[bytes, bytes] = {}
-        for version in had.values():
+        for version in versions.values():
             chunks.update(version.stored.chunks)
         chunks.update(walked.chunks)
         try:
-            return _histories(context, where, data, channels, walked, chunks, had)
+            return _histories(context, address, data, channels, walked, chunks, versions)
         except DecodeError as error:
-            if not had or not isinstance(error.__cause__, chunked.ChunkMissing):
+            if not versions or not isinstance(error.__cause__, chunked.ChunkMissing):
                 raise
-            had = {}  # the server left out chunks of another version of these lists: ask for all of it
+            versions = {}  # the server left out chunks that only another version has: request all of them
 
 
 def _histories(
     context: Context,
-    where: config.Address,
+    address: config.Address,
     data: bytes,
     channels: Sequence[str],
     walked: Walk,
     chunks: Mapping[bytes, bytes],
-    had: Mapping[str, Version],
+    versions: Mapping[str, Version],
 ) -> dict[str, DeltaChannelHistory]:
-    """Decode the histories that a walk found, and remember them."""
-    place = f"thread {shown(where.thread_id)}"
-    allowance = limits.Allowance(context.limits, place)
+    """Decode the histories that a walk collected, and remember them."""
+    thread = f"thread {shown(address.thread_id)}"
+    allowance = limits.Allowance(context.limits, thread)
     remaining, known = set(channels), dict[str, History]()
     writes: dict[str, list[chunked.Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Seed] = {}
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
             is_whole = write.type != chunked.IN_CHUNKS
-            writes[write.channel].append(write if is_whole else codec.whole_write(write, chunks, place, allowance))
+            writes[write.channel].append(write if is_whole else codec.whole_write(write, chunks, thread, allowance))
         seeds.update(ancestor.seeds)
         remaining.difference_update(ancestor.seeds)
         if ancestor.point is not None:
@@ -263,23 +263,24 @@ def _histories(
     for channel in channels:
         base = known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
         history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
-        answers[channel] = {"writes": [codec.load_write(context, write, place, allowance) for write in history.writes]}
+        answers[channel] = {"writes": [codec.load_write(context, write, thread, allowance) for write in history.writes]}
         if history.seed is not None:
-            version = history.version or had.get(channel)
+            version = history.version or versions.get(channel)
             last = version.stored if version else None
             value, stored = codec.decode_stored(
-                context, history.seed, chunks, channel, place, allowance, last=last, remembers=True
+                context, history.seed, chunks, channel, thread, allowance, last=last, remembers=True
             )
             answers[channel]["seed"] = value
             if stored is not None:
                 field = seeds[channel].field if channel in seeds else history.version.field  # type: ignore[union-attr]
                 is_same = version is not None and version.field == field and version.stored is stored
-                seen[where.checkpoint_ns, channel] = of = version if is_same and version else Version(field, stored)
-                history = history._replace(version=of, seed=stored.value)
+                version = version if is_same and version else Version(field, stored)
+                seen[address.checkpoint_ns, channel] = version
+                history = history._replace(version=version, seed=stored.value)
         learned[channel] = history
     if walked.basis is not None:
         used = [ancestor.point.checkpoint_id for ancestor in walked.ancestors if ancestor.point]
-        context.chunk_cache.remember_history(data, where.checkpoint_ns, _point(walked.basis, learned), used, seen)
+        context.chunk_cache.remember_history(data, address.checkpoint_ns, _point(walked.basis, learned), used, seen)
     else:
         context.chunk_cache.remember(data, seen)
     return answers
@@ -292,27 +293,27 @@ def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:
 
 
 def remember(
-    context: Context, where: config.Address, data: bytes, basis: Basis, found: Mapping[str, DeltaChannelHistory]
+    context: Context, address: config.Address, data: bytes, basis: Basis, answers: Mapping[str, DeltaChannelHistory]
 ) -> None:
-    """Remember histories that cold answered, so that hot is asked from now on.
+    """Remember histories that cold answered, so that later reads only need hot.
 
     Args:
         context: The saver.
-        where: The checkpoint.
-        data: The thread, by the key of its data.
-        basis: The basis that `Partial` named before cold was asked.
-        found: The histories.
+        address: The checkpoint.
+        data: The key of the thread's data.
+        basis: The basis in the `Partial` that was raised before cold was read.
+        answers: The histories.
 
     Raises:
-        EncodeError: This saver's serializer does not know a value.
+        EncodeError: This saver's serializer cannot encode a value.
         LimitExceeded: A value is too long for this saver.
     """
     learned: dict[str, History] = {}
-    for channel, history in found.items():
+    for channel, history in answers.items():
         writes = tuple([codec.encode_write(context, write) for write in history["writes"]])
         learned[channel] = History(None, None, writes)
         if "seed" in history:
             stored = codec.encode_value(context, history["seed"], channel)
-            version = Version(b"", stored) if stored.chunks else None  # where it is stored is not known
+            version = Version(b"", stored) if stored.chunks else None  # its field is not known
             learned[channel] = History(stored.value, version, writes)
-    context.chunk_cache.remember_history(data, where.checkpoint_ns, _point(basis, learned), (), {})
+    context.chunk_cache.remember_history(data, address.checkpoint_ns, _point(basis, learned), (), {})

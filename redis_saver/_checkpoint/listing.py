@@ -1,4 +1,4 @@
-"""Listing checkpoints: of a namespace, of a thread, of all threads."""
+"""Listing checkpoints of a namespace, of a thread, or of all threads."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def query(
     """Check the arguments of a `list` call.
 
     Raises:
-        TypeError, ValueError: an argument makes no sense; the message says which and why.
+        TypeError, ValueError: An argument makes no sense; the message says which and why.
     """
     if requested is not None:
         config.thread_id(requested)
@@ -61,21 +61,27 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
         yield from _one_thread(context, asked, asked.config)
 
 
-def bounds(asked: Query, ns: str | None, checkpoint_id: str | None) -> tuple[bytes, bytes]:
-    """Return the bounds, for ZREVRANGEBYLEX, of the matching checkpoints in a thread's index: upper, lower."""
+def bounds(ns: str | None, checkpoint_id: str | None, before: str | None) -> tuple[bytes, bytes]:
+    """Return the bounds (upper, lower) of checkpoints in a thread's index, for ZREVRANGEBYLEX.
+
+    Args:
+        ns: Their namespace; None: all.
+        checkpoint_id: The only checkpoint; None: all.
+        before: An exclusive upper bound of their ids, if any.
+    """
     order = b"i" if ns is None else b"c" + names.component(ns)
     lower, upper = order, (b"i\xff" if ns is None else names.after(order))
     if checkpoint_id is not None:
         lower = order + names.component(checkpoint_id)
         upper = names.after(lower)
-    if asked.before is not None:
-        upper = min(upper, order + names.component(asked.before))
+    if before is not None:
+        upper = min(upper, order + names.component(before))
     return b"(" + upper, b"[" + lower
 
 
 def _one_thread(context: Context, asked: Query, requested: RunnableConfig) -> Stream[CheckpointTuple]:
     thread, left = config.thread_id(requested), asked.limit
-    upper, lower = bounds(asked, config.namespace(requested), config.checkpoint_id(requested))
+    upper, lower = bounds(config.namespace(requested), config.checkpoint_id(requested), asked.before)
     keys = context.keyspace.keys(thread)
     size, what = (HEADERS_PER_PAGE, b"headers") if asked.matches else (CHECKPOINTS_PER_PAGE, b"whole")
     while upper > b"(":
@@ -96,10 +102,10 @@ def _one_thread(context: Context, asked: Query, requested: RunnableConfig) -> St
 
 
 def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequence[bytes], list[Any]]:
-    """Take a page of `lua/checkpoint/list.lua` apart: the next page's bound (empty at the end), chunks, checkpoints.
+    """Decode a page of `lua/checkpoint/list.lua`: the next page's bound (empty at the end), chunks, checkpoints.
 
     Raises:
-        DecodeError: It is no such page, or the next page would not begin below `upper`, where this one began.
+        DecodeError: It is no such page, or paging would not end.
     """
     with decoding("a page of the checkpoints of thread {!r}", thread):
         following, chunks, *stored = answer
@@ -108,17 +114,17 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
 
 
 def check_next(following: Any, upper: bytes, page: Sequence[Any]) -> None:
-    """Check the upper bound of the page after this one, so that listing ends.
+    """Check the upper bound of the next page, so that paging ends.
 
     Raises:
-        ValueError: It is not below `upper`, where this page began, or this page is empty.
+        ValueError: It is not below `upper`, the bound of this page, or this page is empty.
     """
     if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not page)):
         raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
 
 
 def _passes(context: Context, matches: Predicate | None, thread: str, stored: Sequence[Any]) -> config.Address | None:
-    """Return the address of a listed checkpoint if its metadata match, else None."""
+    """Return the address of a checkpoint if its metadata match, else None."""
     with decoding("a checkpoint of thread {!r}", thread):
         address = config.Address(thread, names.name_of(stored[1]), names.name_of(stored[0]))
         metadata = None if matches is None else header.metadata(context, stored[2], address)
@@ -131,7 +137,7 @@ def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence
 
 
 def load(context: Context, wanted: Sequence[config.Address]) -> Stream[CheckpointTuple]:
-    """Stream the checkpoints at these addresses of one thread, in this order. Those that are gone are left out."""
+    """Stream the checkpoints at these addresses of one thread, in this order, except missing ones."""
     while wanted:
         arguments: list[Argument] = [reading.BYTES_PER_PAGE]
         for _, ns, checkpoint_id in wanted:
@@ -148,7 +154,7 @@ def load(context: Context, wanted: Sequence[config.Address]) -> Stream[Checkpoin
 def mapped(
     stream: Generator[Any, Any, None], each: Callable[[Sequence[Any]], Generator[Any, Any, list[T]]]
 ) -> Generator[Any, Any, None]:
-    """Run an operation on each page of a stream, and stream the results."""
+    """Run an operation on each page of a stream, and stream its results."""
     pump = Pump(stream)
     for step in pump:
         if not isinstance(step, Page):
@@ -159,7 +165,7 @@ def mapped(
 
 
 def scan_keys(pattern: bytes) -> Stream[bytes]:
-    """Find the keys that match a pattern, by SCAN. A key may come twice."""
+    """Stream the keys that match a pattern, by SCAN. A key may come twice."""
     position: Any = None
     while True:
         position, keys = yield Scan(pattern, position)
@@ -169,25 +175,26 @@ def scan_keys(pattern: bytes) -> Stream[bytes]:
 
 
 def scan_threads(context: Context) -> Stream[str]:
-    """Stream the names of all threads, by SCAN: each at least once, some twice.
+    """Stream the names of all threads, by SCAN. A name may come twice.
 
-    A thread is found by its index, or by its data if the index was evicted. Reading it then raises `ThreadDamaged`.
+    A thread is found by its index, or by its data if the index was evicted. In that case reading it raises
+    `ThreadDamaged`.
     """
     keyspace = context.keyspace
 
     def named(keys: Sequence[bytes]) -> Operation[list[str]]:
-        found = {thread for key in keys if (thread := keyspace.thread_of(key, names.INDEX)) is not None}
-        halves = {thread for key in keys if (thread := keyspace.thread_of(key, names.DATA)) is not None} - found
+        threads = {thread for key in keys if (thread := keyspace.thread_of(key, names.INDEX)) is not None}
+        halves = {thread for key in keys if (thread := keyspace.thread_of(key, names.DATA)) is not None} - threads
         if halves:
-            there = yield Batch([Command(("EXISTS", keyspace.keys(thread).index_key)) for thread in halves])
-            found |= {thread for thread, exists in zip(halves, there, strict=True) if not exists}
-        return sorted(found)
+            replies = yield Batch([Command(("EXISTS", keyspace.keys(thread).index_key)) for thread in halves])
+            threads |= {thread for thread, exists in zip(halves, replies, strict=True) if not exists}
+        return sorted(threads)
 
     return mapped(scan_keys(keyspace.pattern), named)
 
 
 def collect(stream: Stream[T]) -> Operation[list[T]]:
-    """Return all results of a stream."""
+    """Return all items of a stream."""
     items, pump = list[T](), Pump(stream)
     for step in pump:
         if isinstance(step, Page):
@@ -199,7 +206,7 @@ def collect(stream: Stream[T]) -> Operation[list[T]]:
 
 
 class _Newest:
-    """One thread in the merge of all threads: its checkpoints, newest first, fetched in growing pages."""
+    """A thread in the merge of all threads, with a page of its checkpoints. The first page has a single one."""
 
     def __init__(self, thread: str, upper: bytes) -> None:
         self.thread, self.upper = thread, upper
@@ -226,9 +233,9 @@ class _Newest:
 def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
     """Merge the checkpoints of all threads by id.
 
-    Memory holds one id for each thread, and a page of ids for each thread whose checkpoints were already yielded.
+    Memory holds an id for each thread, and a page of ids for each thread that was yielded from.
     """
-    upper, lower = bounds(asked, None, None)
+    upper, lower = bounds(None, None, asked.before)
     what = b"headers" if asked.matches else b"names"
     heap: list[_Newest] = []
     threads = iter(dict.fromkeys((yield from collect(scan_threads(context)))))
@@ -264,8 +271,7 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
             left -= len(drawn)
 
 
-# -- filters on metadata: equality on any key, and a few operators. This process compares the decoded metadata, so
-# values may have any type, and may be encrypted in Redis.
+# -- filters on metadata. This process compares them decoded, so values may have any type, and may be encrypted in Redis
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -282,15 +288,15 @@ _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _holds(metadata: Mapping[str, Any], key: str, name: str, wanted: Any) -> bool:
-    """True if a test of a filter holds."""
+    """True if an operator of a filter holds for a key."""
     try:
         return bool(_OPERATORS[name](key in metadata if name == "$exists" else metadata.get(key), wanted))
-    except TypeError:  # values of these two types have no order
+    except TypeError:  # the two types have no order
         return False
 
 
 def _operators(key: str, wanted: Any) -> dict[str, Any]:
-    """Return the operators in `wanted`, with their operands. A plain value means `$eq`."""
+    """Return operators with their operands. A plain value means `$eq`."""
     if not isinstance(wanted, Mapping) or not any(isinstance(name, str) and name.startswith("$") for name in wanted):
         return {"$eq": wanted}
     for name, operand in wanted.items():
@@ -306,12 +312,12 @@ def _operators(key: str, wanted: Any) -> dict[str, Any]:
 def compile_filter(filter: Mapping[str, Any] | None) -> Predicate | None:
     """Make a predicate on metadata from a filter of `list`; None if the filter is empty.
 
-    A missing key equals None, as in `InMemorySaver`; `$exists` tells the two apart. Values that cannot be ordered
-    against each other match none of `$gt $gte $lt $lte`.
+    A missing key equals None, as in `InMemorySaver`; `$exists` tells the two apart. Values of types without an order
+    match none of `$gt $gte $lt $lte`.
 
     Raises:
         TypeError: The filter is no mapping.
-        ValueError: An operator is unknown or gets a wrong operand, or the filter is nested too deeply.
+        ValueError: An operator is unknown or has a wrong operand, or the filter is nested too deeply.
     """
     if filter is not None and not isinstance(filter, Mapping):
         raise TypeError(f"filter={shown(filter)}: a filter is a dict of metadata keys")

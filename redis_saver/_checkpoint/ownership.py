@@ -2,8 +2,7 @@
 
 Redis holds the owner in a key beside the thread: a token, the end of the lease, and the owner's description of itself.
 The token begins with an *epoch*, a number that grows with each owner. Scripts that write compare the writer's token
-with the stored one (`guards.py`). So they refuse a writer whose thread was taken, however late it writes. No clock
-decides.
+with the stored one (`guards.py`). So they refuse a late writer whose thread was taken, whatever any clock says.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from redis_saver.errors import NotOwner, RedisSaverError, decoding, not_owner, o
 
 OnBusy: TypeAlias = Literal["raise", "wait", "take", "rollback"]
 KEPT = 24 * 3_600_000
-"""Milliseconds for which Redis keeps an owner's key after the lease. A late owner may go on if nobody took it."""
+"""Milliseconds for which Redis keeps an owner's key after the lease. Until then a late owner may still write."""
 _LONGEST_LEASE = timedelta(days=1)
 _RENEWALS = 3
 """Number of renewals during one lease."""
@@ -46,14 +45,14 @@ _ARRIVAL = re.compile(rb"\d{1,16}")
 _lines: dict[tuple[names.Keyspace, str], dict[str, tuple[int, float]]] = {}
 """Waiters of this process, by thread and nonce: the arrival, and the time (`time.monotonic`) until which each counts.
 
-Only the first waiter of a thread polls. So a hundred waiters cost Redis as much as one.
+Only the first waiter of a thread polls, so a hundred waiters cost Redis as much as one.
 """
 _PAUSE_PER_WAITER, _LONGEST_PAUSE = 0.01, 0.3
-"""Seconds that another waiter sleeps: for each waiter ahead of it, and at most."""
+"""Seconds that any other waiter sleeps: for each waiter ahead of it, and at most."""
 _LATE = 0.4
-"""Seconds after which a waiter that did not wake up is skipped, for example because its event loop ended."""
+"""Seconds by which a waiter may wake up late, before it is skipped. Its event loop may have ended."""
 _MAX_PAUSE = 10_000
-"""Milliseconds. A reply with a longer pause counts as damaged."""
+"""Milliseconds. A reply with a longer pause is damaged."""
 _MAX_BY = 200
 
 
@@ -65,9 +64,9 @@ class Owner(NamedTuple):
     since: datetime
     """Beginning of the ownership, by the server's clock."""
     run_id: str | None
-    """The owner's run."""
+    """The owner's run; None if it named none."""
     lease_left: timedelta
-    """Time left of the lease; 0 if the owner is late or gone."""
+    """Rest of the lease; 0 if the owner is late or gone."""
 
 
 class Record(NamedTuple):
@@ -80,7 +79,7 @@ class Record(NamedTuple):
     """Beginning of the ownership, in microseconds."""
     run_id: str | None
     before: str
-    """Percent-encoded run of an owner from whom the thread was taken during its lease, `?` without a run; else `-`."""
+    """`-`, unless the thread was taken from an owner during its lease: then its percent-encoded run, or `?`."""
     by: str
 
     @property
@@ -137,7 +136,7 @@ class Terms(NamedTuple):
         by: str | None,
         run_id: object,
     ) -> Terms:
-        """Check what a caller passed.
+        """Check the arguments of an `own` call.
 
         Raises:
             TypeError, ValueError: An argument makes no sense.
@@ -163,10 +162,7 @@ class Terms(NamedTuple):
 
 
 def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
-    """Take a thread, and remove the last owner's run if the terms ask for a rollback.
-
-    Args and errors: as `taken`.
-    """
+    """Take a thread, and remove the last owner's run if the terms ask for a rollback. Otherwise the same as `taken`."""
     record = yield from taken(context, terms, nonce)
     if run := to_roll_back(terms, record):
         writer = guards.writer_of(context, terms.thread, record.token)
@@ -175,19 +171,19 @@ def take(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
 
 
 def to_roll_back(terms: Terms, record: Record) -> str | None:
-    """Return the run to remove after the thread was taken, if any."""
+    """Return the run to roll back after the thread was taken, if any."""
     return record.run_before if terms.on_busy == "rollback" else None
 
 
 class Busy(NamedTuple):
-    """A reply to a caller who did not get the thread."""
+    """The reply to a caller that did not get the thread."""
 
     owner: Record | None
     """None if the thread is free but reserved for a waiter that arrived earlier."""
     pause: float
-    """Seconds to the caller's next poll, if it waits."""
+    """Seconds to the caller's next poll."""
     arrival: int
-    """The caller's arrival, which its next poll names. 0 if it does not wait."""
+    """The caller's arrival, an argument of its next poll. 0 if it does not wait."""
 
 
 def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
@@ -196,13 +192,13 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     Args:
         context: The saver on the server that holds the owners of threads.
         terms: The terms of the ownership.
-        nonce: 16 hex digits that name this owner. The same nonce gets the same answer again.
+        nonce: 16 hex digits that name this owner. Taking the thread again with the same nonce gives the same token.
 
     Returns:
         The record that the owner key holds now.
 
     Raises:
-        NotOwner: Somebody else owns the thread. With `on_busy="wait"`, the time to wait is over too.
+        NotOwner: Somebody else owns the thread. With `on_busy="wait"`, they still do at the end of `wait`.
     """
     limits.check_name(context.limits, terms.thread, "a thread")
     limits.check_name(context.limits, terms.run_id or "", "a run")
@@ -229,7 +225,7 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
 
 
 def _sleep(thread: tuple[names.Keyspace, str], nonce: str, answer: Busy, deadline: float) -> Operation[None]:
-    """Sleep until the next poll or the deadline. A waiter that is not the first of this process sleeps until it is."""
+    """Sleep until the next poll or the deadline. A waiter sleeps longer, until it is the first of this process."""
     line, arrival, pause = _lines.setdefault(thread, {}), answer.arrival, answer.pause
     while True:
         pause = max(0.0, min(pause, deadline - time.monotonic()))
@@ -243,7 +239,7 @@ def _sleep(thread: tuple[names.Keyspace, str], nonce: str, answer: Busy, deadlin
 
 
 def _leave(thread: tuple[names.Keyspace, str], nonce: str) -> None:
-    """Leave the line of this process."""
+    """Remove a waiter of this process."""
     line = _lines.get(thread, {})
     line.pop(nonce, None)
     if not line:
@@ -264,19 +260,19 @@ def _answered(reply: Any, nonce: str) -> Record | Busy:
         pause, arrival = rest
         if isinstance(pause, int) and 0 < pause < _MAX_PAUSE and _ARRIVAL.fullmatch(arrival):
             return Busy(record, pause / 1000, int(arrival))
-    raise ValueError(f"{shown(reply)} says neither that the thread was taken nor who else has it")
+    raise ValueError(f"{shown(reply)} names neither this owner nor another one")
 
 
 def renew(context: Context, thread: str, token: str, lease: int) -> Operation[bool]:
-    """Start a new lease of that many milliseconds. Returns False if the thread was taken or deleted."""
+    """Start a new lease, in milliseconds. Returns False if the thread was taken or deleted."""
     reply = yield Call(scripts.RENEW_OWNERSHIP, (context.keyspace.owner_key(thread),), (token, lease, KEPT))
     return _is_done(reply, thread)
 
 
 def release(context: Context, thread: str, token: str) -> Operation[bool]:
-    """Give a thread back, or leave its queue. `token` may also be a nonce alone.
+    """Give a thread back, or leave its queue. `token` may also be only the nonce.
 
-    Returns False if the token or nonce did not own the thread any more.
+    Returns False if that owner did not own the thread any more.
     """
     reply = yield Call(scripts.RELEASE_OWNERSHIP, context.keyspace.owner_keys(thread), (token,))
     return _is_done(reply, thread)
@@ -299,14 +295,14 @@ class Ownership:
     def __init__(
         self, terms: Terms, context: Context, owner_driver: Driver[Any], driver: Driver[Any], take: Taking
     ) -> None:
-        """Own a thread on these terms, from the beginning of the block.
+        """Prepare the block. The thread is taken when the block begins.
 
         Args:
             terms: The terms of the ownership.
             context: The saver on the server that holds the owners of threads.
-            owner_driver: Driver for that server. Its `failures` are the errors that it raises if the server fails.
-            driver: Driver that takes threads.
-            take: Operation for `driver` that takes the thread, from the terms and a nonce.
+            owner_driver: Driver of that server. Its `failures` are the errors that it raises if the server fails.
+            driver: Driver that runs `take`.
+            take: Operation that takes the thread, given the terms and a nonce.
         """
         self._terms, self._context, self._owner_driver = terms, context, owner_driver
         self._driver, self._take = driver, take
@@ -320,15 +316,15 @@ class Ownership:
         """The token, which `configurable["thread_owner"]` carries. Empty before the block begins.
 
         Its form is `<epoch>-<16 hex digits>`. The epoch grows with each owner of a thread, so other systems that an
-        agent writes to can refuse a smaller one.
+        agent writes to can refuse a token with a smaller epoch.
         """
         return self._token
 
     @property
     def is_lost(self) -> bool:
-        """True if a renewal found that this block does not own the thread any more.
+        """True once a renewal was refused: the thread was taken or deleted, or the server lost the key.
 
-        Then the thread was taken or deleted, or the server lost the key. A write finds out at once.
+        A write is refused at once, so it does not wait for the next renewal.
         """
         return self._is_lost
 
@@ -353,20 +349,19 @@ class Ownership:
         if self._end():
             try:
                 await self._give_back(self._token)
-            except asyncio.CancelledError:  # nothing can be awaited any more, as in a cancelled scope of anyio
+            except asyncio.CancelledError:  # in a cancelled scope of anyio nothing can be awaited
                 loops.start(self._give_back(self._token))
                 raise
 
     @contextmanager
     def _taking(self) -> Iterator[Generator[Any, Any, Record]]:
-        """Make the operation that takes the thread, and give the thread back if the body fails.
+        """Make the operation that takes the thread. If the body fails, give the thread back in the background.
 
-        That happens in the background, as the server may have given it. After `NotOwner` the server gave nothing. The
-        child of a fork leaves this to its parent.
+        The server may have given the thread, except after `NotOwner`. The child of a fork leaves this to its parent.
         """
         if self._nonce:
             raise RuntimeError(
-                f"thread {shown(self._terms.thread)} is owned by this block, or was: call own() anew for each block"
+                f"this block has begun already for thread {shown(self._terms.thread)}: call own() for each block"
             )
         self._nonce, self._pid = os.urandom(8).hex(), os.getpid()
         try:
@@ -394,12 +389,12 @@ class Ownership:
         self._renewing.add_done_callback(self._renewed)
 
     def _renewed(self, renewing: Future[None]) -> None:
-        """Restart the renewals, unless the end of the block or of the process ended them."""
+        """Restart the renewals if an error ended them, such as a SystemExit in a log handler."""
         if not renewing.cancelled() and renewing.exception() is not None:
             self._start_renewing()
 
     def _end(self) -> bool:
-        """Stop the renewals. Returns True if this process gives the thread back. The child of a fork does not."""
+        """Stop the renewals. Returns False in the child of a fork, which does not give the thread back."""
         guards.let_go(self._context.keyspace, self._key, self._held)
         if self._pid != os.getpid():
             return False
@@ -417,7 +412,7 @@ class Ownership:
         try:
             yield
         except (*self._owner_driver.failures, RedisSaverError) as error:  # type: ignore[attr-defined]
-            text = "thread %s was not given back, or it is not known; its lease runs out: %s"
+            text = "thread %s was not given back, as far as known; its lease runs out: %s"
             _LOG.warning(text, shown(self._terms.thread), error_text(error))
 
     async def _renew(self) -> None:
@@ -433,7 +428,7 @@ class Ownership:
             renewed = renew(self._context, terms.thread, self._token, terms.lease)
             try:
                 is_owned = await asyncio.wait_for(self._owner_driver.arun(renewed), left)
-            except Exception as error:  # noqa: BLE001 - the next renewal may succeed, and writes find out themselves
+            except Exception as error:  # noqa: BLE001 - the next renewal may succeed, and scripts check each write
                 no_answer = f"no answer in {times.shown(timedelta(seconds=left))}"
                 why = no_answer if isinstance(error, asyncio.TimeoutError) else error_text(error)
                 _LOG.warning("the lease of thread %s was not renewed: %s", thread, why)

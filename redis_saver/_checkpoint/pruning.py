@@ -1,9 +1,9 @@
 """Removing checkpoints: prune, delete_for_runs, and the trim that follows a put over its history limit.
 
-The plan comes from the links of all checkpoints of a thread. It is carried out in steps. Each step is a script that
-removes some checkpoints, their writes, and the values that no other checkpoint holds. A step does nothing if something
-was put or removed since the plan was made. Then a new plan is made. So no step removes a value that a new put relies
-on. A removal that dies in the middle leaves a sound thread, and the next removal continues.
+A removal reads the links of all checkpoints of a thread, makes a plan, and carries it out in steps. Each step is a
+script that removes some checkpoints, their writes, and the values that no other checkpoint holds. If something was put
+or removed since the plan was made, the step does nothing, and the removal makes a new plan. So no step removes a value
+that a new put relies on. A removal that dies leaves a sound thread, and the next removal continues.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
 CALLS_PER_PAGE = 200
 FORGET_PARENT = b"^"
-"""Prefix of a header's name in the arguments of `lua/checkpoint/remove.lua`: remove only its parent's name."""
+"""Prefix of a header in the arguments of `lua/checkpoint/remove.lua`: remove only the name of its parent."""
 WRITES_WITH_A_HEADER = 500
-"""Number of records of a checkpoint's writes that `lua/checkpoint/remove.lua` removes with its header."""
+"""Maximum number of records of writes that `lua/checkpoint/remove.lua` removes with a header."""
 ATTEMPTS, ATTEMPTS_OF_TRIM = 20, 5
 ROOTS_PER_CHECKPOINT, BYTES_PER_ROOT = 128, 1024
-"""Thresholds for a trim that also removes chunks. The roots of removed values must take at least 128 bytes for each
-checkpoint, and one byte for each 1,024 bytes of the thread. So many puts share the cost of reading the lists of chunks.
+"""Thresholds for a trim that also removes chunks, for which it reads all lists of chunks.
+
+The roots of removed values must take at least 128 bytes per checkpoint, and one byte per 1,024 bytes of the thread. So
+many puts share the cost.
 """
 OVER_AT = b"@over_at"
 MARKS_OF_NAMESPACES = (OVER_AT, b"@has_latest", b"@flushed_head")
-"""Fields about a namespace, without its name. They are removed with its last checkpoint."""
+"""Fields of a namespace, without its name. They are removed with its last checkpoint."""
 _LOG = ThrottledLog("redis_saver.checkpoint")
 
 
 class Pruned(NamedTuple):
-    """Counts of what prune removed or, with `dry_run`, would remove."""
+    """Counts of prune's removals: done or, with `dry_run`, planned."""
 
     checkpoints: int = 0
     """Number of checkpoints."""
@@ -61,7 +63,7 @@ def added(total: Pruned, more: Iterable[int]) -> Pruned:
 
 
 def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Operation[Pruned]:
-    """Prune some threads, one after the other."""
+    """Prune threads, one after the other. If `kept` is None, delete them."""
     total = Pruned()
     for thread in thread_ids:
         if kept is None:
@@ -86,17 +88,17 @@ class Limit(NamedTuple):
 
     keep_last: int
     written: frozenset[CheckpointKey]
-    """The checkpoint that was put, and its parent, to which tasks may still write."""
+    """The new checkpoint, and its parent, to which tasks may still write."""
     dirty: bytes = b""
-    """Over two tiers: the key that names the records that cold lacks."""
+    """Over two tiers: the key with the records that cold lacks."""
     writer: bytes = guards.ANYBODY
     """The writer of the put."""
 
 
 def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
-    """Prune a thread to its history limit, after the put that went over it.
+    """Prune a thread to its history limit, after a put that went over it.
 
-    The put is stored in any case, so an error is counted and logged. A later put asks for the trim again.
+    The put is stored already, so an error is only counted and logged. A later put tries again.
     """
     try:
         trimmed = _prune_thread(context, thread, Retention(limit.keep_last), limit.writer, limit=limit)
@@ -109,12 +111,12 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
 
 
 def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]:
-    """Remove the checkpoints of some runs, with their writes, in every thread."""
+    """Remove the checkpoints of some runs, with their writes, in all threads."""
     if not run_ids:
         return
     members = [names.run(run) for run in run_ids]
-    found, unread = yield from threads_with_runs(context, members)
-    for thread in found:
+    threads, unread = yield from threads_with_runs(context, members)
+    for thread in threads:
         yield from remove_runs(context, thread, set(members), guards.writer_of(context, thread))
     for thread, text in unread.items():
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
@@ -122,11 +124,11 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
 
 
 def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[tuple[list[str], dict[str, bytes]]]:
-    """Find the threads that have checkpoints of some runs, given as members of the index.
+    """Find the threads that have checkpoints of some runs, named by their members of the index.
 
-    Also returns the threads that cannot be read, with the text of the error.
+    Returns these threads, and the text of the error for each thread that cannot be read.
     """
-    found, unread = list[str](), dict[str, bytes]()
+    having, unread = list[str](), dict[str, bytes]()
     threads = list(dict.fromkeys((yield from listing.collect(listing.scan_threads(context)))))
     for start in range(0, len(threads), listing.THREADS_PER_BATCH):
         batch = threads[start : start + listing.THREADS_PER_BATCH]
@@ -135,8 +137,8 @@ def threads_with_runs(context: Context, members: Sequence[bytes]) -> Operation[t
             if isinstance(has_some, bytes):
                 unread[thread] = has_some
             elif has_some:
-                found.append(thread)
-    return found, unread
+                having.append(thread)
+    return having, unread
 
 
 def _prune_thread(
@@ -161,43 +163,37 @@ def _prune_thread(
             (yield from retention.reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
         )
         with decoding("what thread {!r} holds", thread):
-            if dirty:  # cold has the parents and all victims; hot keeps the newest ones until the end
-                plan = _plan(seen, reachable, sorted(victims, key=_by_age), strays)
-            else:
-                newest_first = sorted(victims, key=_by_age, reverse=True)
-                plan = _orphaned(seen, victims) + _plan(seen, reachable, newest_first, strays)
+            # Over two tiers cold has the parents and all victims. Hot keeps the newest ones until the end.
+            plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=not dirty), strays)
+            if not dirty:
+                plan.names[:0] = _orphaned(seen, victims)
             is_known = limit is not None and not strays and not _is_doubtful(seen, victims, dirty)
         script_keys = (*keys, dirty) if dirty else keys
-        removal = Removal(seen.revision, plan)
-        removed, done = yield from carry_out(thread, script_keys, writer, removal, dry_run=dry_run, is_known=is_known)
+        removed, done = yield from carry_out(thread, script_keys, writer, plan, dry_run=dry_run, is_known=is_known)
         total = removed if dry_run else added(total, removed)
         if done:
             return total
     if limit:
-        # Each put of other writers then tries again. While those writers are busy trimming, one of them succeeds.
+        # Makes each put of other writers try again. While these writers are busy trimming, one of them succeeds.
         yield Command(("HDEL", keys.data_key, *{OVER_AT + names.component(ns) for ns, _ in written}))
     raise busy(thread, attempts)
 
 
 def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]:
-    """Return the checkpoints that cold lacks, or whose writes it lacks."""
+    """Return the checkpoints that cold lacks, or lacks writes of."""
     members = yield Command(("ZRANGE", dirty, 0, -1))
     with decoding("what cold lacks of thread {!r}", thread):
         return {_key_of(member) for member in members if member[:1] in (b"c", b"w")}
 
 
 def _key_of(member: bytes) -> CheckpointKey:
-    """Return the checkpoint that an index member of a checkpoint or of its writes names."""
-    ns, checkpoint_id, _ = member[1:].split(b"\0", 2)
-    return names.name_of(ns + b"\0"), names.name_of(checkpoint_id + b"\0")
+    """Return the checkpoint in a member of the index, of a checkpoint or of its writes."""
+    ns, checkpoint_id, *_ = names.components(member[1:])
+    return ns, checkpoint_id
 
 
 def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
-    """True if a trim also removes chunks, for which it has to read all lists of chunks of the thread.
-
-    It does so once enough roots of removed values are recorded, or if a names chunk becomes free.
-    A names chunk may also be a chunk of a value.
-    """
+    """True if a trim also removes chunks: there are enough roots of removed values, or a names chunk becomes free."""
     left = {links.names_chunk for key, links in seen.links.items() if key not in victims}
     frees_names = any(seen.links[key].names_chunk not in left for key in victims)
     return frees_names or seen.strays >= max(ROOTS_PER_CHECKPOINT * len(seen.links), seen.size // BYTES_PER_ROOT)
@@ -206,8 +202,8 @@ def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
 def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) -> bool:
     """True if a removal could make a remembered history wrong while its counts still match (docs/design.md).
 
-    That can happen if a checkpoint between two remaining ones is removed. It can also happen if the parent of a
-    remaining checkpoint is missing, as it may still arrive. Over two tiers cold has the parents.
+    It could if it removes a checkpoint between two remaining ones. It also could if the parent of a remaining
+    checkpoint is missing and may still arrive. Over two tiers cold has the parents.
     """
     newest = dict(sorted(victims))
     return any(
@@ -219,40 +215,35 @@ def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) ->
 
 
 def remove_runs(context: Context, thread: str, runs: set[bytes], writer: bytes) -> Operation[None]:
-    """Remove the checkpoints of some runs, by their members of the index, in one thread."""
+    """Remove the checkpoints of some runs, named by their members of the index, in one thread."""
     for _ in range(ATTEMPTS):
         removal = yield from removal_of_runs(context, thread, runs)
-        keys = context.keyspace.keys(thread)
-        if removal is None or (yield from carry_out(thread, keys, writer, removal))[1]:
+        _, done = yield from carry_out(thread, context.keyspace.keys(thread), writer, removal)
+        if done:
             return
     raise busy(thread)
 
 
 class Removal(NamedTuple):
-    """A plan that is valid while the thread has that revision."""
+    """A plan of removals. Each list of names is removed in one step."""
 
     revision: bytes
+    """The thread's revision for which the plan is valid."""
     names: list[list[bytes]]
-    """The names to remove. Each list is removed in one step."""
+    """Headers, writes, values and the like."""
+    chunks: list[list[bytes]]
+    """Chunks that nothing uses once these are removed, and possibly `@gc_roots`."""
 
 
-def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal | None]:
-    """Plan to remove the checkpoints of some runs. Returns None if the thread does not exist."""
+def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal]:
+    """Plan the removal of the checkpoints of some runs. The plan is empty if the thread does not exist."""
     seen = yield from retention.read_references(context, thread)
     if seen is None:
-        return None
+        return Removal(b"", [], [])
     victims = {key for key, links in seen.links.items() if links.run in runs}
     reachable = yield from retention.reachable_chunks(context, thread, seen)
     with decoding("what thread {!r} holds", thread):
-        plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
-    return Removal(seen.revision, plan)
-
-
-def divided(plan: Sequence[list[bytes]]) -> tuple[list[bytes], list[list[bytes]]]:
-    """Divide a plan into the names that a reader may notice, and the steps that remove chunks."""
-    kinds = (b"n", b"p", b"z", retention.STRAY[:1])
-    names_of = [name for step in plan if step[0][:1] not in kinds for name in step]
-    return names_of, [step for step in plan if step[0][:1] in kinds]
+        return _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
 
 
 def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
@@ -265,7 +256,7 @@ def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
 def _needed(
     context: Context, thread: str, seen: References, keep: set[CheckpointKey], lacking: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Return the checkpoints that stay: those to keep and the ancestors that they need, without finished calls.
+    """Return the checkpoints that stay: those to keep, without finished calls, and the ancestors that they need.
 
     A call stays if cold lacks a part of it. So does its root checkpoint, which shows later that the call is finished.
     """
@@ -279,7 +270,7 @@ def _needed(
 
 
 def _roots_of_calls(context: Context, thread: str, seen: References) -> Operation[dict[str, str | None]]:
-    """Return the root checkpoint of each subgraph call, by its namespace. The call's newest checkpoint names it."""
+    """Return the root checkpoint of each subgraph call, which the call's newest checkpoint names, by namespace."""
     calls = [newest for newest in dict(sorted(seen.links)).items() if retention.is_call(newest[0])]
     roots, data = dict[str, str | None](), context.keyspace.keys(thread).data_key
     for start in range(0, len(calls), CALLS_PER_PAGE):
@@ -287,7 +278,7 @@ def _roots_of_calls(context: Context, thread: str, seen: References) -> Operatio
         stored = yield Command(("HMGET", data, *(names.checkpoint(*call) for call in page)))
         with decoding("the subgraph calls of thread {!r}", thread):
             for (ns, checkpoint_id), raw in zip(page, stored, strict=True):
-                if raw is not None:  # else it was removed meanwhile, and the plan is void
+                if raw is not None:  # else it was removed just now, and the plan is void
                     described = f"checkpoint {shown(checkpoint_id)} of thread {shown(thread)}"
                     roots[ns] = retention.root_of(header.metadata(context, raw, described))
     return roots
@@ -296,11 +287,11 @@ def _roots_of_calls(context: Context, thread: str, seen: References) -> Operatio
 def _with_ancestors(
     context: Context, thread: str, seen: References, keep: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
-    """Return checkpoints with the ancestors that rebuild their channels.
+    """Return checkpoints with the ancestors that their `DeltaChannel`s need.
 
-    A `DeltaChannel` stores no value in most checkpoints: its value is the nearest ancestor's stored one and the writes
-    since. In a header it looks like any empty channel. But a channel that was emptied has no writes since its last
-    value, as they would have given it a value. So an empty channel with such writes needs the ancestors back to its
+    Most checkpoints store no value of a `DeltaChannel`. It is rebuilt from the nearest ancestor's value and the writes
+    since. In a header the channel looks like one that was emptied. But an emptied channel has no writes since its last
+    value, as a write would have given it a value. So an empty channel with such writes needs the ancestors back to its
     nearest stored value.
     """
     keep, added, covered = set(keep), keep, set[tuple[CheckpointKey, bytes]]()
@@ -337,8 +328,8 @@ def _to_rebuild(
         seen: The links of the thread.
         key: The checkpoint.
         parent: Its parent, if that stays.
-        covered: Channels whose ancestors all stay, back to the nearest stored value, by checkpoint. Those that the
-            parent covers are added.
+        covered: Pairs of a checkpoint and a channel whose needed ancestors all stay. The function adds the channels
+            that the parent covers.
     """
     inherited, empty = _entries(seen, parent), list[bytes]()
     for channel, entry in _entries(seen, key).items():
@@ -353,11 +344,11 @@ def _to_rebuild(
 
 
 def _was_written(seen: References, key: CheckpointKey, entry: bytes) -> bool:
-    """True if an ancestor has another entry for a channel, or none, as each write gives the channel a new version.
+    """True if a channel was written since the first known ancestor: each write gives it a new version.
 
-    So most channels that are empty from the first checkpoint on, such as `__start__`, cost no round trip.
+    So channels that were always empty cost no round trip.
     """
-    for _ in seen.links:  # bounds the loop, as a caller may have made a checkpoint its own ancestor
+    for _ in seen.links:  # bounds the loop, as a caller may have put a checkpoint as its own ancestor
         key = key[0], seen.links[key].parent
         if key not in seen.links:
             return False
@@ -374,9 +365,10 @@ def _entries(seen: References, key: CheckpointKey | None) -> dict[bytes, bytes]:
 
 
 def _stray_writes(seen: References) -> list[bytes]:
-    """Return writes of missing checkpoints that are older than their namespace's newest. Nobody will ever read these.
+    """Return the writes of missing checkpoints that nobody will ever read.
 
-    If the checkpoint is newer, or was made within the last hour, its put may still arrive. Then its writes stay.
+    Writes stay if their checkpoint may still arrive: it is newer than the newest of its namespace, or less than an hour
+    old.
     """
     newest, strays = dict(sorted(seen.links)), list[bytes]()
     for member in seen.writes:
@@ -387,7 +379,7 @@ def _stray_writes(seen: References) -> list[bytes]:
 
 
 def _is_recent(checkpoint_id: str) -> bool:
-    """True if an id is a UUIDv6, as LangGraph makes them, from the last hour."""
+    """True if an id is a UUIDv6 (as LangGraph's are) from the last hour."""
     try:
         made = UUID(checkpoint_id)
     except ValueError:
@@ -397,9 +389,10 @@ def _is_recent(checkpoint_id: str) -> bool:
 
 
 def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]]:
-    """Return the headers that stay without their parent. They lose its name first, so none ever names a removed parent.
+    """Return the steps that remove the parent's name from headers that stay without their parent.
 
-    That includes checkpoints whose parent was removed earlier (`delete_for_runs`), as in `PostgresSaver.prune`.
+    Like `PostgresSaver.prune`, this includes headers whose parent was removed earlier (`delete_for_runs`). These steps
+    come first, so that no header ever names a removed parent.
     """
     stay = seen.links.keys() - victims
     return [
@@ -415,16 +408,19 @@ def _by_age(key: CheckpointKey) -> str:
 
 def _plan(
     seen: References, reachable: ReachableChunks, order: Sequence[CheckpointKey], stray_writes: Sequence[bytes] = ()
-) -> list[list[bytes]]:
+) -> Removal:
     """Plan the removal of each victim: its header, and the values and the run that no other checkpoint holds.
 
-    Victims are removed in the given order, but subgraph calls before root checkpoints, which show that calls are
-    finished. With the newest first, a removal that dies leaves the ancestors of the remaining checkpoints. Stray writes
-    follow.
+    Args:
+        seen: The links of the thread.
+        reachable: Its chunks.
+        order: The victims. If the newest come first, a removal that dies leaves the ancestors of those that remain.
+            Subgraph calls go before root checkpoints, which show that calls are finished.
+        stray_writes: Members of other writes to remove.
 
-    Each victim is removed in one step, so the next removal finds all that a dead one leaves. `remove.lua` removes up to
-    500 records of writes with a header. The rest follow, and nobody reads them any more. Chunks of values come last.
-    Until they are removed, `@gc_roots` names their roots.
+    Each victim goes in one step, so the next removal finds all that a dead one leaves. `remove.lua` removes up to 500
+    records of writes with a header. The rest follow, and nobody reads them any more. Chunks go last: `@gc_roots` keeps
+    their roots until then.
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     for member in seen.writes:
@@ -456,13 +452,16 @@ def _plan(
         plan.append([names.checkpoint(*key), *freed[key]])
         plan += [[member] for member in of_checkpoint[key][WRITES_WITH_A_HEADER:]]
     plan += [[member] for member in stray_writes]
-    plan += [[chunk] for chunk in gone]
     notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
-    return [*plan, [retention.STRAY]] if notes_roots or reachable.strays else plan
+    strays = [retention.STRAY] if notes_roots or reachable.strays else []
+    return Removal(seen.revision, plan, [[name] for name in (*gone, *strays)])
 
 
 def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
-    """Return the number of levels below each list of chunks. Lists are removed before their children."""
+    """Return the number of levels below each list of chunks.
+
+    Lists are removed before their children, as a put trusts that a stored list has all its children.
+    """
     heights: dict[bytes, int] = {}
     for chunk in lists_to_remove:
         path, below = list[bytes](), chunk
@@ -477,7 +476,7 @@ def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> 
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """Cut the plan into steps of up to 500 names. A header counts as ten, as its writes are removed with it."""
+    """Join the lists of a plan to steps of up to 500 names. A header counts as ten, as its writes go with it."""
     step, size = list[bytes](), 0
     for part in plan:
         weight = len(part) + (WEIGHT_OF_HEADER if part[0][:1] == b"c" else 0)
@@ -493,8 +492,17 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
 def carry_out(
     thread: str, keys: Sequence[bytes], writer: bytes, plan: Removal, *, dry_run: bool = False, is_known: bool = False
 ) -> Operation[tuple[Pruned, bool]]:
-    """Carry out a plan, step by step. Returns the numbers removed, and False if the thread changed meanwhile."""
-    total, revision, steps = Pruned(), plan.revision, list(_steps(plan.names))
+    """Carry out a plan, step by step. Returns the numbers removed, and False if the thread changed meanwhile.
+
+    Args:
+        thread: The thread.
+        keys: Its keys. Over two tiers the third is that of its dirty records.
+        writer: The writer.
+        plan: The plan.
+        dry_run: True to only count.
+        is_known: True if the histories that processes remember stay valid.
+    """
+    total, revision, steps = Pruned(), plan.revision, list(_steps([*plan.names, *plan.chunks]))
     is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
     flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
     for step in steps:

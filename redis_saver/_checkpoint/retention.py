@@ -1,4 +1,4 @@
-"""Checkpoints that prune keeps, in Redis and in Postgres, and references between the fields of a thread in Redis."""
+"""The rule for checkpoints that prune keeps (in Redis and Postgres), and references between a thread's fields."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ CheckpointKey = tuple[str, str]
 """A checkpoint in its thread: namespace and id."""
 
 _CALL = ":"
-"""Precedes the task's id in the namespace of a subgraph call. With `checkpointer=True` a namespace has no task id."""
+"""Precedes the task's id in the namespace of a subgraph call. Subgraphs with `checkpointer=True` have no task id."""
 
 
 class Retention(NamedTuple):
-    """Rule for checkpoints to keep: the newest `keep_last` of each namespace, and all younger than `older_than`."""
+    """Keeps the newest `keep_last` checkpoints of each namespace, and all younger than `older_than`."""
 
     keep_last: int = 1
     older_than: timedelta | None = None
 
     def kept(self, written: Mapping[CheckpointKey, str]) -> set[CheckpointKey]:
-        """Return the checkpoints to keep, given their `ts`. Finished calls are removed later (`finished_calls`)."""
+        """Return the checkpoints to keep, given the `ts` of each. They may include finished calls."""
         by_namespace: dict[str, list[str]] = defaultdict(list)
         for ns, checkpoint_id in written:
             by_namespace[ns].append(checkpoint_id)
@@ -42,13 +42,13 @@ class Retention(NamedTuple):
                 return set(written)
             for key, time in written.items():
                 moment = times.moment(time)
-                if moment is None or moment >= horizon:  # a checkpoint without a time is kept
+                if moment is None or moment >= horizon:
                     keep.add(key)
         return keep
 
 
 def retention(strategy: str, keep_last: int | None, older_than: timedelta | str | None) -> Retention | None:
-    """Check prune's arguments. Returns None if they ask to delete the whole thread.
+    """Check the arguments of prune. Returns None if they delete whole threads.
 
     Raises:
         ValueError, TypeError: An argument makes no sense.
@@ -62,22 +62,18 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | str 
         return None
     if strategy != "keep_latest":
         raise ValueError(f"strategy={shown(strategy)} is unknown; write 'keep_latest' or 'delete'")
-    if keep_last is not None and (isinstance(keep_last, bool) or not isinstance(keep_last, int) or keep_last < 1):
-        raise ValueError(
-            f"keep_last={shown(keep_last)}: write a number of checkpoints, 1 or more; "
-            "to remove all, write strategy='delete'"
-        )
-    config.number("keep_last", keep_last or 1, 1, whole=True)
-    return Retention(keep_last or 1, None if older_than is None else times.of(older_than, name="older_than"))
+    kept = 1 if keep_last is None else keep_last
+    config.number("keep_last", kept, 1, whole=True)
+    return Retention(kept, None if older_than is None else times.of(older_than, name="older_than"))
 
 
 def is_call(ns: str) -> bool:
-    """True if a namespace belongs to one subgraph call. Nobody reads its state once the call is finished."""
+    """True if a namespace belongs to a single subgraph call. Nobody reads it once the call is finished."""
     return _CALL in ns
 
 
 def root_of(metadata: Mapping[str, object]) -> str | None:
-    """Return the id of the root checkpoint that a subgraph call started from. The call's metadata name it."""
+    """Return the id of the root checkpoint that a subgraph call started from, by the call's metadata."""
     parents = metadata.get("parents")
     root = parents.get("") if isinstance(parents, Mapping) else None
     return root if isinstance(root, str) else None
@@ -86,12 +82,12 @@ def root_of(metadata: Mapping[str, object]) -> str | None:
 def finished_calls(
     roots: Mapping[str, str | None], saved: Collection[CheckpointKey], keep: Collection[CheckpointKey]
 ) -> set[str]:
-    """Return the namespaces of subgraph calls to remove, because the root checkpoint that they started from is removed.
+    """Return the namespaces of the subgraph calls whose root checkpoint is removed.
 
     Args:
         roots: The root checkpoint of each call, by the call's namespace.
-        saved: All checkpoints of the thread. LangGraph saves in the background, so a call may be stored before its root
-            checkpoint. Such a call stays.
+        saved: All checkpoints of the thread. A call is not finished if its root checkpoint is not among them yet:
+            LangGraph saves in the background.
         keep: The checkpoints to keep.
     """
     return {ns for ns, root in roots.items() if root and ("", root) in saved and ("", root) not in keep}
@@ -101,9 +97,8 @@ LINKS_PER_PAGE = 200
 MEMBERS_PER_PAGE = 500
 VALUES_PER_PAGE = 500
 
-CHUNKED_WRITES = 2
 STRAY = b"@gc_roots"
-"""The field with the roots of overwritten or removed values, whose chunks may be unused."""
+"""The field with the roots of overwritten or removed values. Their chunks may be unused."""
 
 
 class References(NamedTuple):
@@ -111,15 +106,15 @@ class References(NamedTuple):
 
     revision: bytes
     format: int
-    """The thread's format. From `CHUNKED_WRITES` on, pending writes may be in chunks."""
+    """The thread's format."""
     size: int
     """Size of the thread in bytes."""
     strays: int
     """Size of `@gc_roots` in bytes."""
     writes: list[bytes]
-    """The members of all pending writes, in their order."""
+    """The members of all pending writes, in order."""
     links: dict[CheckpointKey, header.Links]
-    """In the order of (namespace, id)."""
+    """Ordered by (namespace, id)."""
 
 
 def read_references(context: Context, thread: str) -> Operation[References | None]:
@@ -149,22 +144,22 @@ def read_references(context: Context, thread: str) -> Operation[References | Non
     revision, size, strays, writes = first
     if len(writes) == MEMBERS_PER_PAGE:
         writes += yield from members(context, thread, b"w", b"(" + writes[-1])
-    with decoding("the names of pending writes of thread {!r}", thread):
-        for member in writes:
-            if member.count(b"\0") != 3:
-                raise ValueError(f"the member {shown(member)} names no task")
     return References(revision, newest_format, size, strays, writes, links)
 
 
 def _after(lower: bytes, member: bytes) -> bytes:
-    """Return the lower bound of the page after one that began at `lower` and ended with `member`."""
+    """Return the lower bound of the page after one that began at `lower` and ended with `member`.
+
+    Raises:
+        ValueError: The page is not above `lower`, so that paging would not end.
+    """
     if member < lower[1:] or b"(" + member == lower:
         raise ValueError(f"the page of members above {shown(lower)} ends with {shown(member)}, which is not above it")
     return b"(" + member
 
 
 def members(context: Context, thread: str, kind: bytes = b"", lower: bytes = b"") -> Operation[list[bytes]]:
-    """Return the members of a thread's index in their order: all, those of a kind, or those from a lower bound on."""
+    """Return the members of a thread's index in order: all, those of a kind, or those from a lower bound on."""
     index, all_members = context.keyspace.keys(thread).index_key, list[bytes]()
     lower, upper = lower or (b"[" + kind if kind else b"-"), b"(" + bytes((kind[0] + 1,)) if kind else b"+"
     while True:
@@ -178,7 +173,7 @@ def members(context: Context, thread: str, kind: bytes = b"", lower: bytes = b""
 
 
 def _checked(page: list[bytes], kind: bytes, lower: bytes) -> list[bytes]:
-    """Return a page of members, after a check that all are of that kind."""
+    """Check that all members of a page are of that kind, and return the page."""
     for member in page:
         if not isinstance(member, bytes) or not member.startswith(kind):
             raise ValueError(f"{shown(member)} is no member of the kind {shown(kind)} above {shown(lower)}")
@@ -189,27 +184,36 @@ class ReachableChunks(NamedTuple):
     """The chunks of a thread's values and pending writes."""
 
     roots: dict[bytes, list[bytes]]
-    """The root of each value in chunks, by its field, and the roots of each record's writes, by its member."""
+    """The roots of each value and record, by field."""
     strays: list[bytes]
     """Roots of overwritten or removed values. Other values may share their chunks."""
     lists: dict[bytes, bytes]
-    """The lists of chunks below all of these, by field."""
+    """The lists of chunks below all roots, by field."""
 
     def chunks(self, fields: Iterable[bytes]) -> set[bytes]:
         """Return all chunks of some values and records."""
         return chunks.reachable((root for field in fields for root in self.roots.get(field, ())), self.lists)
 
     def unused(self, fields: Iterable[bytes], used: set[bytes]) -> set[bytes]:
-        """Return the chunks of some values and records and of strays, except `used`: all chunks of all others."""
+        """Return the chunks of some values and records, and of strays, that are not in `used`.
+
+        `used` must hold all chunks of all other values and records.
+        """
         roots = [root for field in fields for root in self.roots.get(field, ())]
         return chunks.reachable((*roots, *self.strays), self.lists, used)
 
 
+def roots_of(field: bytes, stored: bytes) -> list[bytes]:
+    """Return the roots of a stored value, or of a record's writes; none if they are not in chunks."""
+    if field[:1] == b"w":
+        return codec.roots_in(stored)
+    return [stored] if field[:1] == b"b" and chunks.in_chunks(stored) else []
+
+
 def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
-    """Find all chunks of the values and pending writes of a thread."""
+    """Read the roots and lists of chunks of all values and pending writes of a thread."""
     values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
-    records = seen.writes if seen.format >= CHUNKED_WRITES else ()
-    left, reachable = [STRAY, *values, *records], ReachableChunks({}, [], {})
+    left, reachable = [STRAY, *values, *seen.writes], ReachableChunks({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (reading.BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
         answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)

@@ -25,8 +25,8 @@ _INTERRUPT, _ERROR = b"\0%d" % WRITES_IDX_MAP[INTERRUPT], b"\0%d" % WRITES_IDX_M
 ThreadState: TypeAlias = Literal["active", "interrupted", "failed"]
 """State of a thread, from the pending writes of its newest root checkpoint.
 
-`interrupted`: an `interrupt()`. `failed`: an error of a task. `active`: neither, so the thread runs, is done, or was
-broken off."""
+`interrupted`: there is an `interrupt()`. `failed`: there is an error of a task. `active`: neither, so the thread runs,
+is done, or was stopped."""
 
 
 class ThreadInfo(NamedTuple):
@@ -37,11 +37,11 @@ class ThreadInfo(NamedTuple):
     checkpoint_id: str | None
     """The newest checkpoint over all namespaces; None if there are only writes of a missing checkpoint."""
     updated_at: datetime | None
-    """That checkpoint's `ts`; None if it has none that is a time."""
+    """That checkpoint's `ts`; None if that is missing or not a time."""
     checkpoints: int
     """Number of checkpoints in all namespaces."""
     bytes: int
-    """Size of headers, values and writes as stored, without Redis's own overhead."""
+    """Size of headers, values and writes as stored, without the overhead of Redis."""
     ttl: timedelta | None
     """Time left; None if it does not expire."""
     pinned: bool
@@ -51,7 +51,7 @@ class ThreadInfo(NamedTuple):
     failed: bool = False
     """True if that checkpoint has a pending error: a task raised, and has not succeeded since."""
     owner: Owner | None = None
-    """The owner (`own`), even after its lease, until somebody else takes the thread. None if nobody owns it."""
+    """The owner (`own`), also after its lease, until somebody else takes the thread. None if nobody owns it."""
 
 
 class ThreadQuery(NamedTuple):
@@ -68,14 +68,14 @@ class ThreadQuery(NamedTuple):
     owned: bool | None = None
 
     def is_updated(self, at: datetime | None) -> bool:
-        """True if the time of a thread's newest checkpoint matches. None matches if the query names no time."""
+        """True if the time of a thread's newest checkpoint matches. None only matches a query without times."""
         after, before = self.updated_after, self.updated_before
         if at is None:
             return after is None and before is None
         return (after is None or at > after) and (before is None or at < before)
 
     def checked(self, expires_within: timedelta | str | None) -> ThreadQuery:
-        """Check the arguments of a `threads` call, and add `expires_within` to them.
+        """Check the arguments of a `threads` call. Returns them with `expires_within`.
 
         Raises:
             TypeError, ValueError: An argument makes no sense; the message says which and why.
@@ -85,10 +85,8 @@ class ThreadQuery(NamedTuple):
         if self.state not in (None, "active", "interrupted", "failed"):
             raise ValueError(f"state={shown(self.state)}: write 'active', 'interrupted' or 'failed'")
         for name, at in (("updated_after", self.updated_after), ("updated_before", self.updated_before)):
-            if at is not None and not isinstance(at, datetime):
+            if at is not None and not (isinstance(at, datetime) and at.tzinfo):
                 raise TypeError(f"{name}={shown(at)}: write a datetime with a zone, such as datetime.now(timezone.utc)")
-            if at is not None and at.tzinfo is None:
-                raise ValueError(f"{name}={shown(at)} has no zone: write one, such as datetime.now(timezone.utc)")
         config.number("min_bytes", self.min_bytes, 0, whole=True)
         within = None if expires_within is None else times.of(expires_within, name="expires_within")
         if within is not None and within < timedelta():
@@ -103,31 +101,31 @@ ANY = ThreadQuery()
 
 
 def delete_thread(context: Context, thread: str) -> Operation[None]:
-    """Remove both keys of a thread in one step, even if the thread is damaged."""
+    """Delete a thread, even a damaged one."""
     yield pruning.deletion(context, thread, b"any")
 
 
 def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
-    """Stream the threads that match the query. The server filters them, except by time, as times are strings there."""
+    """Stream the threads that match the query. The server filters them by all but times, which are strings there."""
 
     def describe(page: Sequence[str]) -> Operation[list[ThreadInfo]]:
         threads = [thread for thread in page if thread.startswith(asked.prefix)]
         answers = (yield Batch([described(context, thread, asked) for thread in threads])) if threads else []
         pairs = zip(threads, answers, strict=True)
         infos = [info(thread, answer) for thread, answer in pairs if answer is not None]
-        return [each for each in infos if asked.is_updated(each.updated_at)]
+        return [thread for thread in infos if asked.is_updated(thread.updated_at)]
 
     return listing.mapped(listing.scan_threads(context), describe)
 
 
 def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
-    """Describe one thread."""
+    """Describe a thread; None if it does not exist."""
     answer = yield described(context, thread)
     return None if answer is None else info(thread, answer)
 
 
 def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
-    """Return the request that describes a thread, if the thread matches the query."""
+    """Return the request that describes a thread if it matches the query."""
     within: Argument = b"" if asked.expires_within is None else asked.expires_within // _MILLISECOND
     flags = [b"" if flag is None else b"%d" % flag for flag in (asked.pinned, asked.dirty, asked.owned)]
     arguments = (_ROOT, _INTERRUPT, _ERROR, asked.state or b"", asked.min_bytes, within, *flags)
@@ -136,7 +134,7 @@ def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
 
 
 def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
-    """Decode the reply to that request."""
+    """Decode the reply to `described`."""
     with decoding("what there is of thread {!r}", thread):
         newest, head, checkpoints, size, left, waits, pinned, failed, owner, lease = answer
         return ThreadInfo(
@@ -175,7 +173,7 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
         context: The saver.
         thread: The thread.
         action: `set`, `clear`, `pin` or `unpin`, as in `lua/checkpoint/set_ttl.lua`.
-        own: The TTL to set, in milliseconds.
+        own: The TTL for `set`, in milliseconds.
 
     Raises:
         ThreadNotFound: There is no such thread.
@@ -185,14 +183,14 @@ def expire(context: Context, thread: str, action: str, own: int | None = None) -
 
 
 def not_there(thread: str) -> ThreadNotFound:
-    """Return the error for a thread that does not exist."""
+    """Return the error about a missing thread."""
     return ThreadNotFound(f"thread {shown(thread)} is not there: it was never written, was deleted, or has expired")
 
 
 def expiring(context: Context, thread: str, action: str, own: int | None) -> Call:
     """Return the request that reads or changes a thread's deadline.
 
-    The reply is the number of milliseconds left, or None if there is no such thread.
+    It is answered with the milliseconds left, or None if there is no such thread.
     """
     arguments: tuple[Argument, ...] = (action, default_ttl(context) if own is None else own)
     return Call(scripts.SET_TTL, context.keyspace.keys(thread), arguments)

@@ -236,13 +236,12 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
             yield from intents.repair(tiers, thread, damage)
             continue
         in_cold = (yield ColdCall("checkpoints_of_run", (thread, run_id))) if asked else []
-        first, rest = pruning.divided(removal.names) if removal else ([], [])
         arguments = (
-            removal.revision if removal else b"",
+            removal.revision,
             b"1" if asked else b"",
             len(in_cold),
             *(names.checkpoint(ns, checkpoint_id) for ns, checkpoint_id in in_cold),
-            *first,
+            *(name for step in removal.names for name in step),
         )
         answer = yield owned_call(scripts.ROLL_BACK, (*keys.writing, keys.flush), writer, arguments)
         if answer == RollBackReply.UNKNOWN:
@@ -254,11 +253,10 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
         elif answer == RollBackReply.WRITING:
             yield Sleep(_PAUSE)
             yield from get_tuple(tiers, config.to_config(thread, "", ""))  # ends intents of dead writers
-    if removal:
-        with decoding("what was removed of thread {!r}", thread):
-            *_, revision = answer
-        # Remove the chunks that nothing refers to any more.
-        yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), writer, pruning.Removal(revision, rest))
+    with decoding("what was removed of thread {!r}", thread):
+        *_, revision = answer
+    rest = removal._replace(revision=revision, names=[])
+    yield from pruning.carry_out(thread, tiers.hot.keyspace.keys(thread), writer, rest)
     if tiers.flush_queue:
         tiers.flush_queue.note(thread)
     else:

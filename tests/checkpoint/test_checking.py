@@ -250,7 +250,7 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
         "error",
         "half of it will be gone",
     ),
-    "a header is gone": (removed(b"c"), "error", r"checkpoint '1': the index names it, and it is gone"),
+    "a header is gone": (removed(b"c"), "error", r"checkpoint '1': the index names it, but it is gone"),
     "a header is cut": (edited(b"c", lambda old: old[:-3]), "error", r"checkpoint '1': it cannot be read: ValueError"),
     "a header is cut to nothing": (edited(b"c", lambda _: b"-3:"), "error", r"checkpoint '1': it cannot be read"),
     "a header has other bytes": (
@@ -611,7 +611,7 @@ async def test_notes_about_cold_that_do_not_agree(tiers: Tiers) -> None:
     await chain(uniform, "thread", 1)
     keys, raw = Keyspace(tiers.target.prefix).tier_keys("thread"), tiers.target.raw
     raw.pexpire(keys.dirty, 100_000)
-    assert "yet it expires" in (await uniform.check("thread")).findings[0].what
+    assert "but it expires" in (await uniform.check("thread")).findings[0].what
     raw.persist(keys.dirty)
     member = raw.zrange(keys.dirty, 0, 0)[0]
     raw.hset(keys.flush, b"x" + member, b"3 0 no room\n")
@@ -622,7 +622,7 @@ async def test_notes_about_cold_that_do_not_agree(tiers: Tiers) -> None:
     assert "do not say so" in (await uniform.check("thread")).findings[0].what
     raw.hset(keys.data_key, b"@deferred_ttl", b"")
     raw.delete(keys.dirty)
-    assert "the list of what is gone" in (await uniform.check("thread")).findings[0].what
+    assert "but their list is gone" in (await uniform.check("thread")).findings[0].what
     raw.hdel(keys.data_key, b"@deferred_ttl")
     raw.zadd(keys.intents, {b"%015d-" % 1 + b"*" * 16 + b"token": 0})
     report = await tiers.target.uniform().check("thread")
@@ -653,7 +653,7 @@ async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -
     code, out = ran(capsys, *where, "--all")
     assert code == 1 and out[-1] == "2 threads: 1 sound, 1 not"
     assert out[1:3] == [
-        "  error: checkpoint '1': the index names it, and it is gone from the data",
+        "  error: checkpoint '1': the index names it, but it is gone from the data",
         "    restore the thread from a backup, or give it up with delete_thread()",
     ]
     code, out = ran(capsys, *where, "--json", "thread", "nobody")

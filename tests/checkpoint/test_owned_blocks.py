@@ -170,7 +170,7 @@ async def test_a_block_whose_last_request_is_lost_ends_without_an_error(
     Around(uniform.saver, losing)
     async with AsyncExitStack() as stack:
         await put(uniform, await begin(uniform, stack))
-    assert "was not given back, or it is not known; its lease runs out: ConnectionError: lost" in caplog.text
+    assert "was not given back, as far as known; its lease runs out: ConnectionError: lost" in caplog.text
     assert target.raw.exists(key(target)) == (lost == "request")
     target.raw.unlink(key(target))
 
