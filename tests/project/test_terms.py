@@ -24,7 +24,6 @@ REFUSED = {
     "single flight": "single-flight, singleflight",
     "subgraph": "sub-graph, sub-graphs, sub graph",
     "superstep": "super-step, super-steps, super step, super steps",
-    "thread": "thread ID, thread id, conversation id",
     "tombstone": "tomb-stone, tomb stone",
     "TTL": "time-to-live, time to live",
     "write-behind": "writebehind, write-back, write back",
