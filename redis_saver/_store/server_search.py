@@ -40,7 +40,7 @@ _GROWTH = 4
 _TIMEOUT = 60_000
 """Milliseconds after which the server answers only a part. Clients do not wait that long."""
 _MIN_SHARE = 2
-"""A reply with less than 1/2 of the candidates has all of them. Servers may leave out documents that just expired."""
+"""A reply with less than 1/2 of the requested candidates has all of them. Fuller ones may lack expired documents."""
 _ROUNDING = 2.0**-24
 _METRICS = {"cosine": "COSINE", "inner_product": "IP", "l2": "L2"}
 _ZERO = b"zero"

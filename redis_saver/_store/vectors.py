@@ -30,13 +30,11 @@ Integers: TypeAlias = NDArray[np.intp]
 MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
 """Shortest and longest vector, so that products stay in the range of float32. Embeddings have a length of about 1."""
 BLOCK_BYTES = 2**25
-"""Maximum memory of the float64 rows that the second pass compares at a time."""
-GROWTH = 1.5
-"""Growth factor of an array that has no room for more rows."""
+"""Maximum size of a merged block of rows, and of the float64 rows that the second pass compares at a time."""
 SPARSE = 4
 """If fewer than one item in 4 may be found, their rows are copied, and other rows are not read."""
 WASTE = 3
-"""If more than one row in 3 belongs to no item any more, the other rows are copied into a new array."""
+"""If more than one row in 3 belongs to no item any more, the other rows are copied into a new block."""
 _ROUNDING = 2.0**-24
 """Relative rounding error of float32."""
 _WHOLE = "$"
@@ -69,10 +67,8 @@ class VectorIndex:
     def __init__(self, dims: int) -> None:
         """Start without vectors; they have `dims` dimensions."""
         self.dims = dims
-        self._rows: Rows = np.empty((0, dims), np.float32)
-        """Rows, then room for more."""
-        self._may_append = [True]
-        """Not empty while nobody has written that room. The first index made from this one takes it."""
+        self._blocks: list[Rows] = []
+        """Rows. Nobody changes a block."""
         self._fields: list[bytes] = []
         """Fields of all items, also of removed ones."""
         self._number: dict[bytes, int] = {}
@@ -98,7 +94,7 @@ class VectorIndex:
     @property
     def size(self) -> int:
         """Approximate memory in bytes."""
-        return self._used().nbytes + 150 * len(self._fields) + self._lengths.nbytes
+        return sum(block.nbytes for block in self._blocks) + 150 * len(self._fields) + self._lengths.nbytes
 
     # -- changes
 
@@ -119,31 +115,25 @@ class VectorIndex:
         else:
             new = VectorIndex(self.dims)
             new._fields, new._number, new._alive = list(self._fields), number, alive
-            new._starts, new._lengths, new._rows = self._starts, self._lengths, self._rows
-            try:
-                self._may_append.pop()
-            except IndexError:  # another index was made from this one, and writes there
-                new._rows = self._used()
+            new._starts, new._lengths, new._blocks = self._starts, self._lengths, self._blocks
         if added := {field: rows for field, rows in changes.items() if len(rows)}:
             new._append(list(added), np.concatenate(list(added.values())), [len(rows) for rows in added.values()])
         return new
 
-    def _used(self) -> Rows:
-        return self._rows[: len(self._lengths)]
-
     def _append(self, fields: list[bytes], rows: Rows, counts: Iterable[int]) -> None:
+        """Append items. The last blocks are merged while they have similar sizes, so that there are only a few."""
         first = len(self._fields)
         self._fields += fields
         self._number.update(zip(fields, range(first, first + len(fields)), strict=True))
         self._alive = np.concatenate([self._alive, np.ones(len(fields), np.bool_)])
         self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(np.fromiter(counts, np.intp))])
-        used = len(self._lengths)
-        end = used + len(rows)
-        if end > len(self._rows):
-            larger = np.empty((max(end, int(GROWTH * used)), self.dims), np.float32)
-            larger[:used] = self._used()
-            self._rows = larger
-        self._rows[used:end] = rows
+        blocks = [*self._blocks, rows]
+        while len(blocks) > 1 and len(blocks[-2]) < 2 * len(blocks[-1]):
+            *others, left, right = blocks
+            if left.nbytes + right.nbytes > BLOCK_BYTES:
+                break
+            blocks = [*others, np.concatenate([left, right])]
+        self._blocks = blocks
         self._lengths = np.concatenate([self._lengths, lengths(rows)])
 
     def _compacted(self, alive: NDArray[np.bool_]) -> VectorIndex:
@@ -156,8 +146,13 @@ class VectorIndex:
         return new
 
     def _gathered(self, rows: Integers) -> Rows:
-        """Return copies of rows by their numbers."""
-        return self._rows[rows]
+        """Return copies of rows by their ascending numbers."""
+        parts, begin, first = [], 0, 0
+        for block in self._blocks:
+            end = int(np.searchsorted(rows, first + len(block)))
+            parts.append(block[rows[begin:end] - first])
+            begin, first = end, first + len(block)
+        return np.concatenate(parts)
 
     # -- search
 
@@ -213,7 +208,7 @@ class VectorIndex:
             rows = _ranges(self._starts[items], counts)
             scores, errors = self._rough(self._gathered(rows) @ narrow, self._lengths[rows], length, distance)
             return _of_items(scores, errors, np.cumsum(counts) - counts)
-        products = self._used() @ narrow
+        products = np.concatenate([block @ narrow for block in self._blocks])
         low, high = _of_items(*self._rough(products, self._lengths, length, distance), self._starts[:-1])
         return (low, high) if len(items) == len(self._fields) else (low[items], high[items])
 
