@@ -20,7 +20,6 @@ from redis_saver._cli.looking import thread_json
 from redis_saver._cli.options import EVERY, JSON, command, count, duration, labels_of, span, words_of
 from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, left
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
@@ -173,7 +172,7 @@ def _prune(
 
     with servers.savers(readable=False) as savers:
         query = ThreadQuery(thread_prefix or "")
-        infos = () if threads else Source(savers.saver).threads(query, lambda: False)  # damaged threads, too
+        infos = () if threads else savers.source.threads(query)  # damaged threads, too
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")

@@ -29,10 +29,10 @@ from rich.text import Text
 
 from redis_saver._checkpoint.saver import RedisSaver
 from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._cli.looking import lanes
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
+from redis_saver._inspector.rows import lanes
 from redis_saver._inspector.values import left
 from redis_saver._store.store import RedisStore
 from redis_saver.errors import ThreadNotFound

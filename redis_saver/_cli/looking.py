@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import typer
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from rich.text import Text
 
-from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint.auditing import Entry, WriteInfo
 from redis_saver._checkpoint.delta import unstored
-from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
 from redis_saver._cli import screen
-from redis_saver._cli.options import JSON, command, count, span
+from redis_saver._cli.options import JSON, command, count, past, span
 from redis_saver._cli.servers import Savers, Servers
 from redis_saver._common import display, times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.source import Source
+from redis_saver._inspector.rows import TreeRow, lanes, list_threads, tree_row
 from redis_saver._inspector.values import ago, left, moment, state_of
-from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of threads' states."""
-_MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
+MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
 _IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
 _GIST = 60
 """Maximum number of characters of a shortened value."""
-T = TypeVar("T")
 
 # -- threads
 
@@ -73,68 +67,38 @@ def size(amount: int | None) -> str:
 # -- checkpoints
 
 
-def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, str, str, T]]:
-    """Draw checkpoints from the oldest on: a chain runs straight down, and a fork opens a lane for each branch.
-
-    Args:
-        history: Id, parent's id (or an empty text) and value of each checkpoint, newest first. A checkpoint whose
-            parent is missing starts a branch.
-
-    Yields:
-        The lines to print before a checkpoint, and its id, parent and value.
-    """
-    ids, children = {here for here, _, _ in history}, dict[str, list[tuple[str, T]]]()
-    for here, parent, value in history:
-        children.setdefault(parent if parent in ids else "", []).append((here, value))
-    stack, seen = [("", "", "", here, value) for here, value in children.get("", ())], set[str]()
-    rest = iter([("", "", parent, here, value) for here, parent, value in history])  # for each other's ancestors
-    while stack or (stack := list(islice(rest, 1))):
-        lane, below, parent, here, value = stack.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        yield lane, here, parent, value
-        branches = children.get(here, ())
-        for position, branch in enumerate(branches):  # newest first, so that the oldest is on top of the stack
-            fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
-            stack.append((below + fork, below + past, here, *branch))
-
-
-def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, Entry, tuple[str, ...]]]]]:
-    """Draw a thread's checkpoints by namespace: the lines before each, and the nodes that ran before it."""
+def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, TreeRow]]]]:
+    """Draw a thread's checkpoints by namespace, each with the lines before it."""
     by_ns: dict[str, dict[str, Entry]] = {}
     for entry in entries:
         by_ns.setdefault(entry.ns, {})[entry.id] = entry
     for ns, by_id in sorted(by_ns.items()):
         drawn = lanes([(each.id, each.parent or "", each) for each in by_id.values()])
-        rows = [
-            (lane, entry, auditing.ran_between(by_id[parent], entry) if parent in by_id else ())
-            for lane, _, parent, entry in drawn
-        ]
-        yield ns, rows
+        yield ns, [(lane, tree_row(entry, by_id.get(parent))) for lane, _, parent, entry in drawn]
 
 
-def tree_row(lane: str, entry: Entry, ran: Sequence[str]) -> list[str | Text]:
-    """Return a checkpoint of a tree as a row of the table."""
-    channels = {write.channel for write in entry.writes}
-    state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
-    tasks = len({write.task_id for write in entry.writes})
-    pending = state or (f"{tasks:,} task{'s' * (tasks > 1)} wrote" if tasks else "")
-    row: list[str | Text] = [lane + _MARKS[state], screen.named(entry.id), step(entry.step), screen.named(entry.source)]
-    return [*row, names(ran), Text(pending, STATES.get(state, "dim")), moment(entry.created_at)]
+def tree_cells(lane: str, row: TreeRow) -> list[str | Text]:
+    """Return a checkpoint of a tree as cells of the table."""
+    entry, state = row.entry, row.state
+    pending = state or (f"{row.tasks:,} task{'s' * (row.tasks > 1)} wrote" if row.tasks else "")
+    cells: list[str | Text] = [
+        lane + MARKS[state],
+        screen.named(entry.id),
+        step(entry.step),
+        screen.named(entry.source),
+    ]
+    return [*cells, names(row.ran), Text(pending, STATES.get(state, "dim")), moment(entry.created_at)]
 
 
-def tree_json(thread: str, entry: Entry, ran: Sequence[str]) -> dict[str, Any]:
+def tree_json(thread: str, row: TreeRow) -> dict[str, Any]:
     """Return a checkpoint of a tree for JSON."""
+    entry = row.entry
     return {
         "thread_id": thread,
         "checkpoint_ns": entry.ns,
         "checkpoint_id": entry.id,
-        "parent": entry.parent,
-        "step": entry.step,
-        "source": entry.source,
-        "created_at": entry.created_at,
-        "ran": list(ran),
+        **{name: getattr(entry, name) for name in ("parent", "step", "source", "created_at")},
+        "ran": list(row.ran),
         "pending": sorted({write.channel for write in entry.writes}),
     }
 
@@ -189,31 +153,11 @@ def _interrupts() -> tuple[type[Any], ...]:
 OTHER_PREFIX = "see whether --prefix, and the database in --redis, are those of the saver"
 """Remedy if there is no thread at all."""
 _Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
-_NEVER = datetime.min.replace(tzinfo=timezone.utc)
-_ORDERS: dict[_Order, Callable[[Any], Any]] = {
-    "updated": lambda info: info.updated_at or _NEVER,
-    "bytes": lambda info: info.bytes,
-    "checkpoints": lambda info: info.checkpoints,
-    "ttl": lambda info: -(timedelta.max if info.ttl is None else info.ttl).total_seconds(),
-    "name": lambda info: [-ord(letter) for letter in info.thread_id] + [1],
-}
-"""Sort keys. The greatest comes first."""
 _CODES = (
     "Exit code: 0; 2, there is no such thread or checkpoint, or a URL, a login or a missing package is at fault. With "
     "LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes that LangGraph calls safe."
 )
 _KINDS = {"added": "green", "removed": "red", "changed": "yellow"}
-
-
-def _moment(text: str) -> datetime:
-    """Read a time: how long ago, or ISO 8601."""
-    try:
-        return datetime.now(timezone.utc) - times.parse(text, name="")
-    except (ValueError, OverflowError):
-        pass
-    if (at := times.moment(text)) is None:
-        raise typer.BadParameter(f"{screen.named(text)} is no time: write how long ago (2h), or 2026-11-25T03:00:00Z.")
-    return at
 
 
 @command("threads")
@@ -222,8 +166,8 @@ def _threads(
     name_prefix: str = "",
     *,
     state: ThreadState | None = None,
-    updated_after: datetime | None = typer.Option(None, parser=_moment),
-    updated_before: datetime | None = typer.Option(None, parser=_moment),
+    updated_after: datetime | None = typer.Option(None, parser=past),
+    updated_before: datetime | None = typer.Option(None, parser=past),
     min_bytes: int = typer.Option(0, parser=count("bytes", 0)),
     expires_within: timedelta | None = typer.Option(None, parser=span),
     pinned: bool | None = typer.Option(None, "--pinned/--not-pinned"),
@@ -258,37 +202,20 @@ def _threads(
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
-            tally = _Tally()
-            stream = Source(savers.saver).threads(query, lambda: False)
-            infos = heapq.nlargest(limit, tally.sound(stream), key=_ORDERS[sort])
+            listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
+            for info in listing.damaged:
+                screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
             if as_json:
-                for info in infos:
+                for info in listing.threads:
                     screen.emit(thread_json(info))
                 continue
-            thread_table(infos, has_cold=savers.has_cold)
-            more = f", {tally.threads - len(infos):,} of them not shown" if tally.threads > len(infos) else ""
-            screen.note(f"{counted(tally.threads, 'thread')}, {counted(tally.bytes, 'byte')}{more}")
-            if query == ANY and not tally.threads and not tally.damaged:
+            thread_table(listing.threads, has_cold=savers.has_cold)
+            more = listing.count - len(listing.threads)
+            not_shown = f", {more:,} of them not shown" if more else ""
+            screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
+            if query == ANY and not listing.count and not listing.damaged:
                 screen.note(f"none under prefix {screen.named(servers.prefix)}: {OTHER_PREFIX}")
-    return 1 if tally.damaged else 0
-
-
-class _Tally:
-    """Counts of threads."""
-
-    def __init__(self) -> None:
-        self.threads = self.bytes = self.damaged = 0
-
-    def sound(self, infos: Iterator[Any]) -> Iterator[Any]:
-        """Count threads. Name the damaged ones, and yield the others."""
-        for info in infos:
-            if isinstance(info, Damaged):
-                self.damaged += 1
-                screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
-                continue
-            self.threads += 1
-            self.bytes += info.bytes
-            yield info
+    return 1 if listing.damaged else 0
 
 
 @command("show", _CODES)
@@ -311,8 +238,8 @@ def _show(
     """
     with servers.savers(readable=not raw) as savers:
         info = savers.thread(thread)
-        source, address = Source(savers.saver), Address(thread, ns, checkpoint)
-        saved = source.search(address) if checkpoint else source.find(address)
+        address = Address(thread, ns, checkpoint)
+        saved = savers.source.search(address) if checkpoint else savers.source.find(address)
         if saved is None and ns:
             namespace = f"namespace {display.shown(ns)} of thread {display.shown(thread)}"
             raise ThreadNotFound(f"{namespace} is not there: redis-saver tree names all namespaces and checkpoints")
@@ -433,16 +360,15 @@ def _tree(
     """
     with servers.savers() as savers:
         savers.thread(thread)
-        stream = driver_of(savers.hot).stream(auditing.entries(context_of(savers.hot), thread, ns))
-        entries = list(islice(stream, limit))
+        entries = savers.source.entries(thread, ns, None, limit, cold=False)
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
     for name, drawn in tree(entries):
         if as_json:
-            for _, entry, ran in drawn:
-                screen.emit(tree_json(thread, entry, ran))
+            for _, row in drawn:
+                screen.emit(tree_json(thread, row))
             continue
         screen.line(f"namespace {screen.named(name)}" if name else "root")
-        cells = [tree_row(*row) for row in drawn]
+        cells = [tree_cells(*row) for row in drawn]
         screen.table(columns, cells, right=("step",), ids=("checkpoint",), whole=("", "created"))
     if not entries:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
@@ -462,8 +388,8 @@ def _diff(
         after AFTER: Another one; by default the newest.
     """
     with servers.savers() as savers:
-        source = Source(savers.saver)
-        compared = source.compare(*(source.search(Address(thread, ns, name)) for name in (before, after)))
+        saved = [savers.source.search(Address(thread, ns, name)) for name in (before, after)]
+        compared = savers.source.compare(*saved)
     if as_json:
         screen.emit(compared)
         return 0

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from typer.models import ParameterInfo
 from redis_saver._cli.servers import Servers
 from redis_saver._common import times, ttl as ttls
 from redis_saver._common.display import printable
+from redis_saver._inspector.rows import read_moment
 from redis_saver._store.context import check_labels
 from redis_saver.errors import EndpointError
 
@@ -175,18 +177,29 @@ def labels_of(words: Sequence[str]) -> tuple[str, ...]:
 
 def duration(text: str, argument: str | None = None) -> timedelta:
     """Read a TTL, such as `7d` or `90m`. Typer adds an option's name to the error, but not an argument's."""
-    try:
-        return timedelta(milliseconds=ttls.parse(text, name="--ttl").milliseconds or 0)
-    except ValueError as error:
-        raise typer.BadParameter(str(error).removeprefix("--ttl="), param_hint=argument) from error
+    with _usage_errors(argument):
+        return timedelta(milliseconds=ttls.parse(text, name="").milliseconds or 0)
 
 
 def span(text: str) -> timedelta:
     """Read a duration that is no TTL."""
-    try:
+    with _usage_errors():
         return times.parse(text, name="")
+
+
+def past(text: str) -> datetime:
+    """Read a moment: how long ago it was, or ISO 8601."""
+    with _usage_errors():
+        return read_moment(text)
+
+
+@contextmanager
+def _usage_errors(argument: str | None = None) -> Iterator[None]:
+    """Turn a ValueError into a usage error."""
+    try:
+        yield
     except ValueError as error:
-        raise typer.BadParameter(str(error).removeprefix("=")) from error
+        raise typer.BadParameter(str(error).removeprefix("="), param_hint=argument) from error
 
 
 _DIGITS = 9

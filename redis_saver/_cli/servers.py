@@ -19,6 +19,7 @@ from redis_saver._client import clients, urls
 from redis_saver._common.display import printable, shown
 from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Call, Operation
+from redis_saver._inspector.source import Source
 from redis_saver._migrate.opening import is_encrypted, needs, opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
@@ -75,6 +76,11 @@ class Savers(NamedTuple):
     """The saver of Redis."""
     endpoints: Sequence[Any]
     """Redis, and Postgres if it was named, as sources of threads."""
+
+    @property
+    def source(self) -> Source:
+        """The questions to ask of the saver."""
+        return Source(self.saver)
 
     @property
     def has_cold(self) -> bool:

@@ -21,6 +21,7 @@ Query: TypeAlias = Mapping[str, str]
 Values: TypeAlias = dict[str, Any]
 """The values of a template, and the `status` of the answer, if it is not 200."""
 NO_CONTENT = 204
+_DIGITS = 19
 
 
 class Refused(ValueError):
@@ -66,8 +67,8 @@ def number(arguments: Query, name: str) -> int:
     Raises:
         Refused: It is no number.
     """
-    text = arguments.get(name) or "0"
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    text = arguments.get(name, "").strip() or "0"
+    if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
         raise Refused(f"{name}= in the URL is no number")
     return int(text)
 

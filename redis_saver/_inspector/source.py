@@ -70,7 +70,7 @@ class Source:
 
     # -- threads
 
-    def threads(self, asked: ThreadQuery, is_over: Callable[[], bool]) -> Iterator[Any]:
+    def threads(self, asked: ThreadQuery, is_over: Callable[[], bool] = lambda: False) -> Iterator[Any]:
         """The threads that are looked for, each once, and all damaged ones, as `Damaged`, until time is over.
 
         That is asked before each request, as few threads may match.

@@ -623,7 +623,7 @@ def test_help_and_the_page_name_every_option(name: str, capsys: pytest.CaptureFi
         (["threads", "--limit", "0"], "write 1 to 999,999,999"),
         (["tree", "a", "--limit", "9" * 20], "write 1 to 999,999,999"),
         (["tree", "a", "--limit", "²"], "write 1 to 999,999,999"),
-        (["threads", "--updated-after", "soon"], "soon is no time"),
+        (["threads", "--updated-after", "soon"], "'soon' is no time"),
         (["threads", "--expires-within", "soon"], "write a duration"),
         (["show"], "THREAD"),
         (["ttl", "a", "soon"], "write a duration"),

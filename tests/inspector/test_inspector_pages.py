@@ -42,7 +42,7 @@ from tests.support.wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import app, checkpoint_pages, thread_pages
+from redis_saver._inspector import app, checkpoint_pages, rows, thread_pages
 from redis_saver._inspector.source import Source
 
 
@@ -712,19 +712,19 @@ def test_each_line_of_a_drawing_leads_from_a_checkpoint_to_its_parent() -> None:
     parents = {"9": "7", "8": "6", "7": "5", "6": "5", "5": "3", "4": "2", "3": "2", "2": "gone", "1": None}
     made = [entry("", name, parent) for name, parent in parents.items()]
     made.insert(1, entry("sub:1", "85", None, {"": "7"}))
-    rows = thread_pages.drawn(made)
+    drawing = rows.drawn(made)
     at = {(one.ns, one.id): number for number, one in enumerate(made)}
     for number, one in enumerate(made):
         target = at.get(("", one.parent)) if one.parent else at.get(("", one.parents.get("", "?")))
         if target is not None:
-            assert leads_to(rows, number, target), one.id
-    assert any(line.is_dashed for line in rows[1].lines) and rows[8].lines[-1].y2 == 100
-    assert all((line.y1, line.y2) == (0, 100) for line in rows[-1].lines), (
+            assert leads_to(drawing, number, target), one.id
+    assert any(line.is_dashed for line in drawing[1].lines) and drawing[8].lines[-1].y2 == 100
+    assert all((line.y1, line.y2) == (0, 100) for line in drawing[-1].lines), (
         "the last one has neither children nor a parent"
     )
 
 
-def leads_to(rows: list[graph.Row], number: int, target: int) -> bool:
+def leads_to(rows: list[Any], number: int, target: int) -> bool:
     lane = rows[number].lane
     assert any((line.x1, line.y1, line.y2) == (lane, 50, 100) for line in rows[number].lines)
     for row in rows[number + 1 : target]:
