@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
-from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
@@ -42,15 +41,23 @@ class Listing:
     count: int = 0
     bytes: int = 0
     damaged: list[Damaged] = field(default_factory=list)
-    """Threads with the prefix that cannot be read, whether or not they match the other filters."""
+    """Damaged threads with the prefix. The other filters do not apply to them."""
     is_partial: bool = False
-    """True if time ran out before all threads were read."""
+    """True if the search ended before all threads were read."""
 
 
 def list_threads(
     source: Source, query: ThreadQuery, order: str, limit: int, is_over: Callable[[], bool] = lambda: False
 ) -> Listing:
-    """Read the information about each thread that matches, until time is over. Keep the first of an order."""
+    """Read the information about all threads that match, and keep the first ones of an order.
+
+    Args:
+        source: Saver to ask.
+        query: Filters.
+        order: A name in `ORDERS`.
+        limit: Maximum number of threads to keep.
+        is_over: Checked before each request. True ends the search.
+    """
     listing = Listing()
 
     def looks_over() -> bool:
@@ -94,54 +101,54 @@ class TreeRow(NamedTuple):
 
     entry: Entry
     state: str
-    """State of its tasks: failed, interrupted, or empty."""
+    """State of its tasks: `failed`, `interrupted`, or empty."""
     tasks: int
     """Number of tasks with pending writes."""
     ran: Sequence[str]
-    """Nodes that ran after its parent; none if the parent is missing."""
+    """Nodes that ran after its parent. Empty if the parent was not read."""
 
 
 def tree_row(entry: Entry, parent: Entry | None) -> TreeRow:
-    """Make a row of a checkpoint and its parent, if that was read."""
+    """Return a checkpoint as a row of a tree."""
     channels = {write.channel for write in entry.writes}
     state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
     ran = auditing.ran_between(parent, entry) if parent else ()
     return TreeRow(entry, state, len({write.task_id for write in entry.writes}), ran)
 
 
-def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, str, str, T]]:
-    """Draw checkpoints from the oldest on: a chain runs straight down, and a fork opens a lane for each branch.
+def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, T]]:
+    """Draw checkpoints as text, oldest first. A chain runs straight down, and a fork opens a lane for each branch.
 
     Args:
-        history: Id, parent's id (or an empty text) and value of each checkpoint, newest first. A checkpoint whose
-            parent is missing starts a branch.
+        history: Id, parent's id (or an empty text) and value of each checkpoint, newest first. A checkpoint without
+            its parent starts a branch.
 
     Yields:
-        The lines to print before a checkpoint, and its id, parent and value.
+        The lines to print before a checkpoint, and its value.
     """
-    ids, children = {here for here, _, _ in history}, dict[str, list[tuple[str, T]]]()
-    for here, parent, value in history:
-        children.setdefault(parent if parent in ids else "", []).append((here, value))
-    stack, seen = [("", "", "", here, value) for here, value in children.get("", ())], set[str]()
-    rest = iter([("", "", parent, here, value) for here, parent, value in history])  # for each other's ancestors
-    while stack or (stack := list(islice(rest, 1))):
-        lane, below, parent, here, value = stack.pop()
-        if here in seen:
+    values = {name: value for name, _, value in history}
+    children: dict[str, list[str]] = {}
+    for name, parent, _ in history:
+        children.setdefault(parent if parent in values else "", []).append(name)
+    stack = [("", "", name) for name in children.get("", ())]
+    circular = [("", "", name) for name in reversed(values)]  # for checkpoints that are each other's ancestors
+    while values:
+        lane, below, name = (stack or circular).pop()
+        if name not in values:
             continue
-        seen.add(here)
-        yield lane, here, parent, value
-        branches = children.get(here, ())
+        yield lane, values.pop(name)
+        branches = children.get(name, ())
         for position, branch in enumerate(branches):  # newest first, so that the oldest is on top of the stack
             fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
-            stack.append((below + fork, below + past, here, *branch))
+            stack.append((below + fork, below + past, branch))
 
 
 MAX_LANES = 12
-"""Maximum number of lanes. The last one has all further ones, too."""
+"""Maximum number of lanes in a drawing. Further branches share the last lane."""
 
 
 class Line(NamedTuple):
-    """A line inside a row. `x` counts lanes, `y` is in percent: top 0, middle 50, bottom 100."""
+    """A line in a row of a drawing. `x` counts lanes; `y` is in percent, from 0 at the top to 100 at the bottom."""
 
     x1: int
     y1: int
@@ -150,55 +157,55 @@ class Line(NamedTuple):
     is_dashed: bool
 
 
-class Row(NamedTuple):
-    """A checkpoint in a drawing."""
+class Drawing(NamedTuple):
+    """A row of a drawing: a checkpoint and the lines around it."""
 
     lane: int
     lines: Sequence[Line]
     width: int
-    """Width in lanes."""
+    """Number of lanes."""
 
 
 class _Lane(NamedTuple):
-    """A lane that goes down to a checkpoint."""
+    """A lane that runs down to a checkpoint."""
 
-    wanted: tuple[str, str] | None
-    """Its namespace and id; None: the lane is free."""
+    target: tuple[str, str] | None
+    """Namespace and id of the checkpoint. None if the lane is free."""
     is_dashed: bool
 
 
 _FREE = _Lane(None, is_dashed=False)
 
 
-def drawn(found: Sequence[Entry]) -> list[Row]:
-    """The rows of some checkpoints, newest first."""
-    lanes, rows = list[_Lane](), list[Row]()
-    for one in found:
-        here = (one.ns, one.id)
-        coming = [at for at, lane in enumerate(lanes) if lane.wanted == here]
-        passing = [at for at, lane in enumerate(lanes) if lane.wanted not in (here, None)]
-        mine = next((at for at in coming if not lanes[at].is_dashed), [*lanes, _FREE].index(_FREE))
-        lines = [_line(at, 0, mine, 50, lanes[at]) for at in coming]
+def drawn(entries: Sequence[Entry]) -> list[Drawing]:
+    """Draw checkpoints for SVG, newest first."""
+    lanes, drawings = list[_Lane](), list[Drawing]()
+    for entry in entries:
+        key = (entry.ns, entry.id)
+        ending = [at for at, lane in enumerate(lanes) if lane.target == key]
+        passing = [at for at, lane in enumerate(lanes) if lane.target not in (key, None)]
+        own = next((at for at in ending if not lanes[at].is_dashed), [*lanes, _FREE].index(_FREE))
+        lines = [_line(at, 0, own, 50, lanes[at]) for at in ending]
         lines += [_line(at, 0, at, 100, lanes[at]) for at in passing]
-        for at in coming:
+        for at in ending:
             lanes[at] = _FREE
-        below = _below(one)
-        lanes[mine : mine + 1] = [below]
+        below = _lane_below(entry)
+        lanes[own : own + 1] = [below]
         if below is not _FREE:
-            lines.append(_line(mine, 50, mine, 100, below))
+            lines.append(_line(own, 50, own, 100, below))
         while lanes and lanes[-1] is _FREE:
             lanes.pop()
-        widest = max([mine, *(end for line in lines for end in (line.x1, line.x2))])
-        rows.append(Row(min(mine, MAX_LANES - 1), list(dict.fromkeys(lines)), min(widest, MAX_LANES - 1) + 1))
-    return rows
+        widest = max([own, *(end for line in lines for end in (line.x1, line.x2))])
+        drawings.append(Drawing(min(own, MAX_LANES - 1), list(dict.fromkeys(lines)), min(widest, MAX_LANES - 1) + 1))
+    return drawings
 
 
-def _below(one: Entry) -> _Lane:
-    """The lane below a checkpoint: to its parent, or from a subgraph's first one to the checkpoint that called it."""
-    if one.parent is not None:
-        return _Lane((one.ns, one.parent), is_dashed=False)
-    outer = one.ns.rpartition("|")[0]
-    return _Lane((outer, one.parents[outer]), is_dashed=True) if one.ns and outer in one.parents else _FREE
+def _lane_below(entry: Entry) -> _Lane:
+    """Return the lane to the parent. From the first checkpoint of a subgraph it leads to the checkpoint that called."""
+    if entry.parent is not None:
+        return _Lane((entry.ns, entry.parent), is_dashed=False)
+    outer = entry.ns.rpartition("|")[0]
+    return _Lane((outer, entry.parents[outer]), is_dashed=True) if entry.ns and outer in entry.parents else _FREE
 
 
 def _line(x1: int, y1: int, x2: int, y2: int, lane: _Lane) -> Line:

@@ -1,4 +1,4 @@
-"""The list of threads, and the pages about one. Each has a function that makes the values of its template."""
+"""The list of threads, and the pages about one thread. A method for each page returns the values of its template."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import state_of
 
 ROWS = 100
-"""Checkpoints on a page."""
+"""Page size for checkpoints, versions and writes."""
 COLD_ROWS = 30
-"""Page size for a cold saver, which also sends values."""
+"""Page size for checkpoints of a cold saver, which also sends their values."""
+MAX_WRITES = 20 * ROWS
+"""Maximum number of writes on a page."""
 _STOP_ASKING = 286
-"""The status with which htmx asks no more."""
+"""Status that stops htmx from polling."""
 
 
 class ThreadPages:
-    """The list of threads, and the pages about one."""
+    """The list of threads, and the pages about one thread."""
 
     def __init__(self, source: Source) -> None:
-        """Show what a saver has."""
+        """Show the threads of a saver."""
         self._source = source
 
     def threads(self, arguments: Query) -> Values:
@@ -54,101 +56,99 @@ class ThreadPages:
         hot = getattr(info, "hot", info)
         cold = arguments.get("tier") == "cold" or hot is None
         rows = COLD_ROWS if cold else ROWS
-        found = self._source.entries(name, arguments.get("ns"), arguments.get("before"), rows + 1, cold=cold)
-        by_id = {(entry.ns, entry.id): entry for entry in found}
-        entries, older = _page(found, rows)
-        chosen = read_address(arguments["a"]) if "a" in arguments else None
+        entries = self._source.entries(name, arguments.get("ns"), arguments.get("before"), rows + 1, cold=cold)
+        by_id = {(entry.ns, entry.id): entry for entry in entries}
+        shown_entries, older = _page(entries, rows)
         lines = [
             (tree_row(entry, by_id.get((entry.ns, entry.parent or ""))), drawing, Address(name, entry.ns, entry.id))
-            for entry, drawing in zip(entries, drawn(entries), strict=True)
+            for entry, drawing in zip(shown_entries, drawn(shown_entries), strict=True)
         ]
-        seen = hot and _mark(hot)
+        chosen = read_address(arguments["a"]) if "a" in arguments else None
         return {
-            "name": name, "info": info, "lines": lines, "older": older, "cold": cold, "chosen": chosen, "seen": seen,
+            "name": name, "info": info, "lines": lines, "older": older, "cold": cold, "chosen": chosen,
+            "seen": hot and _mark(hot),
         }  # fmt: skip
 
     def newer(self, arguments: Query) -> Values:
-        """Answer htmx whether a thread has changed since its page was made.
-
-        Without a change the answer is empty, and the page stays.
-        """
+        """Tell htmx whether a thread has changed since its page was made. If not, the answer is empty."""
         name, seen = needed(arguments, "id"), needed(arguments, "seen")
         info = self._source.in_redis(name)
-        if _mark(info) == seen or (info is None and self._source.tiers is not None):  # Redis lets go what cold has
+        has_left_redis = info is None and self._source.tiers is not None  # cold may still have it
+        if has_left_redis or _mark(info) == seen:
             return {"status": NO_CONTENT}
         return {"status": _STOP_ASKING, "name": name, "info": info}
 
     def cost(self, arguments: Query) -> Values:
-        """Show what a thread costs."""
+        """Show how many bytes the channels and checkpoints of a thread take."""
         name = needed(arguments, "thread")
         info = self._source.thread(name)
-        seconds = MORE_SECONDS if arguments.get("long") == "yes" else FIRST_SECONDS
-        found = measured(self._source, name, seconds)
-        in_redis = getattr(info, "hot", info)
-        return {"name": name, "info": info, "in_redis": in_redis, "found": found, "seconds": MORE_SECONDS}
+        cost = measured(self._source, name, MORE_SECONDS if arguments.get("long") == "yes" else FIRST_SECONDS)
+        return {"name": name, "info": info, "in_redis": getattr(info, "hot", info), "cost": cost, "more": MORE_SECONDS}
 
     def channel(self, arguments: Query) -> Values:
         """Show the versions of a channel."""
         name, channel, ns = needed(arguments, "thread"), needed(arguments, "channel"), arguments.get("ns", "")
         info = self._source.thread(name)
-        found = self._source.history(name, channel, ns, ROWS + 1)
-        most, more = max((one.bytes for one in found), default=0), len(found) > ROWS
+        versions = self._source.history(name, channel, ns, ROWS + 1)
         return {
-            "name": name, "info": info, "channel": channel, "ns": ns, "found": found[:ROWS], "most": most, "more": more,
+            "name": name, "info": info, "channel": channel, "ns": ns, "versions": versions[:ROWS],
+            "most": max((version.bytes for version in versions), default=0), "has_more": len(versions) > ROWS,
         }  # fmt: skip
 
     def writes(self, arguments: Query) -> Values:
         """Show the writes of a thread."""
         name = needed(arguments, "thread")
-        info, limit = self._source.thread(name), min(max(number(arguments, "limit"), ROWS), 20 * ROWS)
-        found = self._source.writes(name, arguments.get("ns"), limit + 1)
-        more = min(limit * 2, 20 * ROWS) if len(found) > limit < 20 * ROWS else None
-        return {"name": name, "info": info, "found": found[:limit], "more": more}
+        info, limit = self._source.thread(name), min(max(number(arguments, "limit"), ROWS), MAX_WRITES)
+        writes = self._source.writes(name, arguments.get("ns"), limit + 1)
+        more = min(limit * 2, MAX_WRITES) if len(writes) > limit < MAX_WRITES else None
+        return {"name": name, "info": info, "writes": writes[:limit], "more": more}
 
 
-def _page(found: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | None]:
-    """Cut a page of checkpoints, and give the id below which the next page begins.
+def _page(entries: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | None]:
+    """Return a page of checkpoints, and the id below which the next page begins.
 
-    Checkpoints of several namespaces that share an id stay together.
+    Checkpoints of several namespaces with the same id stay together.
     """
-    if len(found) <= rows:
-        return found, None
-    end = next((at for at in range(rows, 0, -1) if found[at].id != found[at - 1].id), rows)
-    return found[:end], found[end - 1].id
+    if len(entries) <= rows:
+        return entries, None
+    end = next((at for at in range(rows, 0, -1) if entries[at].id != entries[at - 1].id), rows)
+    return entries[:end], entries[end - 1].id
 
 
 def _mark(info: Any) -> str:
-    """Mark of a thread that changes with its newest checkpoint and its state. Empty if Redis has no such thread."""
+    """Return a text that changes with the newest checkpoint and the state. It is empty without a thread."""
     return "" if info is None else f"{state_of(info)} {info.checkpoint_id}"
 
 
+# -- costs
+
 FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
-"""Time limits in seconds of a first look, and of a longer one."""
+"""Time limits in seconds: by default, and if the user asks for more."""
 LARGEST = 20
-"""Checkpoints that are named."""
+"""Maximum number of checkpoints that are named."""
 
 
 @dataclass(slots=True)
 class ChannelCost:
-    """Size of a channel, in bytes as stored."""
+    """Bytes of a channel, as stored."""
 
     path: str
-    """Its path in the graph: the nodes whose subgraph has it; empty for the root."""
+    """Nodes whose subgraph has the channel, joined by `|`. Empty for the root."""
     channel: str
     ns: str | None
-    """The namespace; None: several, one for each call of the subgraph."""
+    """The namespace. None if there are several, one for each call of the subgraph."""
     versions: int = 0
-    """Versions that have a value."""
+    """Number of versions with a value."""
     new: int = 0
-    """Bytes that the versions added, each to the one before."""
+    """Bytes that each version added to the one before, in all."""
     shared: int = 0
-    """Bytes that they have in common with the one before, and that are stored once."""
+    """Bytes that each version shares with the one before, in all. They are stored once."""
     written: int = 0
     """Bytes of pending writes."""
 
     @property
     def stored(self) -> int:
-        """All bytes that are stored."""
+        """Bytes of values and pending writes."""
         return self.new + self.written
 
 
@@ -166,13 +166,13 @@ class CheckpointCost(NamedTuple):
 
     @property
     def stored(self) -> int:
-        """All bytes that it added."""
+        """Bytes of values and pending writes."""
         return self.new + self.written
 
 
 @dataclass(slots=True)
 class ThreadCost:
-    """Size of a thread, of the checkpoints that were read."""
+    """Bytes of a thread, for those of its checkpoints that were read."""
 
     channels: list[ChannelCost] = field(default_factory=list)
     """Channels, largest first."""
@@ -185,51 +185,52 @@ class ThreadCost:
 
 
 def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
-    """Add up the costs of a thread's newest checkpoints, at least a page of them whatever the time."""
-    found, end = ThreadCost(), time.monotonic() + seconds
+    """Add up the bytes of a thread's checkpoints, newest first, for `seconds`. At least one page is read."""
+    total, end = ThreadCost(), time.monotonic() + seconds
     by_name: dict[tuple[str, str], ChannelCost] = {}
 
     def is_over() -> bool:
-        found.is_partial = found.looked > 0 and time.monotonic() >= end
-        return found.is_partial
+        total.is_partial = total.looked > 0 and time.monotonic() >= end
+        return total.is_partial
 
-    def cost_of(one: Entry, channel: str) -> ChannelCost:
-        path = "|".join(level.partition(":")[0] for level in one.ns.split("|"))
-        cost = by_name.setdefault((path, channel), ChannelCost(path, channel, one.ns))
-        if cost.ns != one.ns:
+    def cost_of(entry: Entry, channel: str) -> ChannelCost:
+        path = "|".join(level.partition(":")[0] for level in entry.ns.split("|"))
+        cost = by_name.setdefault((path, channel), ChannelCost(path, channel, entry.ns))
+        if cost.ns != entry.ns:
             cost.ns = None
         return cost
 
     def checkpoints() -> Iterator[CheckpointCost]:
-        for one, sizes in source.costs(thread, is_over):
-            found.looked += 1
+        for entry, sizes in source.costs(thread, is_over):
+            total.looked += 1
             added = {channel: size.new for channel, size in sizes.items()}
             for channel, size in sizes.items():
                 if size.new:
-                    cost = cost_of(one, channel)
+                    cost = cost_of(entry, channel)
                     cost.versions += 1
                     cost.new += size.new
                     cost.shared += size.shared
             new = sum(added.values())
-            for write in one.writes:
-                cost_of(one, write.channel).written += write.size
+            for write in entry.writes:
+                cost_of(entry, write.channel).written += write.size
                 added[write.channel] = added.get(write.channel, 0) + write.size
             most = max(added, key=added.__getitem__, default=None)
-            yield CheckpointCost(Address(thread, one.ns, one.id), one.step, new, sum(added.values()) - new, most)
+            where = Address(thread, entry.ns, entry.id)
+            yield CheckpointCost(where, entry.step, new, sum(added.values()) - new, most)
 
-    found.largest = heapq.nlargest(LARGEST, checkpoints(), key=lambda one: one.stored)
-    found.channels = sorted(by_name.values(), key=lambda one: -one.stored)
-    return found
+    total.largest = heapq.nlargest(LARGEST, checkpoints(), key=lambda cost: cost.stored)
+    total.channels = sorted(by_name.values(), key=lambda cost: -cost.stored)
+    return total
 
 
 # -- the list of threads
 
 LISTED = 50
-"""Threads on a page of the list."""
+"""Page size of the list of threads."""
 MAX_PAGES = 20
-"""Pages of an order: more threads are not kept in memory. Filters find the others."""
+"""Maximum number of pages. It limits how many threads are kept in memory. Filters find the others."""
 SEARCH_SECONDS = 5.0
-"""Time limit in seconds of a search. The page shows what was found until then."""
+"""Time limit in seconds of a search. The page shows the threads found until then."""
 MAX_NAMED = 20
 """Maximum number of damaged threads that are named."""
 _STATES = ("", "active", "interrupted", "failed")
@@ -237,10 +238,10 @@ _EITHER = {"": None, "yes": True, "no": False}
 
 
 def read_filters(fields: Query) -> tuple[ThreadQuery, str, int]:
-    """Read the query, the order and the page from the fields of the form.
+    """Read the query, the order and the page number from the fields of the form.
 
     Raises:
-        ValueError: A field makes no sense. The message names it, and says what to write.
+        ValueError: A field makes no sense. The message names the field, and says what to write.
     """
     page = number(fields, "page") if "page" in fields else 1
     if not 1 <= page <= MAX_PAGES:
