@@ -244,8 +244,8 @@ def _forget(
         thread_prefix TEXT: All threads whose names begin with TEXT; may be repeated.
         namespace: All items of the namespace with these labels, and of its children, such as --namespace
             memories user-1; may be repeated.
-        store_prefix PREFIX: The beginning of the store's keys, if it differs from --prefix, as for the RedisStore of
-            a TieredStore. Default: --prefix.
+        store_prefix PREFIX: Prefix of the store's keys, if it differs from --prefix, as for the RedisStore of a
+            TieredStore. Default: --prefix.
         yes: Delete them.
         postgres URL: The cold tier. Its threads and items are deleted, too, because Redis would be filled from it.
 

@@ -36,7 +36,6 @@ from redis_saver._store.store import RedisStore
 _Agent: TypeAlias = Any
 """A compiled graph. Its type is unknown without the extra."""
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
-TIMEOUTS = {"socket_connect_timeout": 5}
 _BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
 STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
@@ -207,10 +206,9 @@ class Demo:
 
     @contextmanager
     def _servers(self, kind: type[RedisSaver]) -> Iterator[tuple[Any, RedisStore]]:
-        options: Any = {"ttl": self.ttl, "client_options": TIMEOUTS}
-        saver, store = kind.from_conn_string(self.url, **options), RedisStore.from_conn_string(self.url, **options)
-        with saver as opened_saver, store as opened_store:
-            yield opened_saver, opened_store
+        url, ttl = self.url, self.ttl
+        with kind.from_conn_string(url, ttl=ttl) as saver, RedisStore.from_conn_string(url, ttl=ttl) as store:
+            yield saver, store
 
     @contextmanager
     def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:

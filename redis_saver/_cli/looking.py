@@ -19,7 +19,7 @@ from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, Thread
 from redis_saver._cli import screen
 from redis_saver._cli.options import JSON, MAX_NUMBER, command, past, span
 from redis_saver._cli.servers import Savers, Servers
-from redis_saver._common import display, times
+from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.rows import TreeRow, lanes, list_threads, tree_row
@@ -237,16 +237,16 @@ def _show(
         address = Address(thread, ns, checkpoint)
         saved = savers.source.search(address) if checkpoint else savers.source.find(address)
         if saved is None and ns:
-            namespace = f"namespace {display.shown(ns)} of thread {display.shown(thread)}"
+            namespace = f"namespace {shown(ns)} of thread {shown(thread)}"
             raise ThreadNotFound(f"{namespace} is not there: redis-saver tree lists all namespaces and checkpoints")
-        shown = _Values(savers, whole=values, raw=raw)
+        view = _Values(savers, whole=values, raw=raw)
         if as_json:
-            screen.emit({**thread_json(info), "checkpoint": saved and shown.as_json(saved)})
+            screen.emit({**thread_json(info), "checkpoint": saved and view.as_json(saved)})
             return 0
         for name, text in _about_thread(info):
             screen.line(f"{name:12}{text}")
         if saved:
-            shown.show(saved)
+            view.show(saved)
     return 0
 
 

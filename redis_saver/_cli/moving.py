@@ -69,9 +69,9 @@ def _migrate(
         thread_prefix TEXT: Only threads whose names begin with TEXT.
         sample N: Number of checkpoints of each copied thread to read again and compare in full.
         store: Copy the items of a store instead of threads.
-        source_prefix PREFIX: The beginning of all keys in a SOURCE in Redis. Default: langgraph, or any prefix for
+        source_prefix PREFIX: Prefix of all keys in a SOURCE in Redis. Default: langgraph, or any prefix for
             the savers of other packages.
-        target_prefix PREFIX: The beginning of all keys in a TARGET in Redis.
+        target_prefix PREFIX: Prefix of all keys in a TARGET in Redis.
         namespace: With --store, only items whose namespaces begin with these labels, such as --namespace
             memories user-1.
         ttl DURATION: TTL in a TARGET in Redis, such as 7d or 90m. Default: none for threads, and for items the same

@@ -28,7 +28,7 @@ app = typer.Typer(
     help="LangGraph checkpoints and memory on plain Redis or Valkey.",
     epilog=(
         "Exit codes: 0, all is well; 1, something is wrong with a thread or the server, or was not done; "
-        "2, a word, a URL, a login or a missing package is at fault."
+        "2, an argument, a URL, a login or a missing package is at fault."
     ),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help"]},
@@ -59,7 +59,7 @@ _SHARED = """
     as_json: Print JSON, one object per line.
     url URL: The server, such as redis://host:6379.
     postgres URL: The cold tier, such as postgresql://user@host/database.
-    prefix PREFIX: The beginning of all keys in Redis.
+    prefix PREFIX: Prefix of all keys in Redis.
 """
 _OPTION = re.compile(r"^ {4}(\w+)(?: ([A-Z.]+))?: (.*(?:\n {8}.*)*)", re.MULTILINE)
 _HELP = re.compile(r"(.*?)(?:\n\nOptions:\n(.*?))?(?:\n\n(Exit code: .*))?", re.DOTALL)

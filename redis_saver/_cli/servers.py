@@ -17,7 +17,6 @@ from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._client import clients, urls
 from redis_saver._common.display import printable, shown
-from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Call, Operation
 from redis_saver._inspector.source import Source
 from redis_saver._migrate.opening import is_encrypted, needs, opened, serializer
@@ -172,9 +171,9 @@ def _readable_serializer() -> SerializerProtocol:
 # -- flush
 
 _CONNECTING = 5
-"""Seconds to wait for a connection to a server, unless its URL says otherwise."""
+"""Seconds to wait for a connection to Postgres, unless the URL says otherwise."""
 _ANSWERING = 10
-"""Seconds to wait for a reply of Redis, and for a connection from the pool, unless the URL says otherwise."""
+"""Seconds to wait for a connection from the pool."""
 _NOT_YOURS = (
     *(redis_errors.AuthenticationError, redis_errors.AuthenticationWrongNumberOfArgsError),
     *(redis_errors.AuthorizationError, redis_errors.NoPermissionError),
@@ -241,38 +240,25 @@ class Hot(Server):
     _failures = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 
     def __init__(self, url: str, prefix: str) -> None:
-        """Check the prefix. Nothing is sent.
-
-        Raises:
-            EndpointError: The prefix is invalid.
-        """
         super().__init__(url)
-        try:
-            Keyspace(prefix)
-        except ValueError as error:
-            raise EndpointError(f"--prefix: {error}") from error
         self._prefix = prefix
         self.saver: Any = None
         """The saver, or None until the first check."""
 
     def _use(self) -> None:
         if self.saver is None:
-            serde = serializer() if is_encrypted() else None
-            self.saver = RedisSaver(self._connect(), prefix=self._prefix, serde=serde)
+            self.saver = self._make_saver()
         self.saver.setup()
+
+    def _make_saver(self) -> RedisSaver:
+        serde = serializer() if is_encrypted() else None
+        try:
+            return RedisSaver(clients.connect(self.url, asynchronous=False), prefix=self._prefix, serde=serde)
+        except ValueError as error:
+            raise EndpointError(self._text(error)) from None
 
     def _is_final(self, error: Exception) -> bool:
         return any(isinstance(each, _NOT_YOURS) or _WRONG_REDIS.search(str(each)) for each in _causes(error))
-
-    def _connect(self) -> Any:
-        timeouts = {"socket_timeout": float(_ANSWERING)}
-        if not self.url.startswith("unix:"):
-            timeouts["socket_connect_timeout"] = float(_CONNECTING)
-        options = {name: seconds for name, seconds in timeouts.items() if f"{name}=" not in self.url}
-        try:
-            return clients.connect(self.url, asynchronous=False, **options)
-        except ValueError as error:
-            raise EndpointError(self._text(error)) from None
 
     def close(self) -> None:
         """Close the client, if there is one."""

@@ -14,6 +14,7 @@ from redis_saver._checkpoint.auditing import Entry
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address
 from redis_saver._inspector.pages import Query, Refused, Values, address_in, needed, number, position_in, read_address
+from redis_saver._inspector.rows import task_state
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, elements, is_chat, part, unpacked
 
@@ -102,8 +103,11 @@ class CheckpointPages:
         for task, channel, value in saved.pending_writes or ():
             is_special = channel in (INTERRUPT, ERROR)
             by_task.setdefault(task, []).append((channel, trees.tree(channel, value), is_special))
-        states = {task: _state(task, {channel for channel, *_ in writes}) for task, writes in by_task.items()}
-        return [{"task": task, "state": states[task], "writes": writes} for task, writes in by_task.items()]
+        tasks = []
+        for task, writes in by_task.items():
+            state = "caller" if task == _CALLER else task_state([channel for channel, *_ in writes]) or "done"
+            tasks.append({"task": task, "state": state, "writes": writes})
+        return tasks
 
     def value(self, arguments: Query) -> Values:
         """Show a page of a part of a channel's value."""
@@ -283,6 +287,7 @@ def _inside(value: Any, step: Any) -> Any:
 
 _BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
 _CALLER = "00000000-0000-0000-0000-000000000000"
+"""Task id of writes by a caller."""
 
 
 def next_nodes(saved: CheckpointTuple) -> list[str]:
@@ -312,10 +317,3 @@ def _triggered(channel: str, value: Any) -> str | None:
         awaited, _, node = channel.removeprefix(_JOIN).rpartition(":")
         return node if isinstance(value, (set, frozenset)) and set(awaited.split("+")) <= value else None
     return None
-
-
-def _state(task: str, channels: set[str]) -> str:
-    """Return the state of a task that wrote to channels, or `caller` for writes of a caller."""
-    if task == _CALLER:
-        return "caller"
-    return "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else "done"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from typing import Any, NamedTuple, TypeVar
@@ -110,10 +110,14 @@ class TreeRow(NamedTuple):
 
 def tree_row(entry: Entry, parent: Entry | None) -> TreeRow:
     """Return a checkpoint as a row of a tree."""
-    channels = {write.channel for write in entry.writes}
-    state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
     ran = auditing.ran_between(parent, entry) if parent else ()
-    return TreeRow(entry, state, len({write.task_id for write in entry.writes}), ran)
+    tasks = {write.task_id for write in entry.writes}
+    return TreeRow(entry, task_state({write.channel for write in entry.writes}), len(tasks), ran)
+
+
+def task_state(channels: Collection[str]) -> str:
+    """Return the state of tasks that wrote to channels: `failed`, `interrupted`, or empty."""
+    return "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
 
 
 def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, T]]:

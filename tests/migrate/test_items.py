@@ -700,7 +700,7 @@ def test_items_without_an_order_of_their_own_come_in_pages(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("export", "{ours}", "{file}", "--store", "--thread-prefix", "x"), "about threads"),
+        (("export", "{ours}", "{file}", "--store", "--thread-prefix", "x"), "only for threads"),
         (("export", "{ours}", "{file}", "--namespace", "x"), "add --store"),
         (("import", "{threads}", "{ours}", "--replace", "all"), "add --store"),
         (("export", "sqlite:x.db", "{file}", "--store"), "is not the URL of a store"),
