@@ -1,4 +1,4 @@
-"""All commands, by Typer. A module defines its commands when it is imported, and `--help` lists them in this order."""
+"""All commands. A module registers its commands when it is imported."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ _MIN_TTL = timedelta(seconds=6)
 _WIDEST = 100
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
         typer.echo(f"redis-saver {__version__}")
         raise typer.Exit
 
@@ -32,12 +32,14 @@ def _begin(
 ) -> None:
     """LangGraph checkpoints and memory on plain Redis or Valkey."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # not every encoding has the characters of names and drawings
+        sys.stdout.reconfigure(errors="replace")  # some encodings lack characters of names and drawings
 
 
 def _demo_ttl(text: str) -> timedelta:
     if (ttl := duration(text)) < _MIN_TTL:
-        raise typer.BadParameter(f"{text}: the demo pauses for a second: write at least {times.shown(_MIN_TTL)}")
+        raise typer.BadParameter(
+            f"{text} is too short, because the demo pauses for a second: write at least {times.shown(_MIN_TTL)}"
+        )
     return ttl
 
 
@@ -49,13 +51,13 @@ def _demo(
     keep: bool = False,
     no_color: bool = False,
 ) -> int:
-    """Watch an agent chat, wait for a human, be resumed by another worker, and go back in time.
+    """Watch an agent chat, wait for a human, resume in another worker, and go back in time.
 
     Options:
-        url URL: The server, such as redis://host:6379. By default an embedded one.
-        ttl DURATION: When the thread expires, such as 90m.
-        keep: Keep the demo's thread, and say what to do with it next.
-        no_color: Plain text, also on a terminal.
+        url URL: The server, such as redis://host:6379. Default: an embedded one.
+        ttl DURATION: TTL of the thread, such as 90m.
+        keep: Keep the thread, and show what to do with it next.
+        no_color: Print plain text, even on a terminal.
 
     Exit code: 0; 2, the URL, the server or a missing package is at fault.
     """
@@ -73,4 +75,4 @@ def _demo(
 from redis_saver._cli import looking, changing, doctor, moving  # noqa: E402, F401, I001
 
 program = typer.main.get_command(app)
-"""All commands. `app()` would build this at each call, which takes longer than most commands."""
+"""The command line. `app()` would build it again at each call, which takes longer than most commands."""

@@ -1,4 +1,4 @@
-"""Commands that change threads: `ttl`, `pin`, `unpin`, `delete`, `prune`, `copy`, and `forget`, also of items."""
+"""Commands that change threads (`ttl`, `pin`, `unpin`, `delete`, `prune`, `copy`), and `forget`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
 from redis_saver._cli.looking import thread_json
-from redis_saver._cli.options import EVERY, JSON, command, count, duration, labels_of, span, words_of
+from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration, labels_of, span, words_of
 from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import ago, left
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
@@ -28,17 +27,17 @@ from redis_saver._tiered_store import copies
 from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, StoreDamaged, ThreadDamaged, ThreadNotFound
 
 _CODES = (
-    "Exit code: 0, done, or nothing was to be done; 1, some of the threads were not there or could not be changed "
-    "(stderr names them); 2, the words, a URL, a login or a missing package is at fault."
+    "Exit code: 0, it is done; 1, some threads were not there or could not be changed (stderr names them); 2, an "
+    "argument, a URL, a login or a missing package is at fault."
 )
 
 
 @command("ttl", _CODES)
 def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool = JSON) -> int:
-    """Show when a thread expires in Redis, or give it a TTL of its own, which starts now and again with each write.
+    """Show when a thread expires in Redis, or set a TTL of its own, which starts now and again with each write.
 
     Options:
-        ttl DURATION: A TTL of its own, such as 7d or 90m; none: its saver's TTL again.
+        ttl DURATION: The TTL, such as 7d or 90m; none to use its saver's TTL again.
     """
     is_cleared = ttl == "none"
     own_ttl = None if ttl is None or is_cleared else duration(ttl, "DURATION")
@@ -49,26 +48,26 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
     fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
     screen.show(fields, f"{screen.named(thread)} expires: {left(info)}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
-        screen.note("an idle thread now stays for ever: its saver's TTL counts again from its next write on")
+        screen.note("an idle thread now stays forever. Its saver's TTL starts again with the next write")
     return 0
 
 
 @command("pin", _CODES)
 def _pin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
-    """Keep threads in Redis until unpin, whatever their TTL."""
+    """Keep threads in Redis until unpin, regardless of their TTL."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.pin, "pinned", {"pinned": True}, as_json=as_json)
 
 
 @command("unpin", _CODES)
 def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
-    """End a pin. Threads expire again from their next write on, if its saver has a TTL."""
+    """End a pin. If the saver has a TTL, it starts with the next write to the thread."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.unpin, "unpinned", {"pinned": False}, as_json=as_json)
 
 
 def _each(threads: Sequence[str], change: Callable[[str], Any], done: str, fields: Any, *, as_json: bool) -> int:
-    """Change each thread, print `done` in words or `fields` as JSON, and return the exit code."""
+    """Change each thread, print `done` as text or `fields` as JSON, and return the exit code."""
     failed = 0
     for thread in dict.fromkeys(threads):
         if not _attempt(screen.named(thread), partial(change, thread), f"not {done}"):
@@ -92,9 +91,9 @@ def _attempt(name: str, change: Callable[[], object], failure: str) -> bool:
 
 @command("delete", _CODES)
 def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json: bool = JSON) -> int:
-    """Delete threads, with all their history. It asks first.
+    """Delete threads with all their history. It asks first.
 
-    A damaged thread is deleted, too. To delete all threads and items of a user, use forget.
+    Damaged threads are deleted, too. To delete all threads and items of a user, use forget.
 
     Options:
         yes: Do not ask.
@@ -111,7 +110,7 @@ def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json:
             savers.refuse_cold_backed(thread, "deleted")
         if not yes:
             if not sys.stdin.isatty():
-                raise EndpointError("nobody can be asked, as this is no terminal: say --yes. Nothing was deleted")
+                raise EndpointError("this is no terminal, so nobody can confirm: add --yes. Nothing was deleted")
             for thread in names:
                 screen.note(f"{screen.named(thread)}: {_description(_find(savers, thread))}")
             if not typer.confirm("Delete?", err=True):
@@ -121,7 +120,7 @@ def _delete(servers: Servers, threads: list[str], *, yes: bool = False, as_json:
 
 
 def _find(savers: Savers, thread: str) -> Any:
-    """Return the information about a thread, None, or the error of a damaged one, which can be deleted all the same."""
+    """Return the information about a thread, the error if it is damaged, or None if there is none."""
     try:
         return savers.saver.get_thread(thread)
     except (ThreadDamaged, KeyConflict) as error:
@@ -144,36 +143,36 @@ def _prune(
     *,
     every: bool = EVERY,
     thread_prefix: str | None = None,
-    keep_last: int | None = typer.Option(None, parser=count("checkpoints", 1)),
+    keep_last: int | None = typer.Option(None, min=1, max=MAX_NUMBER),
     older_than: timedelta | None = typer.Option(None, parser=span),
     yes: bool = False,
     as_json: bool = JSON,
 ) -> int:
-    """Remove old checkpoints, and what only they needed. Without --yes it says what it would remove.
+    """Remove old checkpoints and the values that only they use. Without --yes it only shows what it would remove.
 
     Options:
         every: All threads.
         thread_prefix TEXT: All threads whose names begin with TEXT.
-        keep_last N: Keep the newest N of each namespace. Default: 1.
-        older_than DURATION: Remove only what is older, such as 30d.
-        yes: Remove; without it nothing is removed.
+        keep_last N: Keep the newest N checkpoints of each namespace. Default: 1.
+        older_than DURATION: Remove only older checkpoints, such as 30d.
+        yes: Remove them.
     """
     if sum((bool(threads), every, thread_prefix is not None)) != 1:
-        raise typer.BadParameter("name the threads, or say --all, or --thread-prefix TEXT.", param_hint="THREAD")
+        raise typer.BadParameter("name the threads, or use --all or --thread-prefix TEXT.", param_hint="THREAD")
     if thread_prefix == "":
-        raise typer.BadParameter("every thread's name begins with '': say --all.", param_hint="--thread-prefix")
+        raise typer.BadParameter("every name begins with '': use --all.", param_hint="--thread-prefix")
     total, pruned = Pruned(), 0
 
     def prune(thread: str) -> None:
         nonlocal total, pruned
-        if threads:  # of all threads, some may expire meanwhile
+        if threads:  # with --all, some may expire meanwhile
             savers.thread(thread)
         removed = savers.saver.prune([thread], keep_last=keep_last, older_than=older_than, dry_run=not yes)
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
     with servers.savers(readable=False) as savers:
         query = ThreadQuery(thread_prefix or "")
-        infos = () if threads else Source(savers.saver).threads(query, lambda: False)  # damaged threads, too
+        infos = () if threads else savers.source.threads(query)  # damaged threads, too
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")
@@ -188,20 +187,18 @@ def _prune(
 
 @command("copy", _CODES)
 def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, as_json: bool = JSON) -> int:
-    """Copy a thread with all its history. The copy shows up in one step, and has no TTL.
+    """Copy a thread with all its history. The copy appears in one step, and has no TTL.
 
     Options:
-        source SOURCE: The name of the thread.
-        target TARGET: The name of the copy.
-        replace: Replace TARGET, if it is there.
+        source SOURCE: Name of the thread.
+        target TARGET: Name of the copy.
+        replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:
         savers.thread(source)
         savers.refuse_cold_backed(source, "copied")
         if not replace and savers.saver.get_thread(target) is not None:
-            raise EndpointError(
-                f"thread {screen.named(target)} is there already: say --replace, or name another TARGET"
-            )
+            raise EndpointError(f"thread {screen.named(target)} exists already: add --replace, or name another TARGET")
         savers.refuse_cold_backed(target, "copied")
         savers.saver.copy_thread(source, target)
         info = savers.thread(target)
@@ -212,7 +209,7 @@ def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, 
 
 
 _MAX_NAMED = 5
-"""Maximum number of parts that are named when the command ends early."""
+"""Maximum number of parts to name if the command ends early."""
 
 
 @dataclass(frozen=True)
@@ -221,10 +218,10 @@ class _Part:
 
     name: str
     unit: str
-    """Name of what `count` counts, in the plural."""
+    """`checkpoints` or `items`."""
     count: Callable[[], int]
     delete: Callable[[], int | None]
-    """Deletes the part. It returns the number deleted, or None if the part was damaged."""
+    """Deletes the part. Returns the number deleted, or None if the part was damaged."""
 
 
 @command("forget")
@@ -237,32 +234,32 @@ def _forget(
     store_prefix: str | None = None,
     yes: bool = False,
 ) -> int:
-    """Delete what is kept of a user: threads, and all items of the store under namespaces.
+    """Delete the data of a user: threads, and all items of the store under namespaces.
 
-    Without --yes it deletes nothing, and says what it would delete.
-    What is gone already is no error: run it again after one that ended early.
+    Without --yes it only shows what it would delete.
+    Missing threads and items are no error, so it can be run again if it ended early.
 
     Options:
-        thread: Threads by their names; may be repeated.
+        thread: Names of threads; may be repeated.
         thread_prefix TEXT: All threads whose names begin with TEXT; may be repeated.
-        namespace: All items of the namespace with these labels, and of those below it, such as --namespace
+        namespace: All items of the namespace with these labels, and of its children, such as --namespace
             memories user-1; may be repeated.
-        store_prefix PREFIX: The beginning of the store's keys, if it is another one, as of the RedisStore of a
-            TieredStore. Default: that of --prefix.
-        yes: Delete; without it nothing is deleted.
-        postgres URL: The cold tier behind it: its threads and items are deleted, too, which otherwise would come back.
+        store_prefix PREFIX: Prefix of the store's keys, if it differs from --prefix, as for the RedisStore of a
+            TieredStore. Default: --prefix.
+        yes: Delete them.
+        postgres URL: The cold tier. Its threads and items are deleted, too, because Redis would be filled from it.
 
-    Exit code: 0, all is deleted, or nothing was to be (no --yes); 1, something could not be deleted, or came anew
+    Exit code: 0, everything is deleted, or --yes is missing; 1, something could not be deleted, or was written again
     meanwhile; 2, a URL, a login or a missing package is at fault. Example: redis-saver forget --redis
     redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes
     """
     namespaces = dict.fromkeys(labels_of(words) for words in words_of(namespace))
     threads, prefixes = [name for words in words_of(thread) for name in words], tuple(thread_prefix or ())
     if not (threads or prefixes or namespaces):
-        raise typer.BadParameter("say what to delete.", param_hint="--thread, --thread-prefix or --namespace")
+        raise typer.BadParameter("name what to delete.", param_hint="--thread, --thread-prefix or --namespace")
     if "" in prefixes:
         raise EndpointError(
-            "--thread-prefix '': every thread's name begins so. Write what the names of this user's threads begin with"
+            "--thread-prefix '': every name begins with it. Write how the names of this user's threads begin"
         )
     url, postgres = redis_url(servers.url), postgres_url(servers.postgres)
     parts: list[_Part] = []
@@ -283,7 +280,7 @@ def _of_threads(savers: Savers, names: Sequence[str], prefixes: tuple[str, ...])
     """List the threads, each once.
 
     Raises:
-        EndpointError: A thread is in a cold tier, too, and none was named.
+        EndpointError: A thread is also in a cold tier, but --postgres is missing.
     """
     wanted = dict.fromkeys(names)
     for endpoint in savers.endpoints if prefixes else ():
@@ -301,31 +298,36 @@ def _checkpoints(savers: Savers, name: str) -> int:
 
 
 def _delete_thread(savers: Savers, name: str) -> int | None:
-    try:
-        count: int | None = _checkpoints(savers, name)
-    except ThreadDamaged:
-        count = None  # it is deleted all the same
+    count = _count(partial(_checkpoints, savers, name))  # a damaged thread is deleted all the same
     savers.saver.delete_thread(name)
     return count
 
 
+def _count(count: Callable[[], int]) -> int | None:
+    """Count the checkpoints or items of a part, or return None if it is damaged."""
+    try:
+        return count()
+    except (ThreadDamaged, StoreDamaged):
+        return None
+
+
 def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Iterator[_Part]:
-    """List the items of a namespace, those of Postgres first, because Redis may be filled from there.
+    """List the items of a namespace, Postgres first, because Redis may be filled from there.
 
     Raises:
-        EndpointError: The items of Redis are copies of what a cold store has, and none was found.
+        EndpointError: The items in Redis are copies of a cold store's, but --postgres is missing.
     """
     driver, context = stores.driver_of(hot.store), stores.context_of(hot.store)
     if not cold and driver.run(copies.holds_copies(context, labels)):
         raise EndpointError(
-            f"namespace {shown(labels)} in {hot.name}: its items are copies of what a cold store has, and what is "
-            "deleted in Redis alone comes back from there. Nothing was deleted. Name it with --postgres URL. If it is "
-            "another store, delete the items in Python, through the TieredStore; if there is none any more, with "
-            "delete_namespace() of the RedisStore"
+            f"namespace {shown(labels)} in {hot.name}: its items are copies of a cold store's, and would come back "
+            "from there. Nothing was deleted. Name the cold store with --postgres URL. If it is not Postgres, delete "
+            "the items in Python through the TieredStore. If there is none any more, call delete_namespace() of the "
+            "RedisStore"
         )
 
     def delete_copies() -> int:
-        driver.run(copies.forget_misses(context, labels))  # readers who asked cold before store no copy any more
+        driver.run(copies.forget_misses(context, labels))  # so that a reader that asked cold before stores no copy
         return int(hot.delete_namespace(labels))
 
     for store in (*cold, hot):
@@ -334,17 +336,14 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
 
 
 def _count_parts(parts: Sequence[_Part]) -> int:
-    """Say what would be deleted."""
+    """Print what would be deleted."""
     total: Counter[str] = Counter()
 
     def count(part: _Part) -> None:
-        try:
-            number: int | None = part.count()
-        except (ThreadDamaged, StoreDamaged):
-            number = None
+        number = _count(part.count)
         _add(total, part, number)
-        is_damaged = f"damaged, so its {part.unit} cannot be counted"
-        screen.line(f"{part.name}: {is_damaged if number is None else counted(number, part.unit.removesuffix('s'))}")
+        damaged = f"damaged, so its {part.unit} cannot be counted"
+        screen.line(f"{part.name}: {damaged if number is None else counted(number, part.unit.removesuffix('s'))}")
 
     done = [_attempt(part.name, partial(count, part), "cannot be deleted") for part in parts]
     screen.line(f"Nothing was deleted. --yes deletes {_sums(total)}")
@@ -352,7 +351,7 @@ def _count_parts(parts: Sequence[_Part]) -> int:
 
 
 def _delete_parts(parts: Sequence[_Part]) -> int:
-    """Delete all parts, and look whether they are gone."""
+    """Delete all parts, and check that they are gone."""
     total: Counter[str] = Counter()
     left, deleted = list(parts), list[_Part]()
 
@@ -369,9 +368,9 @@ def _delete_parts(parts: Sequence[_Part]) -> int:
         if left:
             names = ", ".join(part.name for part in left[:_MAX_NAMED])
             more = f" and {len(left) - _MAX_NAMED:,} more" if len(left) > _MAX_NAMED else ""
-            screen.note(f"still to be deleted: {names}{more}. Run it again")
+            screen.note(f"still to be deleted: {names}{more}. Run this again")
     for part in again:
-        screen.note(f"not deleted: {part.name}: something was put there meanwhile. Run it again when nobody uses it")
+        screen.note(f"not deleted: {part.name}: it was written meanwhile. Run this again when nobody uses it")
     screen.line(f"Deleted {_sums(total)}")
     return 1 if again or len(deleted) < len(parts) else 0
 

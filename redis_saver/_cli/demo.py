@@ -1,7 +1,4 @@
-"""The demo: an agent chats, stops for a human, resumes in a new worker, forks, and remembers.
-
-Only its model is scripted.
-"""
+"""The demo: an agent with a scripted model chats, stops for a human, resumes in a new worker, forks, and remembers."""
 
 from __future__ import annotations
 
@@ -28,42 +25,40 @@ from rich.console import Console
 from rich.text import Text
 
 from redis_saver._checkpoint.saver import RedisSaver
-from redis_saver._checkpoint.threads import ThreadInfo
-from redis_saver._cli.looking import lanes
 from redis_saver._client.clients import connect
 from redis_saver._client.urls import without_login
 from redis_saver._common import times
+from redis_saver._inspector.rows import lanes
+from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import left
 from redis_saver._store.store import RedisStore
-from redis_saver.errors import ThreadNotFound
 
 _Agent: TypeAlias = Any
 """A compiled graph. Its type is unknown without the extra."""
 FLIGHTS = {"Lisbon": {"TP 531": 189, "LH 1166": 240}, "Split": {"OU 411": 132}}
-TIMEOUTS = {"socket_connect_timeout": 5}
 _BRANCHES = {"├": "blue", "│": "blue", "└": "magenta", " ": "magenta"}
 STYLES = {"you": "cyan", "agent": "green", "tool": "blue", "waits": "yellow", "human": "yellow"}
 STORY = """\
 1  An agent chats: each step becomes a checkpoint
 Thread {thread} on {server}. Only the model is scripted.
-"bytes" is what the thread grew by for each: header, changed values, writes.
+"bytes" is what each adds to the thread: header, changed values, writes.
 
 2  A booking needs a human: the agent stops
 interrupt() ends the run. The question is stored, so no process has to wait.
 
 3  The worker is gone: a new one resumes
-Client, saver and graph were thrown away, a second passed. New ones find this:
+Client, saver and graph are gone, and a second has passed. New ones find this:
 
 4  Back in time: a fork
 Another wish, sent to the checkpoint before the booking. Both branches stay.
 
 5  One thread: two keys, one deadline
-The tree adds up to {bytes:,} bytes, without Redis's overhead. saver.threads():
+The checkpoints take {bytes:,} bytes, without Redis's overhead. saver.threads():
 
 6  Another thread: the agent remembers
-The tool that booked has put it into the store, which all threads share:"""
+The booking tool has put it into the store, which all threads share:"""
 LAST_BOOKING = "last booking"
-"""Key of what the agent remembers of a traveller."""
+"""Key of the item that the agent remembers of a traveller."""
 
 
 @tool
@@ -83,31 +78,31 @@ def book_flight(flight: str) -> str:
 
 
 def _memories() -> tuple[str, str]:
-    """Return the namespace of what is known of the current traveller."""
+    """Return the namespace of the current traveller's items."""
     return "travellers", get_config()["configurable"]["traveller"]
 
 
 class ScriptedModel(FakeChatModel):
-    """A chat model that follows rules over its messages. It answers the same after a resume or a fork."""
+    """A chat model that answers by rules, so it answers the same after a resume or a fork."""
 
     def _generate(self, messages: list[BaseMessage], *_: Any, **__: Any) -> ChatResult:
-        last, said, call = messages[-1], str(messages[-1].content), {}
+        last, text, call = messages[-1], str(messages[-1].content), {}
         answer = f"{' and '.join(FLIGHTS)} are warm now. Where shall I look?"
         if isinstance(messages[0], SystemMessage):
             answer = f"Welcome back! {messages[0].content} {answer}"
         if isinstance(last, ToolMessage):
-            answer = f"{said}. " + ("Shall I book?" if last.name == find_flights.name else "Have a good trip!")
-        elif "book" in said.lower():
+            answer = f"{text}. " + ("Shall I book?" if last.name == find_flights.name else "Have a good trip!")
+        elif "book" in text.lower():
             offers = next(str(past.content) for past in reversed(messages) if isinstance(past, ToolMessage))
             call = {"name": book_flight.name, "args": {"flight": offers.partition(" for ")[0]}}
-        elif city := next((city for city in FLIGHTS if city in said), None):
+        elif city := next((city for city in FLIGHTS if city in text), None):
             call = {"name": find_flights.name, "args": {"city": city}}
         calls = [{**call, "id": f"call-{len(messages)}"}] if call else []
         return ChatResult(generations=[ChatGeneration(message=AIMessage("" if call else answer, tool_calls=calls))])
 
 
 def build_agent(saver: RedisSaver, store: BaseStore) -> _Agent:
-    """Build the usual graph of a tool-calling agent. Its model gets what is known of the traveller."""
+    """Build the usual graph of a tool-calling agent. Its model gets the traveller's last booking."""
     model = ScriptedModel()
 
     def call_model(state: MessagesState) -> dict[str, list[BaseMessage]]:
@@ -125,7 +120,7 @@ def build_agent(saver: RedisSaver, store: BaseStore) -> _Agent:
 
 
 class MeasuredSaver(RedisSaver):
-    """A saver that counts by how many bytes each write makes the thread grow, by checkpoint."""
+    """A saver that counts the bytes that each checkpoint adds to the thread, with its writes."""
 
     costs: Counter[str]
     lock: Lock = Lock()  # LangGraph writes from several threads
@@ -148,7 +143,7 @@ class MeasuredSaver(RedisSaver):
 
 
 class Demo:
-    """The story, told on a console, on a thread of its own."""
+    """The story, told on a console with a thread of its own."""
 
     def __init__(self, console: Console, url: str, ttl: timedelta) -> None:
         self.console: Console = console
@@ -159,7 +154,7 @@ class Demo:
         self.traveller: str = uuid.uuid4().hex[:8]
         self.config: RunnableConfig = {"configurable": {"thread_id": self.thread, "traveller": self.traveller}}
         self.sections: Iterator[str] = iter(STORY.split("\n\n"))
-        self.said: set[str] = set()
+        self.printed: set[str] = set()
         self.drawn: set[str] = set()
         self.costs: Counter[str] = Counter()
 
@@ -175,7 +170,7 @@ class Demo:
                 self._turn(agent, "Book the first one, please.")
                 self._draw(saver, agent)
             del saver, agent
-            time.sleep(1)  # nothing is left but the thread, whose TTL runs
+            time.sleep(1)  # only the thread is left, and its TTL runs
             with self._worker() as (saver, agent):
                 self._section()
                 self._status(saver)
@@ -187,7 +182,7 @@ class Demo:
                 self.drawn.clear()
                 self._draw(saver, agent)
                 self._section(bytes=sum(self.costs[here] for here in self.drawn))
-                info = self._info(saver)
+                info = Source(saver).thread(self.thread)
                 facts = {**info._asdict(), "ttl": info.ttl and times.shown(info.ttl)}
                 facts["updated_at"] = info.updated_at and info.updated_at.isoformat()
                 self.console.print("  ".join(f"{name}={value}" for name, value in facts.items()))
@@ -200,7 +195,7 @@ class Demo:
         self.console.print(f"\n{self._ending(kept=keep)}", soft_wrap=True)
 
     def _another_thread(self) -> None:
-        """Have the traveller come back in a new conversation, then forget it, and what was remembered."""
+        """Let the traveller come back in a new thread. Then delete that thread and the traveller's items."""
         again: RunnableConfig = {"configurable": {"thread_id": f"{self.traveller}-again"}}
         with self._servers(RedisSaver) as (saver, store):
             for item in store.search(("travellers", self.traveller)):
@@ -211,14 +206,13 @@ class Demo:
 
     @contextmanager
     def _servers(self, kind: type[RedisSaver]) -> Iterator[tuple[Any, RedisStore]]:
-        options: Any = {"ttl": self.ttl, "client_options": TIMEOUTS}
-        saver, store = kind.from_conn_string(self.url, **options), RedisStore.from_conn_string(self.url, **options)
-        with saver as opened_saver, store as opened_store:
-            yield opened_saver, opened_store
+        url, ttl = self.url, self.ttl
+        with kind.from_conn_string(url, ttl=ttl) as saver, RedisStore.from_conn_string(url, ttl=ttl) as store:
+            yield saver, store
 
     @contextmanager
     def _worker(self) -> Iterator[tuple[MeasuredSaver, _Agent]]:
-        """Make what a worker makes when it starts: clients, a saver, a store, a graph."""
+        """Open what a worker needs: clients, a saver, a store, a graph."""
         with self._servers(MeasuredSaver) as (saver, store):
             saver.setup()
             saver.costs = self.costs
@@ -236,14 +230,14 @@ class Demo:
         configurable = {**self.config["configurable"], **(start or self.config)["configurable"]}
         result = agent.invoke(sent, {"configurable": configurable})
         rows = [] if isinstance(text, str) else [("human", text.resume)]
-        rows += [_gist(message) for message in result["messages"] if message.id not in self.said]
-        rows += [("waits", f"for a human: {asked.value}") for asked in result.get("__interrupt__", ())]
-        self.said |= {message.id for message in result["messages"]}
-        for who, what in rows:
-            self.console.print(Text.assemble((f"{who:5}  ", f"bold {STYLES[who]}"), str(what)))
+        rows += [_gist(message) for message in result["messages"] if message.id not in self.printed]
+        rows += [("waits", f"for a human: {question.value}") for question in result.get("__interrupt__", ())]
+        self.printed |= {message.id for message in result["messages"]}
+        for speaker, message in rows:
+            self.console.print(Text.assemble((f"{speaker:5}  ", f"bold {STYLES[speaker]}"), str(message)))
 
     def _draw(self, saver: RedisSaver, agent: _Agent) -> None:
-        """Draw the new checkpoints."""
+        """Print the new checkpoints as a tree, and the state of the thread."""
         history: list[StateSnapshot] = list(agent.get_state_history(self.config))
         self.console.print()
         for line in self._tree(history):
@@ -252,12 +246,13 @@ class Demo:
         self._status(saver)
 
     def _tree(self, history: list[StateSnapshot]) -> Iterator[Text]:
-        """Draw the checkpoints, oldest first, except those that were drawn before."""
+        """Draw the checkpoints that were not drawn before, oldest first."""
         if not self.drawn:
             yield Text("checkpoint  step  source  next        bytes  last message", "dim")
         gists: dict[str, str] = {}
         rows = [(_id_of(each.config), _id_of(each.parent_config), each) for each in history]
-        for lane, here, parent, snapshot in lanes(rows):
+        for lane, snapshot in lanes(rows):
+            here, parent = _id_of(snapshot.config), _id_of(snapshot.parent_config)
             mark, style, gists[here] = _seen(snapshot)
             if here not in self.drawn:
                 metadata: Any = snapshot.metadata or {}
@@ -268,13 +263,8 @@ class Demo:
                 branch = style or _BRANCHES.get(lane[:1], "cyan")
                 yield Text.assemble((lane, "dim"), (f"{mark} ", branch), name, columns, last)
 
-    def _info(self, saver: RedisSaver) -> ThreadInfo:
-        if (info := saver.get_thread(self.thread)) is None:
-            raise ThreadNotFound(f"thread {self.thread} is not there: somebody deleted it, or it has expired")
-        return info
-
     def _status(self, saver: RedisSaver) -> None:
-        info = self._info(saver)
+        info = Source(saver).thread(self.thread)
         line = f"{info.checkpoints} checkpoints, {info.bytes:,} bytes, {self._keys()} keys, "
         line += "does not expire" if info.ttl is None else f"expires {left(info)}"
         self.console.print(f"{line}{', waits for a human' if info.interrupted else ''}", style="bold magenta")
@@ -285,13 +275,13 @@ class Demo:
             return sum(1 for _ in client.scan_iter(match=f"*{self.thread}*", count=1000))
 
     def _ending(self, *, kept: bool) -> str:
-        """Say what happened to the thread, and how to look at it."""
+        """Return what happened to the thread, and how to look at it."""
         thread = self.thread
         if not kept:
             return f"Deleted: {self._keys()} keys of {thread} are left. With --keep it stays."
         if self.url.startswith("memory:"):
             return (
-                f"The embedded server ends with this process, and {thread} with it: --redis redis://host:6379 keeps it."
+                f"The embedded server ends with this process, and so does {thread}. --redis redis://host:6379 keeps it."
             )
         server = without_login(self.url)
         return (
@@ -301,9 +291,9 @@ class Demo:
             "Or in Python:\n"
             "  from redis_saver import RedisSaver\n\n"
             f"  with RedisSaver.from_conn_string({server!r}) as saver:\n"
-            f'      for found in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
-            "          print(found.metadata['step'], found.metadata['source'], "
-            "len(found.checkpoint['channel_values'].get('messages', ())))"
+            f'      for saved in saver.list({{"configurable": {{"thread_id": {thread!r}}}}}):\n'
+            "          print(saved.metadata['step'], saved.metadata['source'], "
+            "len(saved.checkpoint['channel_values'].get('messages', ())))"
         )
 
 
@@ -313,18 +303,18 @@ def _id_of(config: RunnableConfig | None) -> str:
 
 def _gist(message: Any) -> tuple[str, str]:
     """Return the speaker and the text of a message."""
-    made = getattr(message, "tool_calls", ())
-    calls = [f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in made]
-    who = {"human": "you", "ai": "agent"}.get(message.type, message.type)
-    return who, f"calls {', '.join(calls)}" if calls else str(message.content)
+    tool_calls = getattr(message, "tool_calls", ())
+    calls = [f"{call['name']}({', '.join(map(str, call['args'].values()))})" for call in tool_calls]
+    speaker = {"human": "you", "ai": "agent"}.get(message.type, message.type)
+    return speaker, f"calls {', '.join(calls)}" if calls else str(message.content)
 
 
 def _seen(snapshot: StateSnapshot) -> tuple[str, str, str]:
     """Return a checkpoint's mark, the mark's style, and its last message or its question to a human."""
     for task in snapshot.tasks:
-        for asked in task.interrupts:
-            mark, style, does = ("◆", "bold yellow", "waits") if task.result is None else ("◇", "yellow", "asked")
-            return mark, style, f"{does}: {asked.value}"
+        for question in task.interrupts:
+            mark, style, verb = ("◆", "bold yellow", "waits") if task.result is None else ("◇", "yellow", "asked")
+            return mark, style, f"{verb}: {question.value}"
     of_input = (snapshot.metadata or {}).get("source") == "input"
     state: Any = snapshot.tasks[0].result if of_input else snapshot.values
     return "●", "", ": ".join(_gist(state["messages"][-1])) if state else ""

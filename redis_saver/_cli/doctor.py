@@ -1,4 +1,4 @@
-"""Commands about a whole server: `stats`, `doctor`, `check` (the health of its threads), `inspect` (in a browser)."""
+"""Commands about a server and its threads: `stats`, `doctor`, `check`, and `inspect` (the inspector)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 
 MAX_NAMED = 20
-"""Maximum number of threads that are named."""
+"""Maximum number of threads to name."""
 _SOON = timedelta(hours=1)
 _PREFIX = re.compile(r"([^{}]+):\{[^{}]*\}:", re.DOTALL)
 
@@ -59,19 +59,19 @@ class Overview:
     """Threads that have no deadline and are not pinned."""
     expire_within_1h: int = 0
     dirty_threads: int = 0
-    """Threads of which cold lacks something."""
+    """Threads that cold lacks records of."""
     backlog: int = 0
     """Records that cold lacks."""
     oldest_seconds: float = 0.0
-    """Age of the oldest of these records."""
+    """Age of the oldest record that cold lacks."""
     set_aside: int = 0
     """Records that cold refused."""
     intents: int = 0
-    """Threads that are being written to cold, or whose writer is gone."""
+    """Threads with an unfinished write to cold. Its writer may have died."""
     owned: int = field(default=0, metadata={"named": True})
-    """Threads whose owner's lease lasts."""
+    """Threads with an owner whose lease lasts."""
     late: list[str] = field(default_factory=list, metadata={"named": True})
-    """Names of the first threads whose owner's lease has expired, and that no one else has taken."""
+    """Names of the first threads whose owner's lease has expired, if no one else has taken them."""
     errors: dict[str, str] = field(default_factory=dict, metadata={"named": True})
     """Errors of the first damaged threads, by name."""
 
@@ -103,7 +103,7 @@ class Overview:
 
 
 def overview(saver: RedisSaver) -> Overview:
-    """Count all threads, damaged ones too, with SCAN, a page at a time. No values are read."""
+    """Count all threads, including damaged ones. Cost: a scan of all keys. No values are read."""
     counts, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
     for info in driver.stream(threads_of(context_of(saver), threads.ANY)):
         counts.add(info)
@@ -117,16 +117,16 @@ def overview(saver: RedisSaver) -> Overview:
 
 
 def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]:
-    """Read the records, the age in milliseconds and the refused records of each backlog."""
+    """Read the number of records, the age in milliseconds and the number of refused records of each backlog."""
     names = [name for key in keys if (name := keyspace.thread_of(key, DIRTY)) is not None]
     calls = [Call(scripts.BACKLOG_STATS, (tier.dirty, tier.flush), ()) for tier in map(keyspace.tier_keys, names)]
     return (yield Batch(calls)) if calls else []
 
 
 def nested_prefixes(saver: RedisSaver) -> list[str]:
-    """Find prefixes with threads that begin with this one and a colon, or that this one begins with.
+    """Find other prefixes with threads where one prefix begins with the other and a colon.
 
-    An ACL pattern such as `~a:*` matches the keys of prefix `a:b`, too.
+    An ACL pattern such as `~a:*` also matches the keys of prefix `a:b`.
     """
     keyspace, nested = context_of(saver).keyspace, set[str]()
     parents = [keyspace.prefix[:end] for end, letter in enumerate(keyspace.prefix) if letter == ":" and end]
@@ -148,10 +148,10 @@ class Answers:
         driver: Any = driver_of(saver)
         self._client = driver.client
         self.refused: dict[str, None] = {}
-        """Rights, as an ACL names them, that the user lacks or the server does not have."""
+        """Commands, as an ACL names them, that the user may not call or the server does not know."""
 
     def ask(self, *command: Any) -> dict[str, Any]:
-        """Return the reply of each server by its name. There are none if the user may not ask."""
+        """Return the reply of each server by its name. It is empty if the user may not ask."""
         try:
             if not hasattr(self._client, "get_primaries"):
                 return {"": self._client.execute_command(*command)}
@@ -163,18 +163,6 @@ class Answers:
             self.refused["|".join(map(str.lower, command[: 1 if command[0] == "INFO" else 2]))] = None
             return {}
 
-    def info(self, section: str) -> dict[str, Mapping[str, Any]]:
-        """Return a section of INFO by server."""
-        return {name: _as_info(reply) for name, reply in self.ask("INFO", section).items()}
-
-
-def _as_info(reply: Any) -> Mapping[str, Any]:
-    """Return INFO as a dict, whether the client has parsed it or not."""
-    if isinstance(reply, Mapping):
-        return reply
-    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else str(reply)
-    return dict(row.split(":", 1) for row in text.splitlines() if ":" in row)
-
 
 _OF_SERVER = {
     "clients": ("connected_clients",),
@@ -184,18 +172,18 @@ _OF_SERVER = {
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 _FULL = 0.9
 _SLOW = 20_000
-"""Microseconds from which on a call of a script is reported."""
+"""Microseconds after which a call of a script is slow."""
 _LATE = 300
-"""Age in seconds from which on a backlog is a warning."""
+"""Age in seconds after which a backlog is a warning."""
 _EVICTING = "it may evict one of a thread's two keys, and the conversation is lost"
 
 
 @command("stats", has_postgres=False)
 def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> int:
-    """Show a server and its threads in numbers: by state, bytes, deadlines, what cold lacks; memory, commands a second.
+    """Show numbers about threads (state, size, expiry, backlog) and the server (memory, commands per second).
 
-    It looks at all keys of the server with SCAN, and reads no values.
-    What one process counts of its own calls is `stats()` in Python.
+    It scans all keys of the server, and reads no values.
+    The calls of one process are counted by `stats()` in Python.
 
     Exit code: 0; 2, a URL, a login or a missing package is at fault.
     """
@@ -209,12 +197,14 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
                 continue
             if counts["largest_thread"] is not None:
                 counts["largest_thread"] = screen.named(counts["largest_thread"])
-            present = {name: value for name, value in {**counts, **server}.items() if value is not None}
-            numbers = {name.replace("_", " "): value for name, value in present.items()}
-            texts = {name: value if isinstance(value, str) else f"{value:,}" for name, value in numbers.items()}
-            screen.table(("", ""), [*texts.items()])
+            numbers = {name: value for name, value in {**counts, **server}.items() if value is not None}
+            rows = [
+                (name.replace("_", " "), f"{value:,}" if name != "largest_thread" else value)
+                for name, value in numbers.items()
+            ]
+            screen.table(("", ""), rows)
             for right in answers.refused:
-                screen.note(f"this user may not ask {right.replace('|', ' ').upper()}")
+                screen.note(f"this user may not call {right.replace('|', ' ').upper()}")
     return 0
 
 
@@ -222,7 +212,7 @@ def _server(answers: Answers) -> dict[str, int]:
     """Add up the servers' numbers."""
     total: dict[str, int] = {}
     for section, names in _OF_SERVER.items():
-        for info in answers.info(section).values():
+        for info in answers.ask("INFO", section).values():
             for name in info.keys() & set(names):
                 total[name] = total.get(name, 0) + int(info[name])
     return {name: total[name] for names in _OF_SERVER.values() for name in names if name in total}
@@ -247,14 +237,14 @@ _Findings: TypeAlias = Iterator[Finding]
 
 @command("doctor", has_postgres=False)
 def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
-    """Find out whether a server is fit for savers, and its threads sound. Each finding has its remedy.
+    """Check whether a server fits savers, and whether its threads are sound. Each finding has a remedy.
 
-    The server: version, role, persistence, eviction, memory, slow scripts, what its user may not ask.
-    The threads: damaged ones, those that never expire, owners whose lease has run out, what cold still has to get.
-    It writes nothing, and reads no values; check does.
+    The server: version, role, persistence, eviction, memory, slow scripts, missing rights.
+    The threads: damage, threads that never expire, owners whose lease has expired, the backlog for cold.
+    It writes nothing, and reads no values. The command check reads them.
 
     Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at
-    fault. What this user may not ask is named, and all else is looked at.
+    fault. If the user lacks rights, they are named, and everything else is checked.
     """
     with servers.savers() as savers:
         answers, counts = Answers(savers.hot), overview(savers.hot)
@@ -266,8 +256,8 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
             *_of_prefixes(nested_prefixes(savers.hot), servers.prefix),
         ]
     for right in answers.refused:
-        what = f"this user may not ask {right.replace('|', ' ').upper()}, so that was not looked at"
-        results.append(_info("rights", what, f"allow +{right}, or ask as a user who may"))
+        what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
+        results.append(_info("rights", what, f"allow +{right}, or use another user"))
     lines: list[Sequence[str | Text]] = []
     for result in results:
         if as_json:
@@ -280,24 +270,20 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
 
 
 def _of_servers(answers: Answers, counts: Overview, prefix: str) -> _Findings:
-    """Look at each server. What several servers of a cluster share is one finding with their names."""
+    """Check each server. A finding that several servers of a cluster share comes once, with their names."""
+    named: list[tuple[str, Finding]] = []
+    looks = {"server": _of_version, "replication": _of_role, "persistence": _of_persistence, "memory": _of_memory}
+    for section, look in {**looks, "stats": _of_evictions}.items():
+        for name, info in answers.ask("INFO", section).items():
+            named += [(name, finding) for finding in look(info, counts)]
+    named += [(name, _of_user(user)) for name, user in answers.ask("ACL", "WHOAMI").items()]
+    for name, entries in answers.ask("SLOWLOG", "GET", 128).items():
+        named += [(name, finding) for finding in _of_slow(entries, prefix)]
     servers: dict[Finding, list[str]] = {}
-    for name, finding in _of_each(answers, counts, prefix):
+    for name, finding in named:
         servers.setdefault(finding, []).append(name)
     for finding, names in servers.items():
         yield replace(finding, what=f"{', '.join(names)}: {finding.what}") if any(names) else finding
-
-
-def _of_each(answers: Answers, counts: Overview, prefix: str) -> Iterator[tuple[str, Finding]]:
-    """Look at each server, by its name, which is empty if it is alone."""
-    looks = {"server": _of_version, "replication": _of_role, "persistence": _of_persistence, "memory": _of_memory}
-    for section, look in {**looks, "stats": _of_evictions}.items():
-        for name, info in answers.info(section).items():
-            yield from ((name, finding) for finding in look(info, counts))
-    for name, user in answers.ask("ACL", "WHOAMI").items():
-        yield name, _of_user(user)
-    for name, entries in answers.ask("SLOWLOG", "GET", 128).items():
-        yield from ((name, finding) for finding in _of_slow(entries, prefix))
 
 
 def _of_version(info: Mapping[str, Any], _: Overview) -> _Findings:
@@ -323,13 +309,13 @@ def _of_role(info: Mapping[str, Any], _: Overview) -> _Findings:
         yield _ok("role", f"primary, {info.get('connected_slaves', 0)} replicas")
     else:
         remedy = "name the primary, or redis+sentinel://"
-        yield _warning("role", "it is a replica: writes fail, and reads may be old", remedy)
+        yield _warning("role", "it is a replica: writes fail, and reads may be stale", remedy)
 
 
 def _of_persistence(info: Mapping[str, Any], counts: Overview) -> _Findings:
     about, has_aof = "persistence", str(info.get("aof_enabled", 0)) == "1"
     if has_aof and info.get("aof_last_write_status") == "err":
-        yield _error(about, "the last write to the AOF failed", "see the server's log: its disk may be full")
+        yield _error(about, "the last write to the AOF failed", "read the server's log: its disk may be full")
     elif has_aof:
         yield _ok(about, "appendonly yes")
     elif counts.backlog:
@@ -337,9 +323,9 @@ def _of_persistence(info: Mapping[str, Any], counts: Overview) -> _Findings:
         yield _error(about, f"appendonly is off, and {counts.backlog:,} records are in Redis alone", remedy)
     else:
         remedy = "set appendonly yes, unless Redis is the hot tier of write-through"
-        yield _info(about, "appendonly is off: a crash loses all since the last snapshot", remedy)
+        yield _info(about, "appendonly is off: a crash loses everything since the last snapshot", remedy)
     if info.get("rdb_last_bgsave_status") == "err":
-        yield _warning(about, "the last snapshot failed", "see the server's log: its disk or memory may be full")
+        yield _warning(about, "the last snapshot failed", "read the server's log: its disk or memory may be full")
 
 
 def _of_memory(info: Mapping[str, Any], counts: Overview) -> _Findings:
@@ -351,9 +337,9 @@ def _of_memory(info: Mapping[str, Any], counts: Overview) -> _Findings:
     if policy == "noeviction" or not most:
         yield _ok("eviction", f"{policy or 'none'}{'' if most else ', no maxmemory'}")
     elif policy.startswith("volatile") and not counts.never_expire and not counts.pinned:
-        yield _info("eviction", evicting, "set noeviction, unless Redis is the hot tier in front of Postgres")
+        yield _info("eviction", evicting, "set noeviction, unless Redis is the hot tier over Postgres")
     else:
-        yield _warning("eviction", evicting, "set noeviction; volatile-ttl in front of Postgres")
+        yield _warning("eviction", evicting, "set noeviction, or volatile-ttl for a hot tier over Postgres")
     if most and used > _FULL * most:
         remedy = "raise maxmemory, shorten TTLs, or prune"
         yield _warning("memory", f"{used:,} of {most:,} bytes are used", remedy)
@@ -362,11 +348,11 @@ def _of_memory(info: Mapping[str, Any], counts: Overview) -> _Findings:
 
 
 def _of_slow(entries: Any, prefix: str) -> _Findings:
-    """Look for slow scripts on our keys. An entry has a number, a time, microseconds and a command's words."""
+    """Find slow scripts on our keys. An entry has an id, a time, microseconds and the words of the command."""
     slow = [int(entry[2]) for entry in entries if entry[2] >= _SLOW and _is_ours(entry[3], prefix)]
     if slow:
         longest = f"the longest {max(slow) / 1000:,.0f} ms"
-        remedy = "docs/limits.md has what takes how long; long histories: prune, or history={'keep_last': n}"
+        remedy = "docs/limits.md has the cost of each call. Shorten long histories: prune, or history={'keep_last': n}"
         what = f"{len(slow):,} of the last slow commands were scripts on threads, {longest}"
         yield _warning("slow scripts", what, remedy)
 
@@ -380,15 +366,15 @@ def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
 def _of_threads(counts: Overview, prefix: str) -> _Findings:
     about = "threads"
     for name, error in counts.errors.items():
-        remedy = "redis-saver check names what is wrong, and how it is repaired"
+        remedy = "redis-saver check names the damage and how to repair it"
         yield _error(about, f"{screen.named(name)}: {printable(error)}", remedy)
     if counts.damaged > MAX_NAMED:
-        yield _error(about, f"and {counts.damaged - MAX_NAMED:,} more that are damaged", "redis-saver check --all")
+        yield _error(about, f"{counts.damaged - MAX_NAMED:,} more are damaged", "redis-saver check --all")
     if counts.failed:
         failed = f"{counts.failed:,} of {counts.threads:,} failed in a task"
         yield _info(about, failed, "redis-saver threads --state failed")
     if 0 < counts.never_expire < counts.threads:
-        remedy = "if that is not meant: give all savers a ttl; redis-saver ttl THREAD sets one"
+        remedy = "if that is not intended, give all savers a ttl. redis-saver ttl sets that of a thread"
         lasting = f"{counts.never_expire:,} of {counts.threads:,} never expire, and are not pinned"
         yield _info(about, lasting, remedy)
     elif counts.never_expire:
@@ -403,7 +389,7 @@ def _of_prefixes(nested: Sequence[str], prefix: str) -> _Findings:
     if nested:
         shorter = screen.named(min((prefix, *nested), key=len))
         what = f"{', '.join(map(screen.named, (*nested, prefix)))}: one begins with another"
-        remedy = f"a user with ~{shorter}:* can use them all; docs/security.md says how to name prefixes"
+        remedy = f"a user with ~{shorter}:* can use all of them. docs/security.md explains how to name prefixes"
         yield _info("prefixes", what, remedy)
 
 
@@ -412,9 +398,9 @@ def _of_owners(counts: Overview) -> _Findings:
         yield _ok("owners", f"owned: {counts.owned:,}")
     if late := counts.late:
         number = f"{len(late):,}{' or more' if len(late) == MAX_NAMED else ''}"
-        what = f"the leases of {number} owners have run out: {', '.join(map(screen.named, late))}"
+        what = f"the leases of {number} owners have expired: {', '.join(map(screen.named, late))}"
         why = "their processes are stopped or gone, or cannot reach the server"
-        yield _info("owners", what, f"{why}; whoever runs the thread next takes it")
+        yield _info("owners", what, f"{why}. The next writer takes the thread")
 
 
 def _of_cold(counts: Overview) -> _Findings:
@@ -422,11 +408,11 @@ def _of_cold(counts: Overview) -> _Findings:
         return
     late = f"cold lacks {counts.backlog:,} records of {counts.dirty_threads:,} threads"
     what = f"{late}, the oldest for {times.shown(timedelta(seconds=int(counts.oldest_seconds)))}"
-    remedy = "redis-saver flush brings them there; docs/operations.md has what to look at"
+    remedy = "redis-saver flush writes them to cold. docs/operations.md says what to check"
     yield (_warning if counts.oldest_seconds > _LATE else _info)("backlog", what, remedy)
     if counts.set_aside:
         refused = f"{counts.set_aside:,} records were refused by cold"
-        yield _warning("backlog", refused, "redis-saver check names them, and what cold said")
+        yield _warning("backlog", refused, "redis-saver check names them, with cold's errors")
 
 
 # -- check
@@ -434,16 +420,16 @@ def _of_cold(counts: Overview) -> _Findings:
 
 @command("check")
 def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = EVERY, as_json: bool = JSON) -> int:
-    """Check whether threads are whole: headers, digests, references, deadlines and counters.
+    """Check whether threads are sound: headers, digests, references, deadlines and counters.
 
-    With --postgres, also whether Postgres has the same. It names what is wrong and how to repair it.
+    With --postgres it also compares them with Postgres. It names each fault and how to repair it.
     It writes nothing, and threads may be in use.
 
     Options:
-        every: Check all threads; those that are sound are only counted.
+        every: Check all threads. Sound ones are only counted.
 
     Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at
-    fault. With LANGGRAPH_AES_KEY set, values are decrypted, and those that are not encrypted are named.
+    fault. If LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
@@ -462,16 +448,16 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
 
 
 def _report(saver: Any, thread: str, *, is_named: bool) -> CheckReport | None:
-    """Check a thread. If it cannot be checked, report why. Return None if nobody named it, and it is gone by now."""
+    """Check a thread. If it cannot be checked, report why. Return None if nobody named it and it is gone."""
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
     except ThreadNotFound:
         if not is_named:
             return None
         what = "it is not there: it was never written, was deleted, or has expired"
-        remedy = "see whether its name and --prefix are right"
+        remedy = "check its name and --prefix"
     except ThreadBusy as error:
-        what, remedy = str(error), "check it again when it is not in use"
+        what, remedy = str(error), "run this again when the thread is not in use"
     return CheckReport(thread, findings=(checking.Finding("error", f"thread {thread!r}", what, remedy),))
 
 
@@ -481,7 +467,7 @@ def _lines(report: CheckReport) -> Iterator[str]:
     line = f"{report.thread_id!r}: {'sound' if report.sound else 'not sound'}: "
     line += ", ".join(counted(number, unit) for number, unit in numbers)
     line += f", {counted(report.compared, 'checkpoint')} compared with cold" if report.compared else ""
-    yield line + (f", {counted(report.lacking, 'record')} still to be brought to cold" if report.lacking else "")
+    yield line + (f", {counted(report.lacking, 'record')} not yet in cold" if report.lacking else "")
     for finding in report.findings:
         yield f"  {finding.severity}: {finding.where}: {' '.join(finding.what.split())}"
         yield f"    {finding.remedy}"
@@ -506,23 +492,23 @@ def _inspect(
     token: str | None = typer.Option(None, envvar="REDIS_SAVER_INSPECTOR_TOKEN"),
     allow_changes: bool = False,
 ) -> int:
-    """Show threads, checkpoints and their values in the browser, until Ctrl-C.
+    """Show threads, checkpoints and values in the browser, until Ctrl-C.
 
     It prints a URL with a token. Without --allow-changes it only reads.
 
     Options:
-        thread THREAD: Print the URL of this thread; by default that of all threads.
-        host HOST: The address to listen on. Any but the loopback lets other machines connect.
-        port N: The port; 0: a free one.
-        allowed_host NAME: Another host name by which browsers may reach the pages. May be repeated.
-        mask PATTERN: Hide what stands under channels, keys and fields with such a name (*token*); '*' hides all
+        thread THREAD: Print the URL of this thread. Default: the URL of the list of threads.
+        host HOST: Address to listen on. With any other than the loopback, other machines can connect.
+        port N: Port to listen on; 0 for a free one.
+        allowed_host NAME: Another host name in URLs of the pages. May be repeated.
+        mask PATTERN: Hide the values of channels, keys and fields with such a name (*token*); '*' hides all
             values. May be repeated.
-        token TEXT: The token that the URL has to carry. Default: a random one.
-        allow_changes: Let threads be deleted, pinned, and given a TTL.
+        token TEXT: Token in the URL. Default: a random one.
+        allow_changes: Let users delete and pin threads, and set their TTL.
 
-    Exit code: 130, it was ended by Ctrl-C; 2, the words, a URL, a login or a missing package (extra inspector) is at
-    fault, or the port is taken. With LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes
-    that LangGraph calls safe.
+    Exit code: 130, it was ended by Ctrl-C; 2, an argument, a URL, a login or a missing package (extra inspector) is at
+    fault, or the port is taken. If LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that
+    LangGraph calls safe are made.
     """
     try:
         import uvicorn  # noqa: PLC0415 - the extra may be missing
@@ -554,7 +540,7 @@ def _listening(host: str, port: int) -> socket.socket:
     """Return a socket that listens.
 
     Raises:
-        EndpointError: The port is taken, or the address is not of this machine.
+        EndpointError: The port is taken, or the address does not belong to this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

@@ -2,48 +2,42 @@
 
 from __future__ import annotations
 
-import heapq
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta, timezone
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import typer
 from langchain_core.messages import BaseMessage
 from langgraph.checkpoint.base import CheckpointTuple
-from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 from rich.text import Text
 
-from redis_saver._checkpoint import auditing
 from redis_saver._checkpoint.auditing import Entry, WriteInfo
 from redis_saver._checkpoint.delta import unstored
-from redis_saver._checkpoint.saver import context_of, driver_of
 from redis_saver._checkpoint.threads import ANY, ThreadInfo, ThreadQuery, ThreadState
 from redis_saver._cli import screen
-from redis_saver._cli.options import JSON, command, count, span
+from redis_saver._cli.options import JSON, MAX_NUMBER, command, past, span
 from redis_saver._cli.servers import Savers, Servers
-from redis_saver._common import display, times
+from redis_saver._common import times
 from redis_saver._common.config import Address
 from redis_saver._common.display import counted, printable, shown
-from redis_saver._inspector.source import Source
+from redis_saver._inspector.rows import TreeRow, lanes, list_threads, tree_row
 from redis_saver._inspector.values import ago, left, moment, state_of
-from redis_saver._tiered.thread_info import Damaged
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
-"""Styles of threads' states."""
-_MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
+"""Styles of states."""
+MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
 _IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
 _GIST = 60
 """Maximum number of characters of a shortened value."""
-T = TypeVar("T")
 
 # -- threads
 
 
 def thread_json(info: Any) -> dict[str, Any]:
-    """Return a thread for JSON. A thread of two tiers has two fields more."""
+    """Return the information about a thread for JSON."""
     more = {name: getattr(info, name) for name in ("tier", "lacking") if hasattr(info, name)}
     return {**{name: getattr(info, name) for name in _IN_JSON}, "state": state_of(info), **more}
 
@@ -66,91 +60,56 @@ def thread_table(infos: Sequence[Any], *, has_cold: bool) -> None:
 
 
 def size(amount: int | None) -> str:
-    """Return a number of bytes."""
+    """Return a number of bytes as text."""
     return "-" if amount is None else f"{amount:,}"
 
 
 # -- checkpoints
 
 
-def lanes(history: Sequence[tuple[str, str, T]]) -> Iterator[tuple[str, str, str, T]]:
-    """Draw checkpoints from the oldest on: a chain runs straight down, and a fork opens a lane for each branch.
-
-    Args:
-        history: Id, parent's id (or an empty text) and value of each checkpoint, newest first. A checkpoint whose
-            parent is missing starts a branch.
-
-    Yields:
-        The lines to print before a checkpoint, and its id, parent and value.
-    """
-    ids, children = {here for here, _, _ in history}, dict[str, list[tuple[str, T]]]()
-    for here, parent, value in history:
-        children.setdefault(parent if parent in ids else "", []).append((here, value))
-    stack, seen = [("", "", "", here, value) for here, value in children.get("", ())], set[str]()
-    rest = iter([("", "", parent, here, value) for here, parent, value in history])  # for each other's ancestors
-    while stack or (stack := list(islice(rest, 1))):
-        lane, below, parent, here, value = stack.pop()
-        if here in seen:
-            continue
-        seen.add(here)
-        yield lane, here, parent, value
-        branches = children.get(here, ())
-        for position, branch in enumerate(branches):  # newest first, so that the oldest is on top of the stack
-            fork, past = ("", "") if len(branches) == 1 else ("├─", "│ ") if position else ("└─", "  ")
-            stack.append((below + fork, below + past, here, *branch))
-
-
-def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, Entry, tuple[str, ...]]]]]:
-    """Draw a thread's checkpoints by namespace: the lines before each, and the nodes that ran before it."""
+def tree(entries: Sequence[Entry]) -> Iterator[tuple[str, list[tuple[str, TreeRow]]]]:
+    """Yield each namespace with its checkpoints and the lines to print before each."""
     by_ns: dict[str, dict[str, Entry]] = {}
     for entry in entries:
         by_ns.setdefault(entry.ns, {})[entry.id] = entry
     for ns, by_id in sorted(by_ns.items()):
-        drawn = lanes([(each.id, each.parent or "", each) for each in by_id.values()])
-        rows = [
-            (lane, entry, auditing.ran_between(by_id[parent], entry) if parent in by_id else ())
-            for lane, _, parent, entry in drawn
-        ]
-        yield ns, rows
+        drawn = lanes([(entry.id, entry.parent or "", entry) for entry in by_id.values()])
+        yield ns, [(lane, tree_row(entry, by_id.get(entry.parent or ""))) for lane, entry in drawn]
 
 
-def tree_row(lane: str, entry: Entry, ran: Sequence[str]) -> list[str | Text]:
-    """Return a checkpoint of a tree as a row of the table."""
-    channels = {write.channel for write in entry.writes}
-    state = "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else ""
-    tasks = len({write.task_id for write in entry.writes})
-    pending = state or (f"{tasks:,} task{'s' * (tasks > 1)} wrote" if tasks else "")
-    row: list[str | Text] = [lane + _MARKS[state], screen.named(entry.id), step(entry.step), screen.named(entry.source)]
-    return [*row, names(ran), Text(pending, STATES.get(state, "dim")), moment(entry.created_at)]
+def tree_cells(lane: str, row: TreeRow) -> list[str | Text]:
+    """Return a checkpoint of a tree as cells of the table."""
+    entry, state = row.entry, row.state
+    pending = state or (f"{row.tasks:,} task{'s' * (row.tasks > 1)} wrote" if row.tasks else "")
+    cells = [lane + MARKS[state], screen.named(entry.id), step(entry.step), screen.named(entry.source), names(row.ran)]
+    return [*cells, Text(pending, STATES.get(state, "dim")), moment(entry.created_at)]
 
 
-def tree_json(thread: str, entry: Entry, ran: Sequence[str]) -> dict[str, Any]:
+def tree_json(thread: str, row: TreeRow) -> dict[str, Any]:
     """Return a checkpoint of a tree for JSON."""
+    entry = row.entry
     return {
         "thread_id": thread,
         "checkpoint_ns": entry.ns,
         "checkpoint_id": entry.id,
-        "parent": entry.parent,
-        "step": entry.step,
-        "source": entry.source,
-        "created_at": entry.created_at,
-        "ran": list(ran),
+        **{name: getattr(entry, name) for name in ("parent", "step", "source", "created_at")},
+        "ran": list(row.ran),
         "pending": sorted({write.channel for write in entry.writes}),
     }
 
 
 def step(number: int | None) -> str:
-    """Return a step's number."""
+    """Return the number of a step as text."""
     return "-" if number is None else str(number)
 
 
 def names(values: Sequence[str]) -> str:
-    """Return a list of names."""
+    """Return names as text."""
     return ", ".join(map(screen.named, values)) or "-"
 
 
 def writer(write: WriteInfo) -> str:
-    """Return the node that wrote, or those that may have, or the caller."""
+    """Return the node that wrote. If that is not known: the nodes that may have, or the source of the checkpoint."""
     if write.node is not None:
         return screen.named(write.node)
     if write.candidates:
@@ -162,7 +121,7 @@ def writer(write: WriteInfo) -> str:
 
 
 def gist(value: Any) -> str:
-    """Return a value, shortened to a line."""
+    """Return a value as a short line."""
     if isinstance(value, BaseMessage):
         calls = ", ".join(str(call["name"]) for call in getattr(value, "tool_calls", ()))
         text = f"{value.type}: {value.content or (f'calls {calls}' if calls else '')}"
@@ -181,39 +140,19 @@ def gist(value: Any) -> str:
 
 
 def _interrupts() -> tuple[type[Any], ...]:
-    """Return LangGraph's `Interrupt`, if a value can be one. Importing it takes as long as the rest of a command."""
+    """Return LangGraph's `Interrupt` if something imported it. The import takes as long as the rest of a command."""
     types = sys.modules.get("langgraph.types")
     return () if types is None else (types.Interrupt,)
 
 
-OTHER_PREFIX = "see whether --prefix, and the database in --redis, are those of the saver"
-"""Remedy if there is no thread at all."""
+OTHER_PREFIX = "check that --prefix, and the database in --redis, are those of the saver"
+"""Remedy if there are no threads."""
 _Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
-_NEVER = datetime.min.replace(tzinfo=timezone.utc)
-_ORDERS: dict[_Order, Callable[[Any], Any]] = {
-    "updated": lambda info: info.updated_at or _NEVER,
-    "bytes": lambda info: info.bytes,
-    "checkpoints": lambda info: info.checkpoints,
-    "ttl": lambda info: -(timedelta.max if info.ttl is None else info.ttl).total_seconds(),
-    "name": lambda info: [-ord(letter) for letter in info.thread_id] + [1],
-}
-"""Sort keys. The greatest comes first."""
 _CODES = (
-    "Exit code: 0; 2, there is no such thread or checkpoint, or a URL, a login or a missing package is at fault. With "
-    "LANGGRAPH_AES_KEY set, values are decrypted. Objects are made only of classes that LangGraph calls safe."
+    "Exit code: 0; 2, there is no such thread or checkpoint, or a URL, a login or a missing package is at fault. If "
+    "LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that LangGraph calls safe are made."
 )
 _KINDS = {"added": "green", "removed": "red", "changed": "yellow"}
-
-
-def _moment(text: str) -> datetime:
-    """Read a time: how long ago, or ISO 8601."""
-    try:
-        return datetime.now(timezone.utc) - times.parse(text, name="")
-    except (ValueError, OverflowError):
-        pass
-    if (at := times.moment(text)) is None:
-        raise typer.BadParameter(f"{screen.named(text)} is no time: write how long ago (2h), or 2026-11-25T03:00:00Z.")
-    return at
 
 
 @command("threads")
@@ -222,73 +161,57 @@ def _threads(
     name_prefix: str = "",
     *,
     state: ThreadState | None = None,
-    updated_after: datetime | None = typer.Option(None, parser=_moment),
-    updated_before: datetime | None = typer.Option(None, parser=_moment),
-    min_bytes: int = typer.Option(0, parser=count("bytes", 0)),
+    updated_after: datetime | None = typer.Option(None, parser=past),
+    updated_before: datetime | None = typer.Option(None, parser=past),
+    min_bytes: int = typer.Option(0, min=0, max=MAX_NUMBER),
     expires_within: timedelta | None = typer.Option(None, parser=span),
     pinned: bool | None = typer.Option(None, "--pinned/--not-pinned"),
     dirty: bool | None = typer.Option(None, "--dirty/--clean"),
     owned: bool | None = typer.Option(None, "--owned/--free"),
     sort: _Order = "updated",
-    limit: int = typer.Option(50, parser=count("threads", 1)),
+    limit: int = typer.Option(50, min=1, max=MAX_NUMBER),
     watch: bool = False,
     as_json: bool = JSON,
 ) -> int:
-    """Show which threads there are: their state, age, size and deadline.
+    """List threads with their state, age, size and expiry.
 
-    It looks at all keys of the server with SCAN, and reads no values.
+    It scans all keys of the server, and reads no values.
 
     Options:
         name_prefix PREFIX: Only threads whose names begin with PREFIX.
-        state: Only threads that wait for an answer to interrupt() (interrupted), failed in a task, or neither (active).
+        state: Only threads that wait for an answer to interrupt() (interrupted), that failed in a task (failed), or
+            that do neither (active).
         updated_after TIME: Only threads updated after TIME: how long ago (2h), or ISO 8601.
         updated_before TIME: Only threads last updated before TIME.
         min_bytes N: Only threads of N bytes or more.
         expires_within DURATION: Only threads that expire within this time, such as 1h.
-        pinned: Only threads that are pinned, or that are not.
-        dirty: Only threads of which the cold tier lacks something, or of which it has all.
-        owned: Only threads that somebody owns by a lease that lasts, or only others.
-        sort: Newest, largest, or with the most checkpoints first; first to expire first; or by name.
+        pinned: Only pinned threads, or only others.
+        dirty: Only threads that the cold tier lacks records of, or only others.
+        owned: Only threads with an owner whose lease lasts, or only others.
+        sort: Most recently updated, largest, most checkpoints, or first to expire first; or by name.
         limit N: Show N threads.
 
-    Exit code: 0; 1, some threads are damaged (stderr names them, and the others are shown); 2, the words, a URL, a
+    Exit code: 0; 1, some threads are damaged (stderr names them, and the others are shown); 2, an argument, a URL, a
     login or a missing package is at fault.
     """
     between = updated_after, updated_before
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
-            tally = _Tally()
-            stream = Source(savers.saver).threads(query, lambda: False)
-            infos = heapq.nlargest(limit, tally.sound(stream), key=_ORDERS[sort])
+            listing = list_threads(savers.source, query, "expires" if sort == "ttl" else sort, limit)
+            for info in listing.damaged:
+                screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
             if as_json:
-                for info in infos:
+                for info in listing.threads:
                     screen.emit(thread_json(info))
                 continue
-            thread_table(infos, has_cold=savers.has_cold)
-            more = f", {tally.threads - len(infos):,} of them not shown" if tally.threads > len(infos) else ""
-            screen.note(f"{counted(tally.threads, 'thread')}, {counted(tally.bytes, 'byte')}{more}")
-            if query == ANY and not tally.threads and not tally.damaged:
+            thread_table(listing.threads, has_cold=savers.has_cold)
+            more = listing.count - len(listing.threads)
+            not_shown = f", {more:,} of them not shown" if more else ""
+            screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
+            if query == ANY and not listing.count and not listing.damaged:
                 screen.note(f"none under prefix {screen.named(servers.prefix)}: {OTHER_PREFIX}")
-    return 1 if tally.damaged else 0
-
-
-class _Tally:
-    """Counts of threads."""
-
-    def __init__(self) -> None:
-        self.threads = self.bytes = self.damaged = 0
-
-    def sound(self, infos: Iterator[Any]) -> Iterator[Any]:
-        """Count threads. Name the damaged ones, and yield the others."""
-        for info in infos:
-            if isinstance(info, Damaged):
-                self.damaged += 1
-                screen.note(f"damaged: {screen.named(info.thread_id)}: {printable(str(info.error))}")
-                continue
-            self.threads += 1
-            self.bytes += info.bytes
-            yield info
+    return 1 if listing.damaged else 0
 
 
 @command("show", _CODES)
@@ -302,28 +225,28 @@ def _show(
     raw: bool = False,
     as_json: bool = JSON,
 ) -> int:
-    """Show a thread and its newest checkpoint, or another one: its channels, metadata and pending writes.
+    """Show a thread and one of its checkpoints: channels, metadata and pending writes.
 
     Options:
-        checkpoint CHECKPOINT: A checkpoint: its id, or the beginning or the end of it; by default the newest.
-        values: Show values as a whole.
-        raw: Show values as the serializer's type and bytes.
+        checkpoint CHECKPOINT: Id of a checkpoint, or the beginning or end of one. Default: the newest checkpoint.
+        values: Show whole values.
+        raw: Show the type and the bytes of serialized values.
     """
     with servers.savers(readable=not raw) as savers:
         info = savers.thread(thread)
-        source, address = Source(savers.saver), Address(thread, ns, checkpoint)
-        saved = source.search(address) if checkpoint else source.find(address)
+        address = Address(thread, ns, checkpoint)
+        saved = savers.source.search(address) if checkpoint else savers.source.find(address)
         if saved is None and ns:
-            namespace = f"namespace {display.shown(ns)} of thread {display.shown(thread)}"
-            raise ThreadNotFound(f"{namespace} is not there: redis-saver tree names all namespaces and checkpoints")
-        shown = _Values(savers, whole=values, raw=raw)
+            namespace = f"namespace {shown(ns)} of thread {shown(thread)}"
+            raise ThreadNotFound(f"{namespace} is not there: redis-saver tree lists all namespaces and checkpoints")
+        view = _Values(savers, whole=values, raw=raw)
         if as_json:
-            screen.emit({**thread_json(info), "checkpoint": saved and shown.as_json(saved)})
+            screen.emit({**thread_json(info), "checkpoint": saved and view.as_json(saved)})
             return 0
         for name, text in _about_thread(info):
             screen.line(f"{name:12}{text}")
         if saved:
-            shown.show(saved)
+            view.show(saved)
     return 0
 
 
@@ -335,14 +258,14 @@ def _about_thread(info: Any) -> Iterator[tuple[str, str]]:
     yield "bytes", size(info.bytes)
     yield "expires", left(info)
     if (owner := info.owner) is not None:
-        lease = f"{times.shown(owner.lease_left)} of the lease left" if owner.lease_left else "its lease has run out"
+        lease = f"{times.shown(owner.lease_left)} of the lease left" if owner.lease_left else "its lease has expired"
         yield "owner", f"{screen.named(owner.by)}, since {owner.since.isoformat()}, {lease}"
     if hasattr(info, "tier"):
         yield "tier", f"{info.tier}, cold lacks {info.lacking:,} records"
 
 
 class _Values:
-    """The presentation of a checkpoint with its values."""
+    """Shows a checkpoint with its values."""
 
     def __init__(self, savers: Savers, *, whole: bool, raw: bool) -> None:
         self._whole, self._raw = whole, raw
@@ -363,8 +286,8 @@ class _Values:
         self._print(channels)
         if missing := sorted(unstored(saved.metadata)):
             screen.note(
-                f"not shown, as this checkpoint has no snapshot of it: {names(missing)}; redis-saver writes tells "
-                "what was written"
+                f"not shown, because this checkpoint has no snapshot: {names(missing)}. redis-saver writes lists the "
+                "writes"
             )
         writes = saved.pending_writes or ()
         if pending := [[screen.named(task), screen.named(name), *self._texts(value)] for task, name, value in writes]:
@@ -381,7 +304,7 @@ class _Values:
                 screen.line(f"  {text}")
 
     def _texts(self, value: Any) -> Sequence[str]:
-        """Return a value as one line, or a whole list of messages as a line for each."""
+        """Return the lines of a value: one, or one for each message if whole values are shown."""
         if self._raw:
             kind, data = self._serde.dumps_typed(value)
             return [f"{screen.named(kind)} {data!r}"]
@@ -421,28 +344,27 @@ def _tree(
     thread: str,
     *,
     ns: str | None = None,
-    limit: int = typer.Option(1000, parser=count("lines", 1)),
+    limit: int = typer.Option(1000, min=1, max=MAX_NUMBER),
     as_json: bool = JSON,
 ) -> int:
-    """Draw the checkpoints of a thread, the oldest first: namespaces, forks, who ran, what waits or failed.
+    """Draw the checkpoints of a thread, oldest first, with forks, nodes that ran, interrupts and failures.
 
-    It shows what Redis has, and reads no values except Sends.
+    It shows the checkpoints in Redis, and reads no values except Sends.
 
     Options:
-        ns NAMESPACE: One namespace; empty: the root. Default: all.
+        ns NAMESPACE: Only this namespace; empty for the root. Default: all.
     """
     with servers.savers() as savers:
         savers.thread(thread)
-        stream = driver_of(savers.hot).stream(auditing.entries(context_of(savers.hot), thread, ns))
-        entries = list(islice(stream, limit))
+        entries = savers.source.entries(thread, ns, None, limit, cold=False)
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
     for name, drawn in tree(entries):
         if as_json:
-            for _, entry, ran in drawn:
-                screen.emit(tree_json(thread, entry, ran))
+            for _, row in drawn:
+                screen.emit(tree_json(thread, row))
             continue
         screen.line(f"namespace {screen.named(name)}" if name else "root")
-        cells = [tree_row(*row) for row in drawn]
+        cells = [tree_cells(*row) for row in drawn]
         screen.table(columns, cells, right=("step",), ids=("checkpoint",), whole=("", "created"))
     if not entries:
         screen.note(f"no checkpoint{'' if ns is None else f' in namespace {screen.named(ns)}'}")
@@ -455,15 +377,15 @@ def _tree(
 def _diff(
     servers: Servers, thread: str, before: str, after: str | None = None, *, ns: str = "", as_json: bool = JSON
 ) -> int:
-    """Show what is different between two checkpoints: channels, elements of lists and dicts, messages by their ids.
+    """Compare two checkpoints: channels, elements of lists and dicts, and messages by their ids.
 
     Options:
-        before BEFORE: A checkpoint: its id, or the beginning or the end of it.
-        after AFTER: Another one; by default the newest.
+        before BEFORE: Id of a checkpoint, or the beginning or end of one.
+        after AFTER: The other checkpoint. Default: the newest.
     """
     with servers.savers() as savers:
-        source = Source(savers.saver)
-        compared = source.compare(*(source.search(Address(thread, ns, name)) for name in (before, after)))
+        saved = [savers.source.search(Address(thread, ns, name)) for name in (before, after)]
+        compared = savers.source.compare(*saved)
     if as_json:
         screen.emit(compared)
         return 0
@@ -483,8 +405,8 @@ def _diff(
         screen.line("no channel differs")
     if compared.not_compared:
         screen.note(
-            f"changed, but not compared, as a snapshot is missing: {names(compared.not_compared)}; redis-saver "
-            "writes tells what was written"
+            f"changed, but not compared, because a snapshot is missing: {names(compared.not_compared)}. redis-saver "
+            "writes lists the writes"
         )
     return 0
 
@@ -496,16 +418,16 @@ def _writes(
     *,
     ns: str | None = None,
     channel: str | None = None,
-    limit: int = typer.Option(100, parser=count("lines", 1)),
+    limit: int = typer.Option(100, min=1, max=MAX_NUMBER),
     as_json: bool = JSON,
 ) -> int:
-    """Show which task of which node wrote which channel, and how large.
+    """List the writes of a thread, newest first, with their node, task, channel and size.
 
-    It shows what Redis has, newest first, and reads no values except Sends.
+    It shows the writes in Redis, and reads no values except Sends.
     A node with a question mark is inferred, and so is a write without a task.
 
     Options:
-        ns NAMESPACE: One namespace; empty: the root. Default: all.
+        ns NAMESPACE: Only this namespace; empty for the root. Default: all.
         channel NAME: Only writes to this channel.
     """
     with servers.savers() as savers:
@@ -513,7 +435,7 @@ def _writes(
         stream = savers.hot.writes(thread, checkpoint_ns=ns)
         writes = list(islice((write for write in stream if channel in (None, write.channel)), limit))
     if not writes:
-        screen.note("no such write: see whether --channel and --ns are right")
+        screen.note("no such write: check --channel and --ns")
     if as_json:
         for write in writes:
             screen.emit({**screen.plain(write), "inferred": write.inferred})
@@ -538,12 +460,12 @@ def _history(
     channel: str,
     *,
     ns: str = "",
-    limit: int = typer.Option(100, parser=count("lines", 1)),
+    limit: int = typer.Option(100, min=1, max=MAX_NUMBER),
     as_json: bool = JSON,
 ) -> int:
-    """Show the versions of a channel: when, by whom, and how many bytes are new or shared with the version before.
+    """List the versions of a channel, newest first, with their node, and how many bytes are new or shared.
 
-    It shows what Redis has, newest first, and reads no values except Sends.
+    It shows the versions in Redis, and reads no values except Sends. Shared bytes are those of the version before.
 
     Options:
         channel CHANNEL: The channel.
@@ -555,7 +477,7 @@ def _history(
         place = f"namespace {screen.named(ns)}" if ns else "the root"
         raise EndpointError(
             f"channel {screen.named(channel)} never had a value in {place} of thread {screen.named(thread)}: "
-            "redis-saver show names the channels"
+            "redis-saver show lists the channels"
         )
     if as_json:
         for version in versions:

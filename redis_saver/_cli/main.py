@@ -14,7 +14,7 @@ from redis_saver.errors import RedisSaverError
 
 _MAX_LINE = 400
 _SCRIPT_REFUSED = "user executing the script can't run this command"
-"""Part of the error of a script that the user may call, with a command in it that the user may not."""
+"""Part of the error of a script that calls a command which the user may not call."""
 _LOGIN = re.compile(r"//[^/\s]*@")
 
 
@@ -22,15 +22,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        arguments: Words after `redis-saver`; by default those of this process.
+        arguments: Words after `redis-saver`. Default: those of this process.
 
     Returns:
-        The exit code. 0 is success. 1 means that some threads or items were not moved, deleted or sound, or some
-        records not flushed. 2, with one line on stderr, means that the URL, the server or a missing package is at
-        fault. 130 means that it was interrupted.
+        The exit code: 0 for success; 1 if some threads or items were not moved, deleted or sound, or some records not
+        flushed; 2, with a line on stderr, if a URL, a server or a missing package is at fault; 130 if it was
+        interrupted.
 
     Raises:
-        SystemExit: The words make no sense. The code is 2, and one line on stderr says why.
+        SystemExit: The arguments are invalid. The code is 2, and a line on stderr says why.
     """
     about: dict[str, str] = {"url": ""}
     try:
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         url = about["url"]
         text = without_password(str(error), url)
         if isinstance(error, NoPermissionError) or _SCRIPT_REFUSED in text:
-            text = f"{text.rstrip('.')}. This user lacks a right: docs/operations.md has those that each use needs"
+            text = f"{text.rstrip('.')}. This user lacks a right: docs/operations.md lists those that each use needs"
         return _complain(text if text.startswith("url=") else f"{without_login(url)}: {text}")
     except KeyboardInterrupt:
         return 130

@@ -1,4 +1,4 @@
-"""Commands that copy: `migrate`, `export`, `import` (threads, or a store's items), `flush` (what Postgres lacks)."""
+"""Commands that copy: `migrate`, `export`, `import` (threads, or items of a store), and `flush` (to Postgres)."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeAlias
 
 import typer
+from typing_extensions import Self
 
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import JSON, command, count, duration, labels_of, note_url, words_of
+from redis_saver._cli.options import JSON, MAX_NUMBER, command, duration, labels_of, note_url, words_of
 from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_embedded, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
@@ -29,13 +30,13 @@ from redis_saver._tiered.stats import Stats
 from redis_saver.errors import EndpointError
 
 _CODES = (
-    f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With LANGGRAPH_AES_KEY set, encrypted values are "
+    f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. If LANGGRAPH_AES_KEY is set, encrypted values are "
     f"read, and all values are written encrypted. With --store: {STORE_FORMS}. "
-    "Exit code: 0, all is there; 1, something conflicts or failed; 2, a URL, a login, a file or a missing package is "
-    "at fault."
+    "Exit code: 0, the target has everything; 1, something conflicts or failed; 2, a URL, a login, a file or a missing "
+    "package is at fault."
 )
 _MAX_PROBLEMS = 20
-"""Maximum number of conflicts, and of failures, that are named."""
+"""Maximum number of conflicts, and of failures, to name."""
 _Opened: TypeAlias = AbstractContextManager[Any]
 
 
@@ -46,7 +47,7 @@ def _migrate(
     *,
     threads: list[str] | None = typer.Option(None, "--thread"),
     thread_prefix: str = "",
-    sample: int = typer.Option(SAMPLE, parser=count("checkpoints", 0)),
+    sample: int = typer.Option(SAMPLE, min=0, max=MAX_NUMBER),
     store: bool = False,
     source_prefix: str | None = None,
     target_prefix: str = "langgraph",
@@ -56,43 +57,41 @@ def _migrate(
     dry_run: bool = False,
     as_json: bool = JSON,
 ) -> int:
-    """Copy threads between savers with all their history, and compare.
+    """Copy threads between savers with all their history, and compare them.
 
-    What the target has already is not written again, so an interrupted migration goes on where it ended.
+    Only missing checkpoints are written, so an interrupted migration continues where it ended.
     A thread that differs in the target is left alone and named. With --store: copy the items of a store.
 
     Options:
-        source SOURCE: Where the threads or items are (it is only read).
+        source SOURCE: Where the threads or items are. It is only read.
         target TARGET: Where to copy them.
-        threads NAME: Only this thread (may be repeated).
+        threads NAME: Only this thread. May be repeated.
         thread_prefix TEXT: Only threads whose names begin with TEXT.
-        sample N: Checkpoints of each copied thread to read again and compare in full.
-        store: The items of a store instead of threads.
-        source_prefix PREFIX: The beginning of all keys in a SOURCE in Redis (default: langgraph; of other packages'
-            savers, whatever it is).
-        target_prefix PREFIX: The beginning of all keys in a TARGET in Redis.
-        namespace: Of a store, only items whose namespaces begin with these labels, such as --namespace
+        sample N: Number of checkpoints of each copied thread to read again and compare in full.
+        store: Copy the items of a store instead of threads.
+        source_prefix PREFIX: Prefix of all keys in a SOURCE in Redis. Default: langgraph, or any prefix for
+            the savers of other packages.
+        target_prefix PREFIX: Prefix of all keys in a TARGET in Redis.
+        namespace: With --store, only items whose namespaces begin with these labels, such as --namespace
             memories user-1.
-        ttl DURATION: When threads expire in a TARGET in Redis, such as 7d or 90m (default: never), and when items do
-            (default: as in the source).
-        replace: Of a store, replace an item of which TARGET has another value: if it was put earlier there, or always.
-            Default: leave and name it.
-        dry_run: Write no thread and no item, and count what would be written.
+        ttl DURATION: TTL in a TARGET in Redis, such as 7d or 90m. Default: none for threads, and for items the same
+            expiry as in the source.
+        replace: With --store, replace items with another value in TARGET if they are older there, or always. Default:
+            leave and name them.
+        dry_run: Write nothing, and count what would be written.
     """
     if dry_run and target.startswith("file:"):
-        raise EndpointError(
-            "--dry-run compares with what the target has, and a file is always new: leave --dry-run out"
-        )
+        raise EndpointError("--dry-run compares with the target, but a file is always new: leave --dry-run out")
     refuse_embedded(source)
     refuse_embedded(target)
     words, *others = words_of(namespace) or [[]]
     if others:
         again = shown(" ".join(others[0]))
-        raise EndpointError(f"--namespace {again}: give --namespace once, and run this again for another")
+        raise EndpointError(f"--namespace {again}: write --namespace once, and run this again for another one")
     if store or is_file_of_items(source):
         if threads or thread_prefix or sample != SAMPLE:
             raise EndpointError(
-                "--thread, --thread-prefix and --sample are about threads, and these are the items of a store"
+                "--thread, --thread-prefix and --sample are only for threads, and these are items of a store"
             )
         there = opened_store(source, target=False, prefix=source_prefix)
         here = opened_store(target, target=True, prefix=target_prefix)
@@ -100,10 +99,10 @@ def _migrate(
         return _move_items(there, here, dry_run=dry_run, as_json=as_json, **options)
     if namespace or replace:
         raise EndpointError(
-            "--namespace and --replace are about the items of a store, and these are threads: say --store, too"
+            "--namespace and --replace are only for items of a store, and these are threads: add --store"
         )
     if threads and thread_prefix:
-        raise EndpointError("--thread and --thread-prefix: give one of the two")
+        raise EndpointError("--thread and --thread-prefix: write only one of the two")
     there = opened(source, target=False, prefix=source_prefix)
     here = opened(target, target=True, prefix=target_prefix, ttl=ttl)
     options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample}
@@ -119,10 +118,10 @@ def _migrate(
 def _export(target: str, **words: Any) -> int:
     """Write threads with all their history to a file, or with --store the items of a store.
 
-    The file appears under its name when it is complete.
+    The file appears when it is complete.
 
     Options:
-        target FILE: A file that is not there yet.
+        target FILE: A new file.
     """
     return _migrate(target=f"file:{target.removeprefix('file:')}", **words)
 
@@ -131,10 +130,10 @@ def _export(target: str, **words: Any) -> int:
 def _import(source: str, **words: Any) -> int:
     """Read threads, or the items of a store, from a file that export wrote.
 
-    Its first line says which. The whole file is checked before anything is written.
+    The file's first line says which. The whole file is checked before anything is written.
 
     Options:
-        source FILE: A file that export wrote.
+        source FILE: The file.
     """
     return _migrate(source=f"file:{source.removeprefix('file:')}", **words)
 
@@ -187,7 +186,7 @@ def _move_items(
 def _end(
     report: object, text: str, problems: Sequence[str], conflicts: int, failed: int, nothing: str, *, as_json: bool
 ) -> int:
-    """Print a report. Name the first conflicts and failures on stderr, each in a line. Return the exit code."""
+    """Print a report, and on stderr a line for each of the first conflicts and failures. Return the exit code."""
     screen.show(report, text, as_json=as_json)
     for kind, number in () if as_json else (("conflict", conflicts), ("failed", failed)):
         of_kind = [problem for problem in problems if problem.startswith(f"{kind}: ")]
@@ -202,17 +201,17 @@ def _end(
 
 # -- flush
 
-ASKED_EVERY = 5.0
-"""Seconds between two looks at the servers."""
-TOLD_EVERY = 10.0
-"""Minimum number of seconds between two lines with numbers."""
+CHECK_EVERY = 5.0
+"""Seconds between two checks of the servers."""
+PRINT_EVERY = 10.0
+"""Minimum seconds between two progress lines."""
 TO_STOP, AT_ONCE = 10.0, 600.0
 _TIMEOUTS = f"{TO_STOP:.0f}s; with --once {AT_ONCE:.0f}s"
-"""Default seconds for the drain after a signal, and for the whole run with `--once`."""
+"""Default timeouts: for the drain after a signal, and for the whole run with `--once`."""
 _MAX_PAUSE = 5.0
 _STEP = 0.1
 _TURN = 1.0
-"""Seconds of a drain between two looks at servers and signals."""
+"""Seconds of a drain between two checks of servers and signals."""
 
 
 def _seconds(text: str) -> float:
@@ -240,49 +239,44 @@ def _flush(
     prefix: str = "langgraph",
     interval: float = typer.Option("1s", parser=_above_zero),
     cold_history: ColdHistory = "all",
-    workers: int = typer.Option(4, parser=count("workers", 1)),
+    workers: int = typer.Option(4, min=1, max=MAX_NUMBER),
     once: bool = False,
     timeout: float | None = typer.Option(None, parser=_seconds, show_default=_TIMEOUTS),
     setup: bool = False,
     quiet: bool = False,
 ) -> int:
-    """Flush to Postgres what write-behind TieredSavers left in Redis.
+    """Flush the records of write-behind TieredSavers from Redis to Postgres.
 
-    It runs until SIGTERM or SIGINT, flushes the rest, and ends. It outlives outages of both servers.
-    Run as many as you like: they share the work.
+    It runs until SIGTERM or SIGINT, then flushes the rest and ends. It survives outages of both servers.
+    Several flushers share the work.
 
     Options:
         redis URL: The hot tier, such as redis://host:6379.
         postgres URL: The cold tier, such as postgresql://user@host/database.
-        interval DURATION: How often to look for records that others left; one flusher at a time looks, at least 5s
+        interval DURATION: How often to look for records of other processes. One flusher at a time looks, at least 5s
             apart.
         cold_history: Which checkpoints Postgres gets.
-        workers N: Threads (conversations) to flush at once; each takes a connection to Postgres.
-        once: Flush what is there now, and end.
-        timeout DURATION: How long to flush after a signal; with --once, how long in all.
-        setup: Create LangGraph's tables first, or bring them up to date.
+        workers N: Number of threads (conversations) to flush at once. Each takes a connection to Postgres.
+        once: Flush the present records, and end.
+        timeout DURATION: Time limit after a signal; with --once, of the whole run.
+        setup: First create LangGraph's tables, or update them.
         quiet: Print errors only.
 
     Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or
-    a missing table is at fault. With LANGGRAPH_AES_KEY set, encrypted values are read, and all values are written
+    a missing table is at fault. If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written
     encrypted.
     """
     redis, postgres = redis_url(redis), postgres_url(postgres)
     if not postgres:
-        raise EndpointError(
-            "--postgres URL is missing, and there is no POSTGRES_URL or DATABASE_URL in the environment"
-        )
+        raise EndpointError("write --postgres URL, or set POSTGRES_URL or DATABASE_URL in the environment")
     timeout = (AT_ONCE if once else TO_STOP) if timeout is None else timeout
     deadline = time.monotonic() + timeout if once else math.inf
-    with (
-        closing(Hot(redis, prefix)) as hot,
-        closing(Cold(postgres, workers, setup=setup)) as cold,
-        _asked_to_stop() as stop,
-    ):
-        run = _Run(hot, cold, stop, (redis, postgres), quiet=quiet)
+
+    with closing(Hot(redis, prefix)) as hot, closing(Cold(postgres, workers, setup=setup)) as cold, _Stop() as stop:
+        run = _Run(hot, cold, stop, quiet=quiet)
         if not run.wait_for_servers(deadline):
             why = "; ".join(server.why for server in (hot, cold) if server.why) or "asked to stop"
-            warn(f"ended before both servers answered, so nothing was brought to cold: {why}")
+            warn(f"ended before both servers answered, so nothing was flushed: {why}")
             return 1
         saver = TieredSaver(
             hot.saver,
@@ -293,7 +287,7 @@ def _flush(
             flush_workers=workers,
             cold_history=cold_history,
         )
-        if sys.modules.get("opentelemetry.metrics"):  # as `opentelemetry-instrument redis-saver flush` loads it
+        if sys.modules.get("opentelemetry.metrics"):  # `opentelemetry-instrument redis-saver flush` loads it
             from redis_saver import telemetry  # noqa: PLC0415
 
             telemetry.instrument(saver)
@@ -311,52 +305,43 @@ def _flush(
 
 
 class _Stop:
-    """A flag that a signal sets."""
+    """A block in which the first signal only asks to stop. A second one has its usual effect."""
 
     def __init__(self) -> None:
         self.asked = False
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _ask(self, *_: object) -> None:
+        self.asked = True
+        self.__exit__()
 
     def wait(self, seconds: float) -> bool:
-        """Wait that long, or until a signal comes. Return True if one came."""
+        """Wait for `seconds`, or until a signal comes. Return True if one came."""
         until = time.monotonic() + seconds
         while not self.asked and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, _STEP))
         return self.asked
 
 
-@contextmanager
-def _asked_to_stop() -> Iterator[_Stop]:
-    """Let the first signal ask to stop. A second one has its usual effect."""
-    stop, before = _Stop(), dict[signal.Signals, Any]()
-
-    def restore() -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-    def ask(*_: object) -> None:
-        stop.asked = True
-        restore()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.signal(number, ask)
-    try:
-        yield stop
-    finally:
-        restore()
-
-
 @dataclass
 class _Run:
-    """A run of the command. It watches the servers, and prints progress."""
+    """A run of `flush`. It watches the servers, and prints progress."""
 
     hot: Hot
     cold: Cold
     stop: _Stop
-    urls: tuple[str, str]
     quiet: bool
     _numbers: str = ""
     _error: str = ""
-    _told_at: float = -math.inf
+    _printed_at: float = -math.inf
 
     def say(self, text: str) -> None:
         """Print a line, unless the command is quiet."""
@@ -364,8 +349,8 @@ class _Run:
             screen.line(f"flush: {text}")
 
     def tell(self, stats: Stats, *, at_once: bool = False) -> None:
-        """Print the numbers if they have changed, and none were printed just now."""
-        if not at_once and time.monotonic() - self._told_at < TOLD_EVERY:
+        """Print a progress line, unless its numbers are unchanged or the last one is recent."""
+        if not at_once and time.monotonic() - self._printed_at < PRINT_EVERY:
             return
         numbers = f"backlog {stats.backlog} records of {stats.dirty_threads} threads, "
         numbers += f"oldest {stats.oldest_seconds:.0f} s, flushed {stats.flushed}"
@@ -373,15 +358,15 @@ class _Run:
         error = self._without_passwords(stats.last_error)
         if (numbers, error) != (self._numbers, self._error):
             self.say(numbers + (f", last error: {error}" if error != self._error else ""))
-            self._numbers, self._error, self._told_at = numbers, error, time.monotonic()
+            self._numbers, self._error, self._printed_at = numbers, error, time.monotonic()
 
     def _without_passwords(self, error: str) -> str:
-        for url in self.urls:
-            error = without_password(error, url)
+        for server in (self.hot, self.cold):
+            error = without_password(error, server.url)
         return printable(error)
 
     def end(self, stats: Stats, left: int | None) -> int:
-        """Print what is left, and return the exit code."""
+        """Print how many records are left, and return the exit code."""
         self.tell(stats, at_once=True)
         if left == 0:
             self.say("ended: nothing is left")
@@ -394,7 +379,7 @@ class _Run:
         return 1
 
     def wait_for_servers(self, deadline: float) -> bool:
-        """Wait until both servers can be reached. Return False at the deadline, or if a signal asks to stop."""
+        """Wait until both servers can be reached. Return False at the deadline, or after a signal."""
         pause = _STEP
         while not self._are_up():
             left = deadline - time.monotonic()
@@ -404,30 +389,30 @@ class _Run:
         return not self.stop.asked
 
     def _are_up(self) -> bool:
-        return all([self.hot.is_up(), self.cold.is_up()])  # both, so that each says what is wrong
+        return all([self.hot.is_up(), self.cold.is_up()])  # no short cut, so that each server prints its error
 
     def attempt(self, act: Callable[[], int]) -> int | None:
-        """Return the number of records that `act` leaves; None if Redis does not answer."""
+        """Return the number of records that `act` leaves, or None if Redis does not answer."""
         try:
             return act()
         except driver_of(self.hot.saver).failures:
             return None
 
     def go_on(self, saver: TieredSaver) -> None:
-        """Watch the flusher until a signal asks to stop."""
+        """Watch the flusher until a signal."""
         self._catch_up(saver)  # another flusher may have met an outage
-        asked, were_up = time.monotonic(), True
+        checked_at, were_up = time.monotonic(), True
         while not self.stop.wait(_STEP):
             self.tell(saver.stats())
-            if time.monotonic() - asked < ASKED_EVERY:
+            if time.monotonic() - checked_at < CHECK_EVERY:
                 continue
             are_up = self._are_up()
             if are_up and not were_up:
                 self._catch_up(saver)
-            asked, were_up = time.monotonic(), are_up
+            checked_at, were_up = time.monotonic(), are_up
 
     def _catch_up(self, saver: TieredSaver) -> None:
-        """Flush records at once that would be tried again only later, after an outage of Postgres."""
+        """Flush at once the records whose next try an outage of Postgres has delayed."""
         before: float = math.inf
         while not self.stop.asked:
             left = self.attempt(lambda: saver.flush(_TURN))
@@ -437,7 +422,7 @@ class _Run:
             self.tell(saver.stats())
 
     def drain(self, saver: TieredSaver, deadline: float) -> int | None:
-        """Flush all that is left now. End early if Postgres is up and refuses the rest."""
+        """Flush all records. End early if Postgres is up and refuses the rest."""
         while True:
             before = saver.stats()
             seconds = max(0.0, min(_TURN, deadline - time.monotonic()))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
-from datetime import timedelta
+from datetime import datetime, timedelta
 from itertools import takewhile
 from typing import Any, TypeAlias
 
@@ -18,6 +19,7 @@ from typer.models import ParameterInfo
 from redis_saver._cli.servers import Servers
 from redis_saver._common import times, ttl as ttls
 from redis_saver._common.display import printable
+from redis_saver._inspector.rows import read_moment
 from redis_saver._store.context import check_labels
 from redis_saver.errors import EndpointError
 
@@ -26,7 +28,7 @@ app = typer.Typer(
     help="LangGraph checkpoints and memory on plain Redis or Valkey.",
     epilog=(
         "Exit codes: 0, all is well; 1, something is wrong with a thread or the server, or was not done; "
-        "2, a word, a URL, a login or a missing package is at fault."
+        "2, an argument, a URL, a login or a missing package is at fault."
     ),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help"]},
@@ -34,7 +36,7 @@ app = typer.Typer(
 
 
 def note_url(context: typer.Context, url: str | None) -> str | None:
-    """Tell `main` the URL of the server, for its messages."""
+    """Pass the URL of the server to `main`, for its error messages."""
     if isinstance(context.obj, dict):
         context.obj["url"] = url or ""
     return url
@@ -49,20 +51,22 @@ _SERVERS = [
     }.items()
 ]
 _SHARED = """
-    thread THREAD: The name of the thread.
-    threads THREAD: The names of the threads.
-    ns NAMESPACE: The namespace of a subgraph; empty: the root.
+    thread THREAD: Name of the thread.
+    threads THREAD: Names of the threads.
+    ns NAMESPACE: Namespace of a subgraph; empty for the root.
     limit N: Show the newest N.
-    watch: Look again every two seconds, until Ctrl-C.
-    as_json: Print JSON, one object a line.
+    watch: Repeat every two seconds, until Ctrl-C.
+    as_json: Print JSON, one object per line.
     url URL: The server, such as redis://host:6379.
-    postgres URL: The cold tier behind it, such as postgresql://user@host/database.
-    prefix PREFIX: The beginning of all keys in Redis.
+    postgres URL: The cold tier, such as postgresql://user@host/database.
+    prefix PREFIX: Prefix of all keys in Redis.
 """
 _OPTION = re.compile(r"^ {4}(\w+)(?: ([A-Z.]+))?: (.*(?:\n {8}.*)*)", re.MULTILINE)
 _HELP = re.compile(r"(.*?)(?:\n\nOptions:\n(.*?))?(?:\n\n(Exit code: .*))?", re.DOTALL)
 JSON: Any = typer.Option(False, "--json")
 EVERY: Any = typer.Option(False, "--all")
+MAX_NUMBER = 10**9 - 1
+"""Maximum of numbers, because some calls take at most 64 bits."""
 Run: TypeAlias = Callable[..., int]
 
 
@@ -74,24 +78,24 @@ def command(
     like: Run | None = None,
     fixed: Mapping[str, Any] | None = None,
 ) -> Callable[[Run], Run]:
-    """Register a function as a command. Its docstring has the help.
+    """Register a function as a command. Its docstring is its help.
 
-    A section `Options:` has a line for each parameter: its name, its metavar if it needs one, and its explanation.
-    Nothing but the help depends on it. Keyword-only parameters are options, the others are arguments. If the first
-    parameter is `servers`, it gets what the options `--redis`, `--postgres` and `--prefix` name.
+    A section `Options:` of the docstring has a line for each parameter: name, metavar (if it needs one) and
+    explanation. Keyword-only parameters become options, the others arguments. A first parameter `servers` gets the
+    `Servers` that `--redis`, `--postgres` and `--prefix` name.
 
     Args:
         name: Name of the command.
-        codes: Its exit codes, at the end of its help, if they are not at the end of the docstring.
+        codes: Exit codes for the end of the help. Default: those at the end of the docstring.
         has_postgres: False to leave out `--postgres`.
-        like: Another command, whose parameters and explanations it has.
-        fixed: Values of those of its parameters that are no options here.
+        like: Another command with the same parameters and explanations.
+        fixed: Values of parameters that are no options of this command.
     """
 
     def register(run: Run) -> Run:
         text, options, own_codes = _help_of(run)
-        told = _SHARED + (_help_of(like)[1] if like else "") + options
-        explained = {parameter: (metavar, " ".join(of.split())) for parameter, metavar, of in _OPTION.findall(told)}
+        lines = _SHARED + (_help_of(like)[1] if like else "") + options
+        explained = {parameter: (metavar, " ".join(of.split())) for parameter, metavar, of in _OPTION.findall(lines)}
         parameters = dict(inspect.signature(like or run, eval_str=True).parameters)
         for parameter in fixed or ():
             del parameters[parameter]
@@ -133,12 +137,12 @@ def _described(parameter: inspect.Parameter, metavar: str, text: str) -> inspect
 class _Command(TyperCommand):
     """A command that refuses both words of an option such as `--pinned/--not-pinned`.
 
-    An option whose metavar ends in dots takes one word or more, such as `--namespace memories user-1`. The words of
-    each use become a single word, joined by NUL. `words_of` splits them again.
+    An option whose metavar ends in dots takes several words, such as `--namespace memories user-1`. The words are
+    joined by NUL for Typer, and `words_of` splits them again.
     """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Look for both words, and join the words of an option that takes several, then parse as any command."""
+        """Check and join words, then parse them as any command does."""
         several = {name for option in self.params if str(option.metavar).endswith("...") for name in option.opts}
         for option in self.params:
             both = [word for word in (*option.opts, *option.secondary_opts) if word in args]
@@ -150,22 +154,22 @@ class _Command(TyperCommand):
             if joined[-1] in several:
                 words = list(takewhile(lambda word: not word.startswith("-"), left))
                 if not words:
-                    raise typer.BadParameter(f"{joined[-1]} takes one word or more.", ctx=ctx)
+                    raise typer.BadParameter(f"{joined[-1]} needs at least one word.", ctx=ctx)
                 joined.append("\0".join(words))
                 left = left[len(words) :]
         return super().parse_args(ctx, joined + left)
 
 
 def words_of(uses: Iterable[str] | None) -> list[list[str]]:
-    """Return the words of each use of an option that takes several."""
+    """Return the words of each use of an option that takes several words."""
     return [use.split("\0") for use in uses or ()]
 
 
 def labels_of(words: Sequence[str]) -> tuple[str, ...]:
-    """Return the namespace with these labels.
+    """Return a namespace from its labels.
 
     Raises:
-        EndpointError: A word is no label.
+        EndpointError: A word is no valid label.
     """
     try:
         return check_labels(tuple(words), "--namespace")
@@ -175,33 +179,26 @@ def labels_of(words: Sequence[str]) -> tuple[str, ...]:
 
 def duration(text: str, argument: str | None = None) -> timedelta:
     """Read a TTL, such as `7d` or `90m`. Typer adds an option's name to the error, but not an argument's."""
-    try:
-        return timedelta(milliseconds=ttls.parse(text, name="--ttl").milliseconds or 0)
-    except ValueError as error:
-        raise typer.BadParameter(str(error).removeprefix("--ttl="), param_hint=argument) from error
+    with _usage_errors(argument):
+        return timedelta(milliseconds=ttls.parse(text, name="").milliseconds or 0)
 
 
 def span(text: str) -> timedelta:
-    """Read a duration that is no TTL."""
-    try:
+    """Read a duration."""
+    with _usage_errors():
         return times.parse(text, name="")
+
+
+def past(text: str) -> datetime:
+    """Read a moment: how long ago it was, or ISO 8601."""
+    with _usage_errors():
+        return read_moment(text)
+
+
+@contextmanager
+def _usage_errors(argument: str | None = None) -> Iterator[None]:
+    """Turn a ValueError into a usage error."""
+    try:
+        yield
     except ValueError as error:
-        raise typer.BadParameter(str(error).removeprefix("=")) from error
-
-
-_DIGITS = 9
-"""Maximum length of a number. Nobody has more threads or checkpoints, and some calls take no number beyond 64 bits."""
-
-
-def count(what: str, least: int) -> Callable[[str | int], int]:
-    """Return a parser of a number of things."""
-
-    def read(text: str | int) -> int:
-        digits = str(text)
-        if not (digits.isascii() and digits.isdigit() and len(digits) <= _DIGITS and int(digits) >= least):
-            raise typer.BadParameter(
-                f"{printable(repr(text))} is no number of {what}: write {least} to {10**_DIGITS - 1:,}."
-            )
-        return int(digits)
-
-    return read
+        raise typer.BadParameter(str(error).removeprefix("="), param_hint=argument) from error

@@ -1,4 +1,4 @@
-"""Output of commands: lines, tables, JSON and progress. Only a terminal gets colours and columns that are cut."""
+"""Output of commands: lines, tables, JSON and progress. Colours and cut columns are only for terminals."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def line(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Print a line about the results on stderr."""
+    """Print a remark about the results on stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def named(name: str | None) -> str:
-    """Return a name as it is. If it is empty, or has characters that do not print, return its `repr`."""
+    """Return a name as it is. If it is empty or not printable, return its `repr`."""
     if name is None:
         return "-"
     return name if name.isprintable() and name.strip() == name and name[:1] not in ("", "'", '"') else shown(name)
@@ -60,7 +60,7 @@ def looks(*, watch: bool, cleared: bool) -> Iterator[None]:
 
 @contextmanager
 def progress_bar(unit: str) -> Iterator[Callable[[int, int | None, str], None]]:
-    """Show progress on a terminal. The function takes the number done, the total, and a text."""
+    """Show progress on a terminal. The block gets a function of the number done, the total and a text."""
     if not sys.stderr.isatty():
         yield lambda _done, _total, _text: None
         return
@@ -81,7 +81,7 @@ def emit(value: Any) -> None:
 
 
 def show(value: Any, text: str, *, as_json: bool) -> None:
-    """Print a result: its value as JSON, or its text."""
+    """Print a result: `value` as JSON, or `text`."""
     if as_json:
         emit(value)
     else:
@@ -99,8 +99,8 @@ _CONVERSIONS: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
 def plain(value: Any, depth: int = 0) -> Any:
     """Turn a value into JSON's types.
 
-    Dataclasses, named tuples and messages become objects, times become texts, durations seconds, and other objects
-    texts.
+    Dataclasses, named tuples and messages become objects, times ISO 8601 texts, and durations seconds. Of anything
+    else the `repr` is used.
     """
     if depth > _DEEPEST:
         return "..."
@@ -120,7 +120,7 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def _console() -> Console:
-    """Return the console for results. Without a terminal it has whole lines, and no colour unless it is forced."""
+    """Return the console for results. Without a terminal, lines are whole, and there is no colour unless forced."""
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not console.is_terminal:
         console.width = 10_000
@@ -145,9 +145,9 @@ def table(
         columns: Heads of the columns.
         rows: Cells.
         right: Columns of numbers, which are never cut.
-        ids: Columns of ids, or of lists of ids with commas. They are shortened, but never cut.
+        ids: Columns of ids, or of ids joined by commas. They are shortened, but never cut.
         whole: Other columns that are never cut, such as times.
-        wrapped: True to continue the last column on the next line instead of cutting it.
+        wrapped: True to wrap the last column instead of cutting it.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
     widths, numbers, console = _widths(columns, cells), set(right), _console()
@@ -177,7 +177,7 @@ def table(
     for text in capture.get().splitlines():
         line(text.rstrip())
     if left_out := columns[len(widths) :]:
-        note(f"the terminal is too narrow for: {', '.join(left_out)}; a wider one shows them, and so does --json")
+        note(f"the terminal is too narrow for: {', '.join(left_out)}. Widen it, or use --json")
 
 
 def _widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int]:
@@ -185,7 +185,7 @@ def _widths(columns: Sequence[str], cells: Sequence[Sequence[Text]]) -> list[int
 
 
 def _shorten(cells: Sequence[list[Text]], at: int) -> None:
-    """Replace the ids of a column by endings that are long enough to tell them apart."""
+    """Shorten the ids of a column to endings that differ."""
     known = {word for row in cells for word in row[at].plain.split(", ")}
     length = next(size for size in range(_ENDING, 1000) if len({word[-size:] for word in known}) == len(known))
     for row in cells:
@@ -206,7 +206,7 @@ def _cut(cell: Text, width: int) -> Text:
 
 
 def _fitted(widths: Sequence[int], kept: Sequence[bool], room: int) -> list[int]:
-    """Return the widths of the first columns that have room. Only columns that are not kept are cut."""
+    """Return the widths of the first columns that fit. Columns that are not `kept` are cut."""
     least = [width if keep else min(width, _NARROWEST) for width, keep in zip(widths, kept, strict=True)]
     number = len(widths)
     while number > 1 and sum(least[:number]) + _GAP * (number - 1) > room:

@@ -1,4 +1,4 @@
-"""The servers of commands: URLs, the savers over them, and for `flush` whether they can be reached."""
+"""Servers of commands: their URLs, the savers over them, and for `flush` whether they answer."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
 from redis_saver._cli import screen
 from redis_saver._client import clients, urls
 from redis_saver._common.display import printable, shown
-from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Call, Operation
+from redis_saver._inspector.source import Source
 from redis_saver._migrate.opening import is_encrypted, needs, opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
@@ -27,13 +27,13 @@ from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
 
 
 def redis_url(url: str | None) -> str:
-    """Return the URL of a server of Redis or Valkey, which is required.
+    """Check the URL of a server of Redis or Valkey.
 
     Raises:
-        EndpointError: The URL is missing, or is another one, or that of an embedded server.
+        EndpointError: The URL is missing, or not that of such a server.
     """
     if not url:
-        raise EndpointError("--redis URL is missing, and there is no REDIS_URL in the environment")
+        raise EndpointError("write --redis URL, or set REDIS_URL in the environment")
     refuse_embedded(url)
     if url.partition(":")[0] not in urls.SCHEMES:
         forms = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://"
@@ -42,10 +42,10 @@ def redis_url(url: str | None) -> str:
 
 
 def postgres_url(url: str | None) -> str | None:
-    """Return the URL of a cold tier, if there is one.
+    """Check the URL of a cold tier, if there is one.
 
     Raises:
-        EndpointError: It is the URL of something else.
+        EndpointError: The URL is not that of Postgres.
     """
     if url and url.partition(":")[0] not in ("postgresql", "postgres"):
         form = "postgresql://user@host/database"
@@ -54,15 +54,14 @@ def postgres_url(url: str | None) -> str | None:
 
 
 def refuse_embedded(url: str) -> None:
-    """Refuse `memory:`.
+    """Refuse `memory:` URLs.
 
     Raises:
         EndpointError: The URL is that of an embedded server.
     """
     if url.startswith("memory:"):
         raise EndpointError(
-            f"{url}: an embedded server is empty when this command begins, and ends with it. "
-            "Name a server, such as redis://host:6379"
+            f"{url}: an embedded server lives only as long as this command. Name a server, such as redis://host:6379"
         )
 
 
@@ -70,11 +69,16 @@ class Savers(NamedTuple):
     """The savers of a command."""
 
     saver: Any
-    """The saver over both tiers if Postgres was named, otherwise that of Redis."""
+    """The saver over both tiers if Postgres was named, otherwise `hot`."""
     hot: RedisSaver
-    """The saver of Redis."""
+    """The saver over Redis."""
     endpoints: Sequence[Any]
     """Redis, and Postgres if it was named, as sources of threads."""
+
+    @property
+    def source(self) -> Source:
+        """Reads of the saver that move no deadline and fill no tier."""
+        return Source(self.saver)
 
     @property
     def has_cold(self) -> bool:
@@ -88,33 +92,32 @@ class Savers(NamedTuple):
             ThreadNotFound: There is no such thread.
         """
         if (info := self.saver.get_thread(name)) is None:
-            raise ThreadNotFound(f"thread {shown(name)} is not there: see whether its name and --prefix are right")
+            raise ThreadNotFound(f"thread {shown(name)} is not there: check its name and --prefix")
         return info
 
     def refuse_cold_backed(self, name: str, done: str) -> None:
-        """Refuse a change of Redis alone that a cold tier would undo.
+        """Refuse to change a thread in Redis alone if a cold tier would undo that.
 
         Raises:
-            EndpointError: The thread is in a cold tier, too, and none was named.
+            EndpointError: The thread is also in a cold tier, but --postgres is missing.
         """
         if not self.has_cold and driver_of(self.hot).run(_is_cold_backed(context_of(self.hot), name)):
             raise EndpointError(
-                f"thread {shown(name)} is in a cold tier, too, and what is {done} in Redis alone comes back "
-                f"from there, or is not all of it. Nothing was {done}. Name it with --postgres URL. If there is none "
-                "any more, or it is another saver, do it in Python"
+                f"thread {shown(name)} is also in a cold tier, so it must be {done} there, too. Nothing was {done}. "
+                "Name the tier with --postgres URL. If it is gone, or is not Postgres, do this in Python"
             )
 
 
 def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
     try:
         (value,) = yield Call(scripts.READ_FIELDS, (context.keyspace.keys(name).data_key,), (1, "@cold_backed"))
-    except KeyConflict:  # it is no thread, and the command that changes it says so
+    except KeyConflict:  # it is no thread; the command that changes it reports that
         return False
     return value is not None
 
 
 class Servers(NamedTuple):
-    """Words of a command that name its servers."""
+    """URLs of a command's servers, unchecked, and the prefix of its keys."""
 
     url: str | None
     postgres: str | None
@@ -127,13 +130,13 @@ class Servers(NamedTuple):
         """Open the savers.
 
         Args:
-            readable: True to make objects of the classes that LangGraph calls safe. Otherwise objects stay packed, so
-                that copies are the same byte for byte.
-            connections: Connections to Postgres. Several come from a pool, which outlives outages.
-            require_encryption: True to report values that are not encrypted.
+            readable: True to make objects of classes that LangGraph calls safe. If False, objects stay packed, so
+                copies are the same byte for byte.
+            connections: Number of connections to Postgres. More than one come from a pool, which survives outages.
+            require_encryption: True to report values without encryption.
 
         Raises:
-            EndpointError: A URL is not understood, leads nowhere, or Postgres fails.
+            EndpointError: A URL is invalid, or a server cannot be reached, or Postgres fails.
         """
         url, postgres = redis_url(self.url), postgres_url(self.postgres)
         with ExitStack() as stack:
@@ -155,22 +158,22 @@ class Servers(NamedTuple):
                 yield Savers(TieredSaver(hot, saver), hot, [endpoint, cold])
             except cold.failures as error:
                 no_table = getattr(error, "sqlstate", "") == "42P01"
-                remedy = ". It has none of LangGraph's tables: see whether it is the right database" if no_table else ""
+                remedy = ". LangGraph's tables are missing: check that it is the right database" if no_table else ""
                 raise EndpointError(f"--postgres: {printable(str(error))}{remedy}") from error
 
 
 def _readable_serializer() -> SerializerProtocol:
     """Return a serializer that makes objects only of safe classes, and decrypts if there is a key."""
-    logging.getLogger("langgraph").addHandler(logging.NullHandler())  # it would log each other class once
+    logging.getLogger("langgraph").addHandler(logging.NullHandler())  # it would log other classes
     return serializer(StrictSerializer())
 
 
 # -- flush
 
 _CONNECTING = 5
-"""Seconds to wait for a connection to a server, unless its URL says otherwise."""
+"""Seconds to wait for a connection to Postgres, unless the URL says otherwise."""
 _ANSWERING = 10
-"""Seconds to wait for a reply of Redis, and for a connection from the pool, unless the URL says otherwise."""
+"""Seconds to wait for a connection from the pool."""
 _NOT_YOURS = (
     *(redis_errors.AuthenticationError, redis_errors.AuthenticationWrongNumberOfArgsError),
     *(redis_errors.AuthorizationError, redis_errors.NoPermissionError),
@@ -180,33 +183,30 @@ _WRONG_POSTGRES = re.compile(
     r"password authentication failed|no password supplied|no pg_hba\.conf entry|(role|database) \".*\" does not exist"
     r"|is not permitted to log in|does not support SSL|Servname not supported"
 )
-"""Messages of refused connections, which have no SQLSTATE in psycopg. In other languages the server is tried again."""
+"""Messages of refused connections, for which psycopg has no SQLSTATE. In other languages, the server is retried."""
 _NOT_THERE = ("42P01", "3F000")
 _NOT_ALLOWED = ("28000", "28P01", "3D000", "42501")
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 _LIVELY = {"connect_timeout": _CONNECTING, **_KEEPALIVE}
-"""Options of libpq, so that the flusher does not wait for a host that is gone."""
+"""Options of libpq with which a lost host is noticed soon."""
 
 
 class Server(ABC):
-    """A server that a long-running command watches.
-
-    If another try may help, `is_up` returns False. If it cannot, as with a wrong password, `is_up` raises.
-    """
+    """A server that a long-running command watches."""
 
     why: str = ""
-    """Its name, and why it could not be used at the last look. It is empty if it could."""
+    """Its name and error at the last check. Empty if it answered."""
     _failures: tuple[type[Exception], ...]
 
     def __init__(self, url: str) -> None:
         self.name: str = urls.without_login(url)
-        self._url = url
+        self.url: str = url
 
     def is_up(self) -> bool:
-        """Look whether the server can be used, and say on stderr if that has changed.
+        """Check whether the server answers, and report changes on stderr. False if a retry may help.
 
         Raises:
-            EndpointError: A URL, a login, a package or a table is wrong. Another try would not help.
+            EndpointError: A URL, a login, a package or a table is wrong, so a retry would not help.
         """
         why, was_up = "", not self.why
         try:
@@ -214,16 +214,16 @@ class Server(ABC):
         except self._failures as error:
             why = self._text(error)
             if self._is_final(error):
-                raise EndpointError(f"{self.name}: {why}") from urls.cause_of(error, self._url)
+                raise EndpointError(f"{self.name}: {why}") from urls.cause_of(error, self.url)
         if why and was_up:
-            warn(f"{self.name}: {why}; it is tried again until it answers")
+            warn(f"{self.name}: {why}; retrying until it answers")
         if not why and not was_up:
             warn(f"{self.name}: it answers again")
         self.why = f"{self.name}: {why}" if why else ""
         return not why
 
     def _text(self, error: Exception) -> str:
-        return printable(urls.without_password(str(error) or type(error).__name__, self._url))
+        return printable(urls.without_password(str(error) or type(error).__name__, self.url))
 
     @abstractmethod
     def _use(self) -> None:
@@ -231,7 +231,7 @@ class Server(ABC):
 
     @abstractmethod
     def _is_final(self, error: Exception) -> bool:
-        """True if another try would not help."""
+        """True if a retry would not help."""
 
 
 class Hot(Server):
@@ -240,42 +240,25 @@ class Hot(Server):
     _failures = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 
     def __init__(self, url: str, prefix: str) -> None:
-        """Check the prefix. Nothing is sent.
-
-        Args:
-            url: URL as in `RedisSaver.from_conn_string`, except `memory://`.
-            prefix: Beginning of all keys.
-
-        Raises:
-            EndpointError: The prefix makes no sense.
-        """
         super().__init__(url)
-        try:
-            Keyspace(prefix)
-        except ValueError as error:
-            raise EndpointError(f"--prefix: {error}") from error
         self._prefix = prefix
         self.saver: Any = None
-        """The saver, once the server was reached."""
+        """The saver, or None until the first check."""
 
     def _use(self) -> None:
         if self.saver is None:
-            serde = serializer() if is_encrypted() else None
-            self.saver = RedisSaver(self._connect(), prefix=self._prefix, serde=serde)
+            self.saver = self._make_saver()
         self.saver.setup()
+
+    def _make_saver(self) -> RedisSaver:
+        serde = serializer() if is_encrypted() else None
+        try:
+            return RedisSaver(clients.connect(self.url, asynchronous=False), prefix=self._prefix, serde=serde)
+        except ValueError as error:
+            raise EndpointError(self._text(error)) from None
 
     def _is_final(self, error: Exception) -> bool:
         return any(isinstance(each, _NOT_YOURS) or _WRONG_REDIS.search(str(each)) for each in _causes(error))
-
-    def _connect(self) -> Any:
-        timeouts = {"socket_timeout": float(_ANSWERING)}
-        if not self._url.startswith("unix:"):
-            timeouts["socket_connect_timeout"] = float(_CONNECTING)
-        options = {name: seconds for name, seconds in timeouts.items() if f"{name}=" not in self._url}
-        try:
-            return clients.connect(self._url, asynchronous=False, **options)
-        except ValueError as error:
-            raise EndpointError(self._text(error)) from None
 
     def close(self) -> None:
         """Close the client, if there is one."""
@@ -292,11 +275,11 @@ class Cold(Server):
 
         Args:
             url: `postgresql://...`, as libpq reads it.
-            workers: Maximum number of connections. Each look whether the server is up makes one more.
-            setup: True to create the tables, or bring them up to date. Otherwise they have to exist.
+            workers: Maximum number of connections in the pool. Each check of the server makes one more.
+            setup: True to create or update the tables. If False, they have to exist.
 
         Raises:
-            EndpointError: The URL makes no sense, or a package is missing.
+            EndpointError: The URL is invalid, or a package is missing.
         """
         super().__init__(url)
         self._workers, self._setup = workers, setup
@@ -309,39 +292,39 @@ class Cold(Server):
         except ValueError as error:
             raise EndpointError(str(error)) from error
         except self._psycopg.Error as error:
-            raise EndpointError(f"{self.name}: {self._text(error)}") from urls.cause_of(error, self._url)
+            raise EndpointError(f"{self.name}: {self._text(error)}") from urls.cause_of(error, self.url)
         self._settings: Any = {name: value for name, value in _LIVELY.items() if name not in options}
         self._settings |= {"autocommit": True, "prepare_threshold": 0, "row_factory": self._psycopg.rows.dict_row}
         self._reached, self._pool = False, None
 
     @property
     def saver(self) -> Any:
-        """A new `PostgresSaver` whose calls do not wait for each other, because each has its own connection."""
-        logging.getLogger("psycopg").addHandler(logging.NullHandler())  # `is_up` says it once
+        """A new `PostgresSaver` whose calls run in parallel, each on its own connection."""
+        logging.getLogger("psycopg").addHandler(logging.NullHandler())  # `is_up` reports errors once
         self._pool = self._pools.ConnectionPool(
-            self._url,
+            self.url,
             min_size=1,
             max_size=self._workers,
             kwargs=self._settings,
             timeout=_ANSWERING,
-            reconnect_timeout=_CONNECTING,  # then the next caller starts anew, without growing pauses
+            reconnect_timeout=_CONNECTING,  # then the next caller reconnects, without growing pauses
             open=True,
         )
         saver = self._postgres.PostgresSaver(self._pool, serde=serializer() if is_encrypted() else None)
-        saver.lock = nullcontext()  # with a pool the saver's lock would let one worker work at a time
+        saver.lock = nullcontext()  # the saver's lock would let only one worker use the pool
         return saver
 
     def _use(self) -> None:
-        with self._psycopg.Connection.connect(self._url, **self._settings) as connection:
+        with self._psycopg.Connection.connect(self.url, **self._settings) as connection:
             if not self._reached:
-                self._look_at_tables(connection)
+                self._check_tables(connection)
                 self._reached = True
             connection.execute("SELECT 1")
 
     def _is_final(self, error: Any) -> bool:
         return error.sqlstate in _NOT_ALLOWED or bool(error.sqlstate is None and _WRONG_POSTGRES.search(str(error)))
 
-    def _look_at_tables(self, connection: Any) -> None:
+    def _check_tables(self, connection: Any) -> None:
         saver = self._postgres.PostgresSaver(connection)
         if self._setup:
             saver.setup()
@@ -353,12 +336,11 @@ class Cold(Server):
             if error.sqlstate not in _NOT_THERE:
                 raise
             raise EndpointError(
-                f"{self.name} has none of LangGraph's tables: if this is the right database, create {remedy}"
+                f"{self.name} has none of LangGraph's tables: if it is the right database, create {remedy}"
             ) from error
         if version is None or version < len(saver.MIGRATIONS) - 1:
             raise EndpointError(
-                f"{self.name}: LangGraph's tables are of an older version: if this is the right database, "
-                f"update {remedy}"
+                f"{self.name}: LangGraph's tables are of an older version: if it is the right database, update {remedy}"
             )
 
     def close(self) -> None:
@@ -368,12 +350,12 @@ class Cold(Server):
 
 
 def warn(text: str) -> None:
-    """Say on stderr what is wrong."""
+    """Print a warning on stderr."""
     screen.note(f"redis-saver: {text}")
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Iterate over an error and its causes. The error of a cluster's client has its reason only in its cause."""
+    """Iterate over an error and its causes, as that of a cluster's client has its reason only there."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

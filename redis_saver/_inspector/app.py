@@ -1,39 +1,56 @@
-"""The inspector as an ASGI application: its pages, forms, and what it shows while Postgres fails."""
+"""The inspector as an ASGI application: routes, forms, the fallback while Postgres fails, and the guard."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from threading import BoundedSemaphore
 from typing import Any, TypeAlias
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, quote, urlencode
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redis_saver._common import postgres, ttl as ttls
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.logs import log_text
 from redis_saver._inspector.checkpoint_pages import CheckpointPages
-from redis_saver._inspector.guard import LOOPBACK, Guard, derived
-from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, query_of, static_file
+from redis_saver._inspector.pages import STATIC, Pages, Query, Refused, Values, asked, pairs, query_of, static_file
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.thread_pages import ThreadPages
 from redis_saver._inspector.values import Mask
 from redis_saver.errors import DecodeError, EncodeError, RedisSaverError, ThreadNotFound
 
+LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+TOKEN = "token"  # noqa: S105 - the name of an argument
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
 _NOT_FOUND = 404
 VALUES_AT_ONCE = 2
-"""Maximum number of pages that read values at a time, as each may hold a few times the bytes of a checkpoint."""
+"""Maximum number of pages that read values at a time, because a page may hold a few times a checkpoint's bytes."""
 Answer: TypeAlias = Callable[[Request], Response]
 TOKEN_VARIABLE = "REDIS_SAVER_INSPECTOR_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -46,7 +63,7 @@ def app(
     mask: Sequence[str] = (),
     allow_changes: bool = False,
 ) -> Starlette:
-    """Make the inspector of a saver, to serve, or to mount in a service.
+    """Make the inspector of a saver, to serve alone or to mount in a service.
 
     A worker thread answers each page, so no event loop waits. Without `allow_changes` the inspector writes nothing to
     Redis and moves no deadline.
@@ -56,7 +73,7 @@ def app(
         token: Secret that opens the pages. A URL with `?token=...` sets a cookie for all other pages. Default: the
             environment variable `REDIS_SAVER_INSPECTOR_TOKEN`. Empty: every request may read, so the service around the
             application must check requests.
-        hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any.
+        hosts: Host names without a port. Requests with another Host header are refused. `"*"` allows any name.
         mask: Patterns, such as `"*token*"`. The value of a channel, key or field whose name matches is hidden. `"*"`
             hides all values.
         allow_changes: True to let users delete, pin and unpin threads, and set their TTL. It needs a token.
@@ -71,8 +88,8 @@ def app(
     token = os.environ.get(TOKEN_VARIABLE) if token is None else token
     if token is None:
         raise ValueError(
-            f'who may look? Write token="..." (or {TOKEN_VARIABLE} in the environment); token="" only where what the '
-            "inspector is mounted in checks that"
+            f'the inspector needs a token: write token="...", or set {TOKEN_VARIABLE} in the environment. '
+            'Write token="" only if the service around it checks requests'
         )
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
@@ -112,7 +129,7 @@ def app(
 
 
 def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
-    """The functions that answer, by the path of their page. Those that read values do so only while few others do."""
+    """Return the function that answers each path. Pages that read values wait for their turn."""
     threads, checkpoints = ThreadPages(source), CheckpointPages(source, mask)
     light = (threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff)
@@ -130,7 +147,7 @@ def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphor
 
 
 def _said(error: Exception, *, is_masked: bool) -> str:
-    """Word an error for a page. With a mask, leave out the words of a serializer, which may quote values."""
+    """Return the message of an error. With a mask, leave out a serializer's message, which may quote values."""
     if is_masked and isinstance(error, (DecodeError, EncodeError)):
         return log_text(error)
     is_ours = isinstance(error, (RedisSaverError, Refused, NotImplementedError))
@@ -138,11 +155,11 @@ def _said(error: Exception, *, is_masked: bool) -> str:
 
 
 MAX_FORM = 10_000
-"""Bytes of a form."""
+"""Maximum number of bytes of a form."""
 
 
 async def _change(saver: Any, form_token: str, request: Request) -> Response:
-    """Do what a form says, then lead back to the thread, or to all threads if it is gone."""
+    """Do what a form asks. Redirect to the thread, or to the list if the thread was deleted."""
     body = b""
     async for part in request.stream():
         body += part
@@ -150,7 +167,7 @@ async def _change(saver: Any, form_token: str, request: Request) -> Response:
             return PlainTextResponse("The form is too long.", 413)
     form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
     if not hmac.compare_digest(form.get("form", "").encode(), form_token.encode()):
-        return PlainTextResponse("The form is none of this inspector. Load the page again.", 403)
+        return PlainTextResponse("The form is not from this inspector. Load the page again.", 403)
     thread = asked(request).get("id", "")
     await run_in_threadpool(_do, saver, thread, form)
     root = request.scope.get("root_path", "").rstrip("/")
@@ -166,38 +183,36 @@ def _do(saver: Any, thread: str, form: Mapping[str, str]) -> None:
         except ValueError as error:
             raise Refused(str(error)) from error
         saver.set_thread_ttl(thread, ttl or None)
-    elif what == "pin":
-        saver.pin(thread)
-    elif what == "unpin":
-        saver.unpin(thread)
+    elif what in ("pin", "unpin"):
+        getattr(saver, what)(thread)
     elif what == "delete":
         if form.get("sure") != "yes":
-            raise Refused('tick "delete all its history" first; nothing was deleted')
+            raise Refused('tick "delete all its history" first. Nothing was deleted')
         saver.delete_thread(thread)
     else:
-        raise Refused("the form says nothing that can be done")
+        raise Refused("the form names no known action")
 
 
 SLOW = 0.5
-"""Seconds. A cold tier that takes longer to fail is not asked again by the next page."""
+"""Seconds. If the cold tier takes longer to fail, the next pages do not ask it."""
 ASK_AGAIN = 15.0
-"""Seconds after which a page asks a slow cold tier again."""
+"""Seconds until a page asks such a cold tier again."""
 
 
 class FallbackToRedis:
-    """Pages of both tiers; of Redis alone while the cold tier fails, with a notice that says so.
+    """Answers pages from Redis alone while the cold tier fails. A notice on the page says so.
 
-    A page about a thread that Redis does not have, or about what Redis cannot tell, asks the cold tier each time.
+    A page about a thread that Redis does not have, or about cold's checkpoints, asks the cold tier each time.
     """
 
     def __init__(self, say: Callable[[Exception], str]) -> None:
-        """Word the errors by `say`."""
+        """Start without a failure. `say` returns the message of an error."""
         self._say = say
         self._failed = (-math.inf, "")
-        """When the cold tier last failed slowly, and how."""
+        """Time and message of the cold tier's last slow failure."""
 
     def around(self, page: Answer, of_redis: Answer) -> Answer:
-        """The page with this fallback.
+        """Return a page with this fallback.
 
         Args:
             page: Answers from both tiers.
@@ -210,17 +225,15 @@ class FallbackToRedis:
 
         def answer(request: Request) -> Response:
             arguments = asked(request)
-            # The page is about cold's checkpoints, or lists threads by what cold lacks.
             is_about_cold = arguments.get("tier") == "cold" or bool(arguments.get("dirty"))
             failed_at, notice = self._failed
             if not is_about_cold and time.monotonic() - failed_at < ASK_AGAIN:
-                try:
+                with suppress(ThreadNotFound):
                     return from_redis(request, notice)
-                except ThreadNotFound:
-                    request.state.without_cold = ""
+                request.state.without_cold = ""
             began = time.monotonic()
             try:
-                found = page(request)
+                response = page(request)
             except postgres.failures() as error:
                 notice, now = self._say(error), time.monotonic()
                 if now - began > SLOW:
@@ -232,6 +245,108 @@ class FallbackToRedis:
                 except ThreadNotFound:
                     raise error from None
             self._failed = (-math.inf, "")
-            return found
+            return response
 
         return answer
+
+
+# -- access
+
+
+class Guard:
+    """Middleware that checks the token and the Host header of each request, and sets headers of answers."""
+
+    def __init__(self, app: ASGIApp, *, token: str, hosts: Sequence[str]) -> None:
+        """Guard the pages.
+
+        Args:
+            app: The pages.
+            token: The token. Empty: the service around the pages checks requests.
+            hosts: Allowed names in the Host header, without a port. `*` allows any name.
+        """
+        self._app, self._token = app, token
+        self._hosts = {host.lower() for host in hosts}
+        self._cookie = f"redis_saver_inspector_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
+        self._pass = derived(token, b"cookie")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        headers = Headers(scope=scope)
+        try:
+            query = pairs(scope["query_string"].decode("latin-1"))
+        except Refused as error:
+            answer: Response | None = PlainTextResponse(f"{error}.", 400)
+        else:
+            answer = (
+                self._refused_host(headers)
+                or self._refused_origin(scope, headers)
+                or self._entrance(scope, headers, query)
+            )
+        await (answer or self._app)(scope, receive, send_with_headers)
+
+    def _refused_host(self, headers: Headers) -> Response | None:
+        """Refuse other host names, because a foreign site's name may resolve to this server (DNS rebinding)."""
+        host = headers.get("host", "").lower()
+        name = host if host.endswith("]") else host.rpartition(":")[0] or host
+        if "*" in self._hosts or name in self._hosts:
+            return None
+        return PlainTextResponse("The inspector does not serve this host name. Add it to hosts=.", 421)
+
+    def _refused_origin(self, scope: Scope, headers: Headers) -> Response | None:
+        """Refuse a change that does not come from the inspector's own pages."""
+        if scope["method"] in ("GET", "HEAD"):
+            return None
+        origin, site = headers.get("origin"), headers.get("sec-fetch-site", "same-origin")
+        is_ours = origin is None or origin.partition("://")[2] == headers.get("host")
+        if is_ours and site in ("same-origin", "none"):
+            return None
+        return PlainTextResponse("The request is not from a page of the inspector.", 403)
+
+    def _entrance(self, scope: Scope, headers: Headers, query: list[tuple[str, str]]) -> Response | None:
+        """Check the token in the URL, the cookie or the Authorization header.
+
+        A token in the URL sets the cookie and redirects to the same URL without the token.
+        """
+        if not self._token:
+            return None
+        token = next((value for name, value in query if name == TOKEN), None)
+        if token is not None and self._is_token(token) and scope["method"] in ("GET", "HEAD"):
+            return self._without_token(scope, [pair for pair in query if pair[0] != TOKEN])
+        bearer = headers.get("authorization", "").removeprefix("Bearer ")
+        cookie = Request(scope).cookies.get(self._cookie, "")
+        if hmac.compare_digest(cookie.encode(), self._pass.encode()) or self._is_token(bearer):
+            return None
+        return PlainTextResponse("Open the URL with the token (?token=...), as redis-saver inspect prints it.", 403)
+
+    def _without_token(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
+        path = "/" + quote(scope["path"].lstrip("/"))
+        rest = f"?{urlencode(query, errors='surrogatepass')}" if query else ""
+        answer = RedirectResponse(path + rest, 303)
+        answer.set_cookie(
+            self._cookie,
+            self._pass,
+            path=scope.get("root_path") or "/",
+            secure=scope["scheme"] == "https",
+            httponly=True,
+            samesite="lax",  # links in a chat work; changes are checked by their origin and the form's token
+        )
+        return answer
+
+    def _is_token(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf-8", "surrogatepass"), self._token.encode())
+
+
+def derived(token: str, purpose: bytes) -> str:
+    """Derive a secret from the token. It does not reveal the token."""
+    return hmac.new(token.encode(), purpose, hashlib.sha256).hexdigest()

@@ -1,4 +1,4 @@
-"""The pages about checkpoints and their values. Each has a function that makes the values of its template."""
+"""The pages about checkpoints and their values. A method for each page returns the values of its template."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from redis_saver._checkpoint.auditing import Entry
 from redis_saver._checkpoint.delta import unstored
 from redis_saver._common.config import Address, address
 from redis_saver._inspector.pages import Query, Refused, Values, address_in, needed, number, position_in, read_address
+from redis_saver._inspector.rows import task_state
 from redis_saver._inspector.source import Source
 from redis_saver._inspector.values import CHILDREN, At, Mask, Trees, chat, elements, is_chat, part, unpacked
 
@@ -22,152 +23,155 @@ _OWN = ("__", "branch:", "join:")
 
 
 class _Part(NamedTuple):
-    """The part of a channel's value that a page is about."""
+    """The part of a channel's value that a page shows."""
 
-    found: CheckpointTuple
+    saved: CheckpointTuple
     channel: str
     at: At
     names: list[Any]
-    """The steps that lead there."""
+    """Keys, fields and positions that lead to the part."""
     value: Any
     is_hidden: bool
 
     @property
-    def said(self) -> Values:
-        """Template values that locate the part. If a name on the way is hidden, all names are."""
+    def location(self) -> Values:
+        """Template values that locate the part. If one name on the way is hidden, all are."""
         names = ["…"] * len(self.names) if self.is_hidden else self.names
-        return {"where": address(self.found.config), "channel": self.channel, "at": self.at, "names": names}
+        return {"where": address(self.saved.config), "channel": self.channel, "at": self.at, "names": names}
 
 
 class CheckpointPages:
     """The pages about checkpoints."""
 
     def __init__(self, source: Source, mask: Mask) -> None:
-        """Show what a saver has, masked."""
+        """Show the checkpoints of a saver, masked."""
         self._source, self._mask = source, mask
 
     def checkpoint(self, arguments: Query) -> Values:
         """Show a checkpoint with its values, pending writes and costs."""
-        place = address_in(arguments)
-        found = self._source.get(place) if "ns" in arguments else self._newest(place)
-        where = address(found.config)
-        parent = address(found.parent_config) if found.parent_config else None
-        values = found.checkpoint["channel_values"]
-        sizes = self._source.sizes(where, parent)
-        ordered = sorted(values, key=lambda one: (one.startswith(_OWN), one))
-        trees = Trees(self._mask)
-        channels = [self._channel(trees, name, values[name]) for name in ordered]
-        costs = sorted(sizes.items(), key=lambda one: -one[1].bytes)
+        asked = address_in(arguments)
+        saved = self._source.get(asked) if "ns" in arguments else self._newest(asked)
+        where = address(saved.config)
+        parent = address(saved.parent_config) if saved.parent_config else None
+        values, trees = saved.checkpoint["channel_values"], Trees(self._mask)
+        ordered = sorted(values, key=lambda name: (name.startswith(_OWN), name))
+        costs = sorted(self._source.sizes(where, parent).items(), key=lambda cost: -cost[1].bytes)
         return {
-            "where": where, "parent": parent, "found": found, "created": found.checkpoint.get("ts") or "-",
-            "channels": channels, "unreduced": self._unreduced(trees, found),
+            "where": where, "parent": parent, "about": saved.metadata, "created": saved.checkpoint.get("ts") or "-",
+            "channels": [self._channel(trees, name, values[name]) for name in ordered],
+            "unreduced": self._unreduced(trees, saved),
             "costs": costs, "most": max((size.bytes for _, size in costs), default=0),
-            "metadata": [trees.tree(name, one) for name, one in (found.metadata or {}).items()],
-            "next": next_nodes(found), "written": self._written(trees, found),
+            "metadata": [trees.tree(name, value) for name, value in (saved.metadata or {}).items()],
+            "next": next_nodes(saved), "written": self._written(trees, saved),
         }  # fmt: skip
 
     def _newest(self, where: Address) -> CheckpointTuple:
-        """A checkpoint of the root; the newest of any namespace where the root has none."""
-        if (found := self._source.find(where)) is not None:
-            return found
+        """Read a checkpoint of the root. If the root has none, read the newest one of any namespace."""
+        if (saved := self._source.find(where)) is not None:
+            return saved
         if not where.checkpoint_id:
-            for other in self._source.entries(where.thread_id, None, None, 1, cold=False):
-                where = where._replace(checkpoint_ns=other.ns, checkpoint_id=other.id)
+            for entry in self._source.entries(where.thread_id, None, None, 1, cold=False):
+                where = where._replace(checkpoint_ns=entry.ns, checkpoint_id=entry.id)
         return self._source.get(where)
 
     def _channel(self, trees: Trees, name: str, value: Any) -> Values:
-        """Show a channel as a chat, if it is a list or a snapshot of messages, else as a tree."""
-        at, said = unpacked(value)
-        if self._mask.hides(name) or not is_chat(said):
+        """Show a channel as a chat if it is a list or a snapshot of messages, else as a tree."""
+        at, messages = unpacked(value)
+        if self._mask.hides(name) or not is_chat(messages):
             return {"name": name, "chat": None, "tree": trees.tree(name, value)}
-        first = max(0, len(said) - CHILDREN)
-        return {"name": name, "chat": chat(trees, said, first, at), "first": first, "at": at}
+        first = max(0, len(messages) - CHILDREN)
+        return {"name": name, "chat": chat(trees, messages, first, at), "first": first, "at": at}
 
-    def _unreduced(self, trees: Trees, found: CheckpointTuple) -> list[Values]:
+    def _unreduced(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
         """Show the last snapshot and later writes of channels without a value. Only the graph can reduce them."""
-        have = found.checkpoint["channel_values"]
-        asked = [one for one in found.checkpoint["channel_versions"] if one not in have and not one.startswith(_OWN)]
-        shown = []
-        for name, history in sorted(self._source.histories(address(found.config), asked).items()):
+        values, versions = saved.checkpoint["channel_values"], saved.checkpoint["channel_versions"]
+        missing = [name for name in versions if name not in values and not name.startswith(_OWN)]
+        channels = []
+        for name, history in sorted(self._source.histories(address(saved.config), missing).items()):
             writes = [value for _, _, value in history["writes"]]
             if not writes:
-                continue  # it was emptied
+                continue  # the channel was emptied
             parts = [*([unpacked(history["seed"])[1]] if "seed" in history else ()), *writes]
-            flat = [one for part in parts for one in (part if isinstance(part, list) else [part])]
-            made = self._channel(trees, name, flat if is_chat(flat) else {**history, "writes": writes})
-            shown.append({**made, "writes": len(writes)})
-        return shown
+            flat = [item for part in parts for item in (part if isinstance(part, list) else [part])]
+            channel = self._channel(trees, name, flat if is_chat(flat) else {**history, "writes": writes})
+            channels.append({**channel, "writes": len(writes)})
+        return channels
 
-    def _written(self, trees: Trees, found: CheckpointTuple) -> list[Values]:
-        """Pending writes by task, interrupts and errors among them."""
+    def _written(self, trees: Trees, saved: CheckpointTuple) -> list[Values]:
+        """Show the pending writes by task, with interrupts and errors."""
         by_task: dict[str, list[tuple[str, Any, bool]]] = {}
-        for task, channel, value in found.pending_writes or ():
+        for task, channel, value in saved.pending_writes or ():
             is_special = channel in (INTERRUPT, ERROR)
             by_task.setdefault(task, []).append((channel, trees.tree(channel, value), is_special))
-        states = {task: _state(task, {channel for channel, *_ in writes}) for task, writes in by_task.items()}
-        return [{"task": task, "state": states[task], "writes": writes} for task, writes in by_task.items()]
+        tasks = []
+        for task, writes in by_task.items():
+            state = "caller" if task == _CALLER else task_state([channel for channel, *_ in writes]) or "done"
+            tasks.append({"task": task, "state": state, "writes": writes})
+        return tasks
 
     def value(self, arguments: Query) -> Values:
-        """Show a part of a channel's value, in pages."""
-        one, first, trees = self._part(arguments), number(arguments, "first"), Trees(self._mask)
-        tree, said = None, None
-        if one.is_hidden:
-            tree = trees.masked(one.channel, one.value, one.at)
-        elif is_chat(one.value):
-            said = chat(trees, one.value, first, one.at)
+        """Show a page of a part of a channel's value."""
+        shown, first, trees = self._part(arguments), number(arguments, "first"), Trees(self._mask)
+        tree, messages = None, None
+        if shown.is_hidden:
+            tree = trees.masked(shown.channel, shown.value, shown.at)
+        elif is_chat(shown.value):
+            messages = chat(trees, shown.value, first, shown.at)
         else:
-            tree = trees.tree((one.channel, *one.names)[-1], one.value, one.at, first, whole=True)
-        count = len(one.value) if tree is None else tree.count
-        return {**one.said, "first": first, "length": CHILDREN, "count": count, "tree_": tree, "said": said}
+            tree = trees.tree((shown.channel, *shown.names)[-1], shown.value, shown.at, first, whole=True)
+        count = len(shown.value) if tree is None else tree.count
+        page = {"first": first, "length": CHILDREN, "count": count}
+        return {**shown.location, **page, "tree_": tree, "messages": messages}
 
     def first(self, arguments: Query) -> Values:
-        """Show since which checkpoint a value, or a part of it, is what it is."""
-        one = self._part(arguments)
-        return {**one.said, "change": first_change(self._source, one.found, one.channel, one.names, one.at)}
+        """Show which checkpoint gave a value, or a part of it, its present state."""
+        shown = self._part(arguments)
+        change = first_change(self._source, shown.saved, shown.channel, shown.names, shown.at)
+        return {**shown.location, "change": change}
 
     def _part(self, arguments: Query) -> _Part:
-        """The part of a value that a URL names.
+        """Read the part of a value that a URL names.
 
         Raises:
             Refused: The checkpoint has no such part.
         """
         where, channel, at = address_in(arguments), needed(arguments, "channel"), position_in(arguments)
-        found = self._source.get(where)
-        values = found.checkpoint["channel_values"]
+        saved = self._source.get(where)
+        values = saved.checkpoint["channel_values"]
         if channel not in values:
             raise Refused("this checkpoint has no value in that channel")
         try:
             names, value = part(values[channel], at)
         except LookupError as error:
             raise Refused(str(error)) from None
-        return _Part(found, channel, at, names, value, any(self._mask.hides(one) for one in (channel, *names)))
+        return _Part(saved, channel, at, names, value, any(self._mask.hides(name) for name in (channel, *names)))
 
     def diff(self, arguments: Query) -> Values:
         """Show the differences between two checkpoints."""
         first, second = (self._source.get(read_address(needed(arguments, name))) for name in ("a", "b"))
-        found, trees = self._source.compare(first, second), Trees(self._mask)
+        compared, trees = self._source.compare(first, second), Trees(self._mask)
         channels = []
-        for one in found.channels:
-            changes = [self._change(trees, one.channel, change) for change in one.changes[:CHILDREN]]
-            more = max(0, len(one.changes) - CHILDREN)
-            channels.append({"name": one.channel, "kind": one.kind, "changes": changes, "more": more})
+        for diff in compared.channels:
+            changes = [self._change(trees, diff.channel, change) for change in diff.changes[:CHILDREN]]
+            more = max(0, len(diff.changes) - CHILDREN)
+            channels.append({"name": diff.channel, "kind": diff.kind, "changes": changes, "more": more})
         places = address(first.config), address(second.config)
         name = places[1].thread_id
-        return {"name": name, "places": places, "channels": channels, "not_compared": found.not_compared}
+        return {"name": name, "places": places, "channels": channels, "not_compared": compared.not_compared}
 
     def _change(self, trees: Trees, channel: str, change: Any) -> Values:
         steps = (channel, *change.path)
         hidden = next((at for at, step in enumerate(steps) if self._mask.hides(step)), None)
         make, name, path = (trees.tree if hidden is None else trees.masked), steps[-1], change.path
-        if hidden is not None:  # under a name that is hidden, no other one is shown
+        if hidden is not None:  # names below a hidden one are hidden, too
             path = (*path[:hidden], *(["…"] if len(path) > hidden else ()))
         before = None if change.kind == "added" else make(name, change.before)
         after = None if change.kind == "removed" else make(name, change.after)
-        return {"kind": change.kind, "path": path, "before": before, "after": after}
+        return {"path": path, "before": before, "after": after}
 
 
 STEPS = 10_000
-"""Maximum number of ancestors that are read."""
+"""Maximum number of ancestors to read."""
 SECONDS = 10.0
 """Time limit in seconds."""
 _PAGE = 200
@@ -177,9 +181,9 @@ class FirstChange(NamedTuple):
     """The checkpoint that gave a value its present state."""
 
     where: Address
-    """The oldest checkpoint in a row that has it."""
+    """The oldest checkpoint of the unbroken row that has the value."""
     parent: Address | None
-    """Its parent, in which the value was another, or not there; None: it has none."""
+    """Its parent, which has another value or none. None if the checkpoint has no parent."""
     step: int | None
     source: str | None
     looked: int
@@ -188,13 +192,13 @@ class FirstChange(NamedTuple):
     """True if the change may be older: time ran out, or an ancestor is gone or does not store the value."""
 
 
-def first_change(source: Source, found: CheckpointTuple, channel: str, names: Sequence[Any], at: At) -> FirstChange:
+def first_change(source: Source, saved: CheckpointTuple, channel: str, names: Sequence[Any], at: At) -> FirstChange:
     """Walk back from a checkpoint to the one that changed a value.
 
     Versions tell where a channel changed. Values are read only there, and only for a part of a value.
     """
-    start, end = address(found.config), time.monotonic() + SECONDS
-    value = found.checkpoint["channel_values"][channel]
+    start, end = address(saved.config), time.monotonic() + SECONDS
+    value = saved.checkpoint["channel_values"][channel]
     steps = _steps(value, names)
     part = _at(value, steps)
     first: Entry | None = None
@@ -218,43 +222,40 @@ def first_change(source: Source, found: CheckpointTuple, channel: str, names: Se
 
 
 def _ancestors(source: Source, start: Address, end: float) -> Iterator[Entry]:
-    """A checkpoint and its ancestors, read in pages. It ends early if one is gone, or if time is over."""
+    """Iterate over a checkpoint and its ancestors, read in pages. It ends early if one is gone, or at the deadline."""
     known: dict[str, Entry] = {}
     wanted: str | None = start.checkpoint_id
-    before: str | None = f"{start.checkpoint_id}\0"  # the least id above it
+    before: str | None = f"{start.checkpoint_id}\0"  # the smallest greater id
     while wanted is not None:
         while wanted not in known:
             if before is None:
                 return
             page = source.entries(start.thread_id, start.checkpoint_ns, before, _PAGE, cold=False)
-            known.update((one.id, one) for one in page)
+            known.update((entry.id, entry) for entry in page)
             before = page[-1].id if len(page) == _PAGE and time.monotonic() <= end else None
         entry = known.pop(wanted)
         yield entry
         wanted = entry.parent
 
 
-def _is_unstored(found: CheckpointTuple, channel: str) -> bool:
+def _is_unstored(saved: CheckpointTuple, channel: str) -> bool:
     """True if a channel has a value that is not stored: a `DeltaChannel` between two snapshots."""
-    return channel not in found.checkpoint["channel_values"] and channel in unstored(found.metadata)
+    return channel not in saved.checkpoint["channel_values"] and channel in unstored(saved.metadata)
 
 
 class _Message(NamedTuple):
-    """A step to a message, which may stand somewhere else in another version of the list."""
+    """A step to a message, which may have another position in another version of the list."""
 
     id: str
     position: int
 
 
-class _Nothing:
-    """Placeholder for a part that is not there."""
-
-
-_NOTHING = _Nothing()
+_NOTHING = object()
+"""Placeholder for a missing part."""
 
 
 def _steps(value: Any, names: Sequence[Any]) -> list[Any]:
-    """The steps to a part of a value, which also lead to it in other versions of the value.
+    """Return the steps to a part of a value, which also lead to it in other versions of the value.
 
     They end at a set, as its elements have no positions.
     """
@@ -277,36 +278,37 @@ def _at(value: Any, steps: Sequence[Any]) -> Any:
 
 
 def _inside(value: Any, step: Any) -> Any:
-    found = elements(value) or ()
+    parts = elements(value) or ()
     if isinstance(step, _Message):
-        named = {at: one for at, one in found if isinstance(one, BaseMessage) and one.id == step.id}
-        return named.get(step.position, next(iter(named.values()), _NOTHING))
-    return next((one for name, one in found if type(name) is type(step) and (name is step or name == step)), _NOTHING)
+        with_id = {at: item for at, item in parts if isinstance(item, BaseMessage) and item.id == step.id}
+        return with_id.get(step.position, next(iter(with_id.values()), _NOTHING))
+    return next((item for name, item in parts if type(name) is type(step) and (name is step or name == step)), _NOTHING)
 
 
 _BRANCH, _JOIN, _START = "branch:to:", "join:", "__start__"
 _CALLER = "00000000-0000-0000-0000-000000000000"
+"""Task id of writes by a caller."""
 
 
-def next_nodes(found: CheckpointTuple) -> list[str]:
-    """The nodes that run next, inferred from channels that they wait for and have not seen.
+def next_nodes(saved: CheckpointTuple) -> list[str]:
+    """Infer the nodes that run next: those that wait for a channel and have not seen its version.
 
     If a graph has triggers of its own, some may be missing.
     """
-    checkpoint = found.checkpoint
+    checkpoint = saved.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]
     seen: Mapping[str, Any] = checkpoint.get("versions_seen") or {}
     nodes = []
     for channel, value in values.items():
         if channel == TASKS:
-            nodes += [one.node for one in value if isinstance(one, SendProtocol)] if isinstance(value, list) else []
-        elif (node := _waiting(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
+            nodes += [send.node for send in value if isinstance(send, SendProtocol)] if isinstance(value, list) else []
+        elif (node := _triggered(channel, value)) and (seen.get(node) or {}).get(channel) != versions.get(channel):
             nodes.append(node)
     return sorted(str(node) for node in nodes)
 
 
-def _waiting(channel: str, value: Any) -> str | None:
-    """The node that a channel triggers, if it is ready to."""
+def _triggered(channel: str, value: Any) -> str | None:
+    """Return the node that a channel triggers, if the channel is complete."""
     if channel == _START:
         return _START
     if channel.startswith(_BRANCH):
@@ -315,10 +317,3 @@ def _waiting(channel: str, value: Any) -> str | None:
         awaited, _, node = channel.removeprefix(_JOIN).rpartition(":")
         return node if isinstance(value, (set, frozenset)) and set(awaited.split("+")) <= value else None
     return None
-
-
-def _state(task: str, channels: set[str]) -> str:
-    """The state of a task that wrote to channels; `caller`: it is no task, but what a caller wrote."""
-    if task == _CALLER:
-        return "caller"
-    return "failed" if ERROR in channels else "interrupted" if INTERRUPT in channels else "done"

@@ -1,4 +1,4 @@
-"""The arguments of a URL, templates, and links between pages."""
+"""Arguments of URLs, templates, and links between pages."""
 
 from __future__ import annotations
 
@@ -19,19 +19,21 @@ from redis_saver._inspector.values import At, ago, left, moment, named, size, st
 Query: TypeAlias = Mapping[str, str]
 """The arguments of a page's URL, by name."""
 Values: TypeAlias = dict[str, Any]
-"""The values of a template, and the `status` of the answer, if it is not 200."""
+"""The values of a template, and the `status` of the answer if it is not 200."""
 NO_CONTENT = 204
+_DIGITS = 19
+"""Numbers in URLs have fewer digits."""
 
 
 class Refused(ValueError):
-    """A page was asked for something that makes no sense. The message says what to write."""
+    """The request makes no sense. The message says what to write."""
 
 
 def pairs(query: str) -> list[tuple[str, str]]:
-    """The arguments of a URL. Names may hold any character, lone surrogates too.
+    """Return the arguments of a URL. Names may have any character, even lone surrogates.
 
     Raises:
-        Refused: It is not UTF-8.
+        Refused: The URL is not UTF-8.
     """
     try:
         return parse_qsl(query, keep_blank_values=True, errors="surrogatepass")
@@ -40,20 +42,20 @@ def pairs(query: str) -> list[tuple[str, str]]:
 
 
 def asked(request: Request) -> dict[str, str]:
-    """The arguments of a request's URL by name. If a name is repeated, the last one counts."""
+    """Return the arguments of a request's URL by name. If a name is repeated, the last one counts."""
     return dict(pairs(request.scope["query_string"].decode("latin-1")))
 
 
 def query_of(arguments: Mapping[str, Any]) -> str:
     """Encode arguments for a URL, without those that are None."""
-    return urlencode({name: one for name, one in arguments.items() if one is not None}, errors="surrogatepass")
+    return urlencode({name: value for name, value in arguments.items() if value is not None}, errors="surrogatepass")
 
 
 def needed(arguments: Query, name: str) -> str:
-    """An argument that has to be there.
+    """Return a required argument.
 
     Raises:
-        Refused: It is not.
+        Refused: It is missing.
     """
     if name not in arguments:
         raise Refused(f"this page needs {name}= in its URL")
@@ -61,45 +63,49 @@ def needed(arguments: Query, name: str) -> str:
 
 
 def number(arguments: Query, name: str) -> int:
-    """A number; 0 where there is none.
+    """Return a number, by default 0.
 
     Raises:
         Refused: It is no number.
     """
-    text = arguments.get(name) or "0"
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
+    text = arguments.get(name, "").strip() or "0"
+    if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
         raise Refused(f"{name}= in the URL is no number")
     return int(text)
 
 
 def address_in(arguments: Query) -> Address:
-    """A checkpoint, by `thread`, `ns` and `id`; without an id the newest of its namespace."""
+    """Return the address of a checkpoint, from `thread`, `ns` and `id`. By default it is the newest of the root."""
     return Address(needed(arguments, "thread"), arguments.get("ns", ""), arguments.get("id") or None)
 
 
 def position_in(arguments: Query) -> At:
-    """Read the position of a part of a value: numbers with points between them."""
-    return tuple(number({"at": one}, "at") for one in arguments.get("at", "").split(".") if one)
+    """Return the position of a part of a value, from numbers joined by points."""
+    return tuple(number({"at": text}, "at") for text in arguments.get("at", "").split(".") if text)
 
 
 def address_text(address: Address) -> str:
-    """Write a checkpoint as one argument of a URL.
+    """Return an address as one argument of a URL.
 
-    It is encoded twice, as browsers change line breaks in the fields of a form.
+    It is encoded twice, because browsers change line breaks in the fields of a form.
     """
-    return query_of({"thread": address.thread_id, "ns": address.checkpoint_ns, "id": address.checkpoint_id})
+    return query_of(_fields(address))
+
+
+def _fields(address: Address) -> dict[str, str | None]:
+    return {"thread": address.thread_id, "ns": address.checkpoint_ns, "id": address.checkpoint_id}
 
 
 def read_address(text: str) -> Address:
-    """The checkpoint that such an argument names.
+    """Return the address that such an argument names.
 
     Raises:
         Refused: It names none.
     """
-    found = dict(pairs(text))
-    if not {"thread", "id"} <= found.keys():
+    fields = dict(pairs(text))
+    if not {"thread", "id"} <= fields.keys():
         raise Refused("this page needs checkpoints in a= and b=, as the links of a thread's tree have them")
-    return Address(found["thread"], found.get("ns", ""), found["id"])
+    return Address(fields["thread"], fields.get("ns", ""), fields["id"])
 
 
 _HERE = Path(__file__).parent
@@ -107,10 +113,10 @@ STATIC = {"icon.svg": "image/svg+xml", "style.css": "text/css", "htmx.min.js": "
 
 
 class Pages:
-    """Fills templates. All that they show is escaped."""
+    """Fills templates. Every value is escaped."""
 
     def __init__(self, about: Mapping[str, Any]) -> None:
-        """Give every page some values."""
+        """Load the templates. Every page gets the values in `about`."""
         self._about = {"version": __version__, **about}
         self._environment = Environment(
             loader=FileSystemLoader(_HERE / "templates"), autoescape=True, undefined=StrictUndefined,
@@ -122,13 +128,13 @@ class Pages:
         }  # fmt: skip
 
     def page(self, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
-        """Answer with a page."""
+        """Fill a template, and return the answer."""
         if status == NO_CONTENT:
             return Response(status_code=status)
         root = request.scope.get("root_path", "").rstrip("/")
 
-        def link(to: str, **arguments: Any) -> str:
-            query = query_of(arguments)
+        def link(to: str, where: Address | None = None, **arguments: Any) -> str:
+            query = query_of((_fields(where) if where else {}) | arguments)
             return f"{root}/{to}{'?' if query else ''}{query}"
 
         values |= {"link": link, "now": datetime.now(timezone.utc), "asked": asked(request)}
@@ -140,5 +146,5 @@ class Pages:
 
 
 def static_file(name: str) -> bytes:
-    """A file that pages refer to."""
+    """Return the content of a static file."""
     return (_HERE / "static" / name).read_bytes()

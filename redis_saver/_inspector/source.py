@@ -1,7 +1,4 @@
-"""The questions that pages ask of a saver.
-
-All of them only read, and block: each request is answered in a worker thread.
-"""
+"""The questions that pages and commands ask of a saver. They only read, and they block."""
 
 from __future__ import annotations
 
@@ -32,22 +29,21 @@ from redis_saver._tiered.thread_info import threads_of, tiered_threads
 from redis_saver.errors import EndpointError, ThreadNotFound
 
 MAX_CHANNELS = 200
-"""Channels of a checkpoint without a value of which the history is read."""
-
+"""Maximum number of channels whose history is read at once."""
 
 _MAX_LISTED, _MAX_COLD_IDS = 5, 1000
 _NEAR_SECONDS, _NEAR_LENGTH = 1.0, 200
-"""Seconds to search for similar names, and the longest name compared. Comparing two names takes quadratic time."""
+"""Seconds to search for similar names, and maximum length of a name. Comparing two names takes quadratic time."""
 
 
 class Source:
-    """A saver, as the pages see it."""
+    """Reads of a saver that move no deadline and fill no tier."""
 
     def __init__(self, saver: object) -> None:
-        """Look into a saver.
+        """Read from a saver.
 
         Raises:
-            TypeError: It is none of this package.
+            TypeError: The saver is not one of this package.
         """
         if not isinstance(saver, (Saver, TwoTiers)):
             raise TypeError(
@@ -59,41 +55,41 @@ class Source:
 
     @property
     def failures(self) -> tuple[type[Exception], ...]:
-        """Exceptions of Redis, and of Postgres behind it."""
+        """Exceptions of the Redis client, and of Postgres if there is a cold tier."""
         return (*driver_of(self._hot).failures, *(() if self.tiers is None else postgres.failures()))
 
     @property
     def _context(self) -> Context:
-        """Redis, where reading moves no deadline, and takes no memory from the saver's cache."""
+        """Settings for Redis. Reads with them move no deadline, and leave the saver's cache alone."""
         context = context_of(self._hot)
         return context._replace(expiry=context.expiry._replace(refresh_on_read=False), chunk_cache=ChunkCache(0))
 
     # -- threads
 
-    def threads(self, asked: ThreadQuery, is_over: Callable[[], bool]) -> Iterator[Any]:
-        """The threads that are looked for, each once, and all damaged ones, as `Damaged`, until time is over.
+    def threads(self, query: ThreadQuery, is_over: Callable[[], bool] = lambda: False) -> Iterator[Any]:
+        """Iterate over the threads that match, each once, and over all damaged ones, as `Damaged`.
 
-        That is asked before each request, as few threads may match.
+        `is_over` is called before each request. True ends the iteration.
         """
         if self.tiers is None:
-            return driver_of(self._hot).stream(_until(is_over, threads_of(self._context, asked)))
-        stream = with_own_errors(tiered_threads(tiers_of(self.tiers), asked))
+            return driver_of(self._hot).stream(_until(is_over, threads_of(self._context, query)))
+        stream = with_own_errors(tiered_threads(tiers_of(self.tiers), query))
         return driver_over(self.tiers).stream(_until(is_over, stream))
 
     def thread(self, name: str) -> Any:
-        """Describe a thread.
+        """Return the information about a thread.
 
         Raises:
             ThreadNotFound: There is no such thread.
         """
-        if (found := self.saver.get_thread(name)) is None:
+        if (info := self.saver.get_thread(name)) is None:
             raise ThreadNotFound(
                 f"thread {shown(name)} is not there: it was never written, was deleted, or has expired"
             )
-        return found
+        return info
 
     def near(self, name: str) -> list[str]:
-        """The names of a few threads in Redis that resemble this one, or contain it. Looks for at most a second."""
+        """Return the names of up to 5 threads in Redis that resemble or contain this name. It takes up to a second."""
         containing, end = list[str](), time.monotonic() + _NEAR_SECONDS
         if not name or len(name) > _NEAR_LENGTH:
             return []
@@ -110,81 +106,80 @@ class Source:
         return list(dict.fromkeys([*close, *containing]))[:_MAX_LISTED]
 
     def in_redis(self, name: str) -> ThreadInfo | None:
-        """Describe what Redis has of a thread. One round trip; no other server is asked."""
+        """Return the information about a thread in Redis alone. Cost: one round trip."""
         return driver_of(self._hot).run(threads.get_thread(self._context, name))
 
     # -- checkpoints without their values
 
     def entries(self, thread: str, ns: str | None, before: str | None, limit: int, *, cold: bool) -> list[Entry]:
-        """Checkpoints, newest first: of Redis, or of the cold saver, which is asked for their values, too."""
+        """Return up to `limit` checkpoints of Redis, newest first. With `cold`, those of the cold saver.
+
+        The cold saver also reads their values.
+        """
         if not cold:
             stream = driver_of(self._hot).stream(auditing.entries(self._context, thread, ns, before))
             return list(islice(stream, limit))
         config: Any = {"configurable": {"thread_id": thread, **({} if ns is None else {"checkpoint_ns": ns})}}
         options = {"limit": limit, "before": configs.to_config(thread, ns or "", before) if before else None}
-        return [_entry_of(one) for one in self._cold("list", (config,), options)]
+        return [_entry_of(saved) for saved in self._cold("list", (config,), options)]
 
     def sizes(self, address: Address, parent: Address | None) -> Mapping[str, Size]:
-        """Sizes of a checkpoint's values in Redis, and how much the parent shares. One round trip."""
+        """Return the sizes of a checkpoint's values in Redis, and what it shares with its parent. One round trip."""
         return driver_of(self._hot).run(auditing.sizes(self._context, address, parent))
 
     def costs(self, thread: str, is_over: Callable[[], bool]) -> Iterator[tuple[Entry, Mapping[str, Size]]]:
-        """The checkpoints of a thread in Redis, newest first, with what their values take, until time is over."""
+        """Iterate over the checkpoints of a thread in Redis, newest first, with the sizes of their values."""
         return driver_of(self._hot).stream(_until(is_over, auditing.costs(self._context, thread)))
 
     def history(self, thread: str, channel: str, ns: str, limit: int) -> list[VersionInfo]:
-        """The newest versions of a channel in Redis."""
+        """Return the newest versions of a channel in Redis."""
         stream = driver_of(self._hot).stream(auditing.channel_history(self._context, thread, channel, ns))
         return list(islice(stream, limit))
 
     def writes(self, thread: str, ns: str | None, limit: int) -> list[WriteInfo]:
-        """The newest writes of a thread in Redis."""
+        """Return the newest writes of a thread in Redis."""
         return list(islice(driver_of(self._hot).stream(auditing.writes(self._context, thread, ns)), limit))
 
     # -- checkpoints
 
     def histories(self, address: Address, channels: Sequence[str]) -> Mapping[str, DeltaChannelHistory]:
-        """Read the histories in Redis of channels without a value (each a `DeltaChannel`). One round trip."""
-        asked = list(channels)[:MAX_CHANNELS]
+        """Read the histories of `DeltaChannel`s from Redis. Cost: one round trip."""
+        if not channels:
+            return {}
         config = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
-        found: Mapping[str, DeltaChannelHistory] = (
-            driver_of(self._hot).run(delta.get_delta_channel_history(self._context, config, asked)) if asked else {}
-        )
-        return found
+        read = delta.get_delta_channel_history(self._context, config, list(channels)[:MAX_CHANNELS])
+        return driver_of(self._hot).run(read)
 
     def find(self, address: Address) -> CheckpointTuple | None:
-        """Read a checkpoint from Redis, else from the cold saver, without filling Redis.
-
-        Without an id, read the newest one of the namespace.
-        """
+        """Read a checkpoint from Redis, else from the cold saver. Without an id, read the newest of the namespace."""
         config: Any = configs.to_config(address.thread_id, address.checkpoint_ns, address.checkpoint_id or "")
-        found: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, config))
-        if self.tiers is None or (found is not None and address.checkpoint_id):
-            return found
-        if found is None and self.saver.get_thread(address.thread_id) is None:
+        in_redis: CheckpointTuple | None = driver_of(self._hot).run(reading.get_tuple(self._context, config))
+        if self.tiers is None or (in_redis is not None and address.checkpoint_id):
+            return in_redis
+        if in_redis is None and self.saver.get_thread(address.thread_id) is None:
             return None  # cold may have a thread that it still has to delete
         in_cold: CheckpointTuple | None = self._cold("get_tuple", (config,), {})
-        both = [one for one in (found, in_cold) if one is not None]
-        return max(both, key=lambda one: one.checkpoint["id"], default=None)
+        both = [saved for saved in (in_redis, in_cold) if saved is not None]
+        return max(both, key=lambda saved: saved.checkpoint["id"], default=None)
 
     def get(self, address: Address) -> CheckpointTuple:
-        """Read a checkpoint, as `find`.
+        """Read a checkpoint, as `find` does.
 
         Raises:
-            ThreadNotFound: It is not there.
+            ThreadNotFound: There is no such checkpoint.
         """
-        if (found := self.find(address)) is None:
+        if (saved := self.find(address)) is None:
             raise ThreadNotFound(f"{address} is not there: it was never written, was removed, or has expired")
-        return found
+        return saved
 
     def search(self, address: Address) -> CheckpointTuple:
-        """A checkpoint, as `get`. Its id may be abbreviated to its beginning or its end.
+        """Read a checkpoint, as `get` does. The beginning or the end of its id is enough.
 
-        Cost: for such an id one more round trip, which reads all ids of the namespace. If Redis has no such id, the
-        cold saver lists its newest checkpoints.
+        Cost: a shortened id takes one more round trip, which reads all ids of the namespace. If Redis has no such id,
+        the cold saver lists its newest 1,000 checkpoints.
 
         Raises:
-            EndpointError: Several ids begin or end so.
+            EndpointError: Several ids match.
             ThreadNotFound: There is no such checkpoint.
         """
         if (saved := self.find(address)) is not None:
@@ -199,7 +194,7 @@ class Source:
         return self.get(address._replace(checkpoint_id=matching[0]) if matching else address)
 
     def _ids(self, address: Address) -> list[str]:
-        """The ids of a namespace in Redis."""
+        """Return the ids of a namespace in Redis."""
         index, _ = self._context.keyspace.keys(address.thread_id)
         ns = names.component(address.checkpoint_ns)
         bounds = b"[c" + ns, b"(c" + ns[:-1] + b"\1"
@@ -207,7 +202,7 @@ class Source:
         return [names.name_of(member[1 + len(ns) :]) for member in members]
 
     def _cold_ids(self, address: Address) -> list[str]:
-        """The newest ids of a namespace in the cold saver."""
+        """Return the newest ids of a namespace in the cold saver."""
         config = configs.to_config(address.thread_id, address.checkpoint_ns, "")
         return [saved.checkpoint["id"] for saved in self._cold("list", (config,), {"limit": _MAX_COLD_IDS})]
 
@@ -226,7 +221,7 @@ class Source:
 
 
 def _until(is_over: Callable[[], bool], stream: Generator[Any, Any, None]) -> Generator[Any, Any, None]:
-    """End a stream before its next request once time is over."""
+    """End a stream before a request if `is_over` returns True."""
     pump = Pump(stream)
     for step in pump:
         if isinstance(step, Page):
@@ -247,23 +242,23 @@ def _cold_call(method: str, arguments: Sequence[Any], options: dict[str, Any]) -
     return (yield ColdCall(method, arguments, options))
 
 
-def _entry_of(found: CheckpointTuple) -> Entry:
-    """A checkpoint of another saver as one of ours, without sizes."""
-    _, ns, checkpoint_id = configs.address(found.config)
-    about: Any = found.metadata or {}
+def _entry_of(saved: CheckpointTuple) -> Entry:
+    """Return a checkpoint of another saver as an `Entry` without sizes."""
+    _, ns, checkpoint_id = configs.address(saved.config)
+    about: Any = saved.metadata or {}
     step, source, parents = about.get("step"), about.get("source"), about.get("parents")
-    parent = configs.address(found.parent_config).checkpoint_id if found.parent_config else None
+    parent = configs.address(saved.parent_config).checkpoint_id if saved.parent_config else None
     return Entry(
         ns=ns,
         id=checkpoint_id or "",
         parent=parent,
-        created_at=times.moment(found.checkpoint.get("ts") or ""),
+        created_at=times.moment(saved.checkpoint.get("ts") or ""),
         step=step if type(step) is int else None,
         source=source if isinstance(source, str) else None,
-        versions=found.checkpoint["channel_versions"],
-        seen=found.checkpoint.get("versions_seen") or {},
-        present=frozenset(found.checkpoint["channel_values"]),
-        writes=[WriteHead(task, "", channel, 0) for task, channel, _ in found.pending_writes or ()],
+        versions=saved.checkpoint["channel_versions"],
+        seen=saved.checkpoint.get("versions_seen") or {},
+        present=frozenset(saved.checkpoint["channel_values"]),
+        writes=[WriteHead(task, "", channel, 0) for task, channel, _ in saved.pending_writes or ()],
         parents=parents if isinstance(parents, dict) else {},
-        sends=auditing.nodes_of(found.checkpoint["channel_values"].get(TASKS)),
+        sends=auditing.nodes_of(saved.checkpoint["channel_values"].get(TASKS)),
     )

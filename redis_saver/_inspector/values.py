@@ -1,7 +1,7 @@
-"""Names, times, sizes and values as a page shows them.
+"""Names, times, sizes and values as pages show them.
 
-Trees of values are bounded in depth, breadth and length, and masked on request. Only data is read: neither `__repr__`
-nor `__str__` of a class runs.
+Trees of values are limited in depth, breadth and length, and masked on request. No `__repr__` or `__str__` of a
+foreign class runs.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def visible(text: str) -> str:
 
 
 def named(name: object) -> str:
-    """A name as it is, or as `repr` writes it, if it is empty or has anything in it that does not print."""
+    """Return a name as it is. If it is empty, long, or has characters that do not print, return its `repr`."""
     if name is None:
         return "-"
     if not isinstance(name, str):
@@ -53,7 +53,7 @@ def named(name: object) -> str:
 
 
 def ago(at: datetime | None) -> str:
-    """Write how long ago a moment is."""
+    """Return how long ago a moment was."""
     if at is None:
         return "-"
     past = datetime.now(timezone.utc) - at
@@ -61,19 +61,19 @@ def ago(at: datetime | None) -> str:
 
 
 def moment(at: datetime | None) -> str:
-    """Write a moment, in UTC."""
+    """Return a moment as text, in UTC."""
     return at.astimezone(timezone.utc).strftime("%Y-%m-%d %H:%M:%S") if at else "-"
 
 
 def left(info: Any) -> str:
-    """Write when a thread expires."""
+    """Return when a thread expires, as text."""
     if info.pinned:
         return "pinned"
     return "never" if info.ttl is None else f"in {times.shown(timedelta(seconds=int(info.ttl.total_seconds())))}"
 
 
 def size(amount: int | None) -> str:
-    """Write a number of bytes, with three digits."""
+    """Return a number of bytes as text, with three digits."""
     if amount is None:
         return "-"
     if amount < 1000:
@@ -84,23 +84,23 @@ def size(amount: int | None) -> str:
 
 
 def state_of(info: Any) -> str:
-    """A thread's state, in a word."""
+    """Return a thread's state: `failed`, `interrupted` or `active`."""
     return "failed" if info.failed else "interrupted" if info.interrupted else "active"
 
 
 CHILDREN = 50
-"""Elements of a list or dict that are shown; pages of the same length show the others."""
+"""Page size for the elements of a list or dict."""
 NODES = 2_000
-"""Elements on a page, in all."""
+"""Maximum number of elements on a page."""
 DEPTH = 8
-"""Depth at which a link replaces the rest of a tree."""
+"""Maximum depth of a tree. Links lead to deeper elements."""
 TEXT = 2_000
-"""Characters of a text inside of a tree."""
+"""Maximum number of characters of a text in a tree."""
 WHOLE_TEXT = 200_000
-"""Characters of a text on a page of its own."""
+"""Maximum number of characters of a text on its own page."""
 
 At: TypeAlias = tuple[int, ...]
-"""Position inside the value of a channel: the positions of elements, from the outermost on."""
+"""Positions that lead to a part of a channel's value, from the outermost on."""
 _Kinds: TypeAlias = type[Any] | tuple[type[Any], ...]
 _NUMBERS = (UUID, Decimal, date, time, timedelta, timezone, ZoneInfo, PurePath)
 _ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network)
@@ -111,28 +111,26 @@ class Node:
     """A part of a value."""
 
     name: Any
-    """Its key, field or position; None: the value itself."""
+    """Its key, field or position. None for the whole value."""
     kind: str
-    """Its class."""
+    """The name of its class."""
     at: At
-    """Its position."""
     text: str | None = None
-    """Its text, if it has no elements and is not masked."""
+    """Its text. None if it has elements or is masked."""
     count: int = 0
-    """Number of its elements."""
+    """Number of elements."""
     children: list[Node] = field(default_factory=list)
     """Elements that are shown."""
     is_cut: bool = False
-    """True if a part of it is not shown."""
+    """True if some elements, or the end of the text, are not shown."""
     is_masked: bool = False
-    """True if it is hidden."""
 
 
 class Mask:
-    """Patterns of names of channels, keys and fields whose values are hidden. Case is ignored."""
+    """Hides the values of channels, keys and fields by patterns of their names. Case is ignored."""
 
     def __init__(self, patterns: Sequence[str]) -> None:
-        """Hide what matches; `*` hides everything."""
+        """Hide values whose names match a pattern. `*` hides all."""
         self._patterns = [pattern.lower() for pattern in patterns]
 
     def hides(self, name: object) -> bool:
@@ -142,25 +140,24 @@ class Mask:
 
 
 class Trees:
-    """Makes the trees of one page, which show at most `NODES` elements in all.
+    """Makes the trees of a page, with at most `NODES` elements in all.
 
-    A tree grows level by level, so the siblings of an element come before the children of any of them. Each element
-    that is not opened has a page of its own.
+    A tree grows level by level, so all elements of a level come before their children.
     """
 
     def __init__(self, mask: Mask) -> None:
-        """Hide what the mask says."""
+        """Make masked trees."""
         self.mask, self._left = mask, NODES
 
     def tree(self, name: object, value: object, at: At = (), first: int = 0, *, whole: bool = False) -> Node:
-        """The tree of a value.
+        """Return the tree of a value.
 
         Args:
-            name: What it is called; a mask may hide it.
+            name: Its name, which the mask may hide.
             value: The value.
-            at: Where it is inside of its channel.
-            first: The first of its elements to show.
-            whole: True to show a text in full, up to `WHOLE_TEXT` characters.
+            at: Its position in the value of its channel.
+            first: Position of the first element to show.
+            whole: True to show up to `WHOLE_TEXT` characters of a text.
         """
         root, parts = self._node(name, value, at, WHOLE_TEXT if whole else TEXT)
         waiting = deque([(root, parts, first, 0)])
@@ -178,11 +175,11 @@ class Trees:
         return root
 
     def masked(self, name: object, value: object, at: At = ()) -> Node:
-        """Placeholder for a hidden value."""
+        """Return a placeholder for a hidden value."""
         return Node(name, type(value).__name__, at, is_masked=True)
 
     def _node(self, name: object, value: object, at: At, length: int) -> tuple[Node, list[tuple[Any, Any]]]:
-        """A part without its elements, a text up to this length; and the elements."""
+        """Return a part without its elements, with a text of up to `length` characters, and the elements."""
         if self.mask.hides(name):
             return self.masked(name, value, at), []
         if (parts := elements(value)) is not None:
@@ -192,12 +189,12 @@ class Trees:
 
 
 def elements(value: object) -> list[tuple[Any, Any]] | None:
-    """The elements of a value with their keys, fields or positions; None: it has none."""
+    """Return the elements of a value with their keys, fields or positions. None if it is no container."""
     for kind, open_up in _OPENED:
         if isinstance(value, kind):
             return open_up(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return [(one.name, getattr(value, one.name, None)) for one in fields(value)]
+        return [(attribute.name, getattr(value, attribute.name, None)) for attribute in fields(value)]
     if isinstance(value, SendProtocol) and not isinstance(value, type):
         return [("node", value.node), ("arg", value.arg)]
     if isinstance(value, _LEAVES) or callable(value) or not hasattr(value, "__dict__"):
@@ -206,7 +203,7 @@ def elements(value: object) -> list[tuple[Any, Any]] | None:
 
 
 def _in_order(value: Any) -> list[tuple[Any, Any]]:
-    """The elements of a tuple with names by these, others by their positions."""
+    """Return the elements of a list or tuple. Those of a named tuple come by name, others by position."""
     return list(zip(getattr(type(value), "_fields", range(len(value))), value, strict=False))
 
 
@@ -233,7 +230,7 @@ def _bytes_text(value: bytes) -> str:
 
 
 _MAX_DECIMAL = 4096
-"""Bits of a number that Python writes in decimal digits without being asked twice."""
+"""Integers with more bits are shown in hexadecimal, because Python limits decimal digits."""
 _WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
     (Enum, lambda value: f"{type(value).__name__}.{value.name}"),
     (str, str.__str__),
@@ -247,17 +244,17 @@ _WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
 
 
 def part(value: Any, at: At) -> tuple[list[Any], Any]:
-    """A part of a value: the names of the steps that lead there, and what is there.
+    """Return the names that lead to a part of a value, and the part.
 
     Raises:
-        LookupError: Nothing is there.
+        LookupError: There is no such part.
     """
     names = []
     for position in at:
-        found = elements(value)
-        if found is None or position >= len(found):
+        parts = elements(value)
+        if parts is None or position >= len(parts):
             raise LookupError(f"nothing is at {shown(at)}")
-        name, value = found[position]
+        name, value = parts[position]
         names.append(name)
     return names, value
 
@@ -266,44 +263,45 @@ def part(value: Any, at: At) -> tuple[list[Any], Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class ChatMessage:
     """A message of a chat."""
 
     role: str
-    """The speaker: human, ai, tool or system."""
+    """`human`, `ai`, `tool` or `system`."""
     name: str | None
-    """Its name, of a tool above all."""
     texts: Sequence[str]
-    """Its texts."""
     blocks: Sequence[Node]
-    """Parts of its content that are no text."""
+    """Parts of the content that are no text."""
     calls: Sequence[Node]
-    """The tools that it calls, with their arguments."""
+    """Tool calls with their arguments."""
     all: Node
-    """All its fields."""
+    """All fields."""
     at: At
     is_masked: bool
-    """True if its content is hidden."""
+    """True if the content is hidden."""
 
 
 def unpacked(value: Any) -> tuple[At, Any]:
-    """Unwrap a snapshot of a `DeltaChannel`, whose class has no public name. Other values stay as they are."""
+    """Return the value in a snapshot of a `DeltaChannel`, whose class is not public, with its position.
+
+    Other values are returned as they are.
+    """
     is_snapshot = isinstance(value, tuple) and getattr(type(value), "_fields", None) == ("value",)
     return ((0,), value[0]) if is_snapshot else ((), value)
 
 
 def is_chat(value: object) -> bool:
-    """True if a value is a list of messages."""
-    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(one, BaseMessage) for one in value)
+    """True if a value is a non-empty list of messages."""
+    return isinstance(value, (list, tuple)) and bool(value) and all(isinstance(item, BaseMessage) for item in value)
 
 
-def chat(trees: Trees, messages: Sequence[BaseMessage], first: int, at: At = ()) -> list[Said]:
-    """Messages from a position on, at most `CHILDREN`."""
+def chat(trees: Trees, messages: Sequence[BaseMessage], first: int, at: At = ()) -> list[ChatMessage]:
+    """Return up to `CHILDREN` messages from position `first` on."""
     shown = enumerate(messages[first : first + CHILDREN], first)
-    return [_said(trees, message, (*at, position)) for position, message in shown]
+    return [_message(trees, message, (*at, position)) for position, message in shown]
 
 
-def _said(trees: Trees, message: BaseMessage, at: At) -> Said:
+def _message(trees: Trees, message: BaseMessage, at: At) -> ChatMessage:
     content, hides = message.content, trees.mask.hides
     is_masked = hides("content")
     texts, blocks = list[str](), list[Node]()
@@ -318,11 +316,11 @@ def _said(trees: Trees, message: BaseMessage, at: At) -> Said:
     shown_calls = [_call(trees, call, at) for call in calls]
     whole = trees.tree(None, message, at)
     name = message.name if isinstance(message.name, str) and not hides("name") else None
-    return Said(str(message.type), name, texts, blocks, shown_calls, whole, at, is_masked)
+    return ChatMessage(str(message.type), name, texts, blocks, shown_calls, whole, at, is_masked)
 
 
 def _call(trees: Trees, call: Any, at: At) -> Node:
-    """A call of a tool: its arguments, under its name."""
+    """Return a tool call as a tree of its arguments, under its name."""
     name, arguments = (call.get("name"), call.get("args")) if isinstance(call, dict) else ("?", call)
     shown_name = "…" if trees.mask.hides("name") else str(name)
     make = trees.masked if trees.mask.hides("args") else trees.tree

@@ -148,7 +148,7 @@ def test_says_how_to_look_at_what_was_kept(kept: Run, capsys: pytest.CaptureFixt
         command = re.search(r"^  redis-saver (check .*)$", kept.out, re.MULTILINE)[1]
         assert main(command.split()) == 0
     else:
-        assert f"ends with this process, and {kept.thread} with it" in kept.out
+        assert f"ends with this process, and so does {kept.thread}" in kept.out
 
 
 @pytest.mark.parametrize("option", [None, "--no-color"])

@@ -306,7 +306,7 @@ async def test_postgres_is_away_and_comes_back(place: Place) -> None:
         listening = proxy.port
         proxy.close()
         await written(place.uniform, "meanwhile")
-        flusher.said("tried again until")
+        flusher.said("retrying until")
         with socket.create_server(("127.0.0.1", listening)) as nobody:
             nobody.settimeout(60)
             for _ in range(5):
@@ -333,19 +333,19 @@ async def test_neither_is_there_at_first(place: Place, postgres: str) -> None:
     assert (done.returncode, done.stdout) == (1, "")
     assert len(done.stderr.splitlines()) == 3
     with running("--redis", redis_url, "--postgres", url) as flusher:
-        flusher.said("tried again until", 2)
+        flusher.said("retrying until", 2)
         assert flusher.stop() == 1
     assert "asked to stop" in flusher.err[-1] or "before both" in flusher.err[-1]
     assert "hunter2" not in done.stderr + flusher.text
     proxies = []
     await written(place.uniform)
     with running(*place.options("--redis", f"redis://127.0.0.1:{ports[0]}")) as flusher:
-        flusher.said("tried again until")
+        flusher.said("retrying until")
         proxies.append(Proxy(int(place.redis.rpartition(":")[2]), ports[0]))
         flusher.said("it answers again")
         until(lambda: place.left() == 0)
         proxies.pop().close()
-        flusher.said("tried again until", 2)
+        flusher.said("retrying until", 2)
         assert flusher.stop() == 1
         assert "Redis does not answer" in flusher.err[-1]
     assert len(place.thread()) == 3

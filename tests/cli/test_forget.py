@@ -140,12 +140,12 @@ async def test_without_yes_nothing_is_deleted_and_all_is_counted(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ((), "say what to delete"),
-        (("--thread-prefix", ""), "every thread's name begins so"),
-        (("--thread-prefix", "x", "--thread-prefix", ""), "every thread's name begins so"),
+        ((), "name what to delete"),
+        (("--thread-prefix", ""), "every name begins with it"),
+        (("--thread-prefix", "x", "--thread-prefix", ""), "every name begins with it"),
         (("--namespace", ""), "is empty"),
         (("--namespace", "memories", "a.b"), "has a period"),
-        (("--namespace",), "takes one word or more"),
+        (("--namespace",), "needs at least one word"),
         (("--thread", "x", "--redis", "memory://x"), "an embedded server"),
         (("--thread", "x", "--redis", "redis://:secret@127.0.0.1:1"), "127.0.0.1"),
         (("--namespace", "x", "--redis", "redis://:secret@127.0.0.1:1"), "127.0.0.1"),
@@ -169,7 +169,7 @@ async def test_mistakes_delete_nothing(
 async def test_no_redis_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     assert main(["forget", "--thread", "x", "--yes"]) == 2
-    assert "--redis URL is missing" in capsys.readouterr().err
+    assert "write --redis URL" in capsys.readouterr().err
 
 
 async def test_what_is_left_after_an_error_is_said_and_another_run_finishes(
@@ -190,7 +190,7 @@ async def test_what_is_left_after_an_error_is_said_and_another_run_finishes(
     assert lines[0].startswith(
         "still to be deleted: thread 'user-1:a', thread 'user-1:b', namespace ('memories', 'user-1')"
     )
-    assert lines[0].endswith("Run it again") and "gone away" in lines[1] and len(lines) == 2
+    assert lines[0].endswith("Run this again") and "gone away" in lines[1] and len(lines) == 2
     assert place.forget(*MINE, "--yes") == 0 and place.left() == OTHERS
 
 
@@ -293,7 +293,7 @@ async def test_both_tiers_forget(server: Server, cold: str, write: str, capsys: 
         for more in ([], ["--yes"]):
             assert main(["forget", "--redis", place.url, *MINE, *more]) == 2
             err = capsys.readouterr().err
-            assert "is in a cold tier, too" in err and "Nothing was deleted" in err and "--postgres URL" in err
+            assert "is also in a cold tier" in err and "Nothing was deleted" in err and "--postgres URL" in err
         assert main(["forget", "--redis", place.url, "--postgres", cold, *MINE, "--yes"]) == 0
         assert capsys.readouterr().out == "Deleted 4 threads with 9 checkpoints, and 10 items\n"
         if write == "behind":
@@ -339,7 +339,7 @@ async def test_copies_are_not_deleted_alone(
     for more in ([], ["--yes"]):
         assert main([*forget, "--namespace", *labels, *more]) == 2
         err = capsys.readouterr().err
-        assert "are copies of what a cold store has" in err and "Nothing was deleted" in err and "--postgres" in err
+        assert "are copies of a cold store's" in err and "Nothing was deleted" in err and "--postgres" in err
     assert store.hot.count(USER) == len(recording.store.search(USER)) == 3
 
 

@@ -95,7 +95,7 @@ def ways(form: str) -> list[Callable[[str], Any]]:
 
     if form in POSTGRES:
         return [lambda url: Cold(url, 1, setup=False)]
-    return [connect, lambda url: Hot(url, "langgraph")._connect()]
+    return [connect, lambda url: Hot(url, "langgraph")._make_saver()]
 
 
 @pytest.mark.parametrize("form", [*REDIS, *POSTGRES])

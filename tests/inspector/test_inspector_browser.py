@@ -204,7 +204,7 @@ def test_a_live_list_and_a_thread_show_what_comes(filled: Shown, chromium: Any) 
     assert of_list not in chromium.window_handles
     chromium.switch_to.window(of_thread)
     WebDriverWait(chromium, WAIT).until(
-        lambda driver: "The thread has gone on: 2 checkpoints" in driver.find_element(By.ID, "newer").text
+        lambda driver: "The thread has changed: 2 checkpoints" in driver.find_element(By.ID, "newer").text
     )
     chromium.find_element(By.CSS_SELECTOR, "#newer a").send_keys(Keys.ENTER)
     WebDriverWait(chromium, WAIT).until(lambda driver: len(driver.find_elements(By.CSS_SELECTOR, "tr a.id")) == 2)

@@ -42,7 +42,7 @@ from tests.support.wrappers import Around
 
 from redis_saver import AsyncRedisSaver, AsyncTieredSaver, RedisSaver, TieredSaver, inspector
 from redis_saver._checkpoint.auditing import Entry
-from redis_saver._inspector import app, checkpoint_pages, thread_pages
+from redis_saver._inspector import app, checkpoint_pages, rows, thread_pages
 from redis_saver._inspector.source import Source
 
 
@@ -124,7 +124,7 @@ async def test_a_search_ends_in_time_also_where_nothing_is_found(monkeypatch: py
     Around(saver, around)
     async with browser(saver) as client:
         text = (await client.get(page("", state="failed"))).text
-    assert "those found in 5 seconds" in text and calls == []
+    assert "found in 5 seconds" in text and calls == []
 
 
 async def test_threads_come_in_pages_each_once() -> None:
@@ -408,7 +408,7 @@ async def test_a_name_that_is_not_there_brings_near_ones(looked_at: RedisSaver) 
             answer = await client.get(page("thread", id=name))
             assert answer.status_code == 404 and page("thread", id=near) in links(answer.text), name
         for name in ("nothing like it", "x" * 10_000):
-            assert "a name like that" not in (await client.get(page("thread", id=name))).text
+            assert "a similar name" not in (await client.get(page("thread", id=name))).text
 
 
 async def test_where_values_are_masked_an_error_quotes_none() -> None:
@@ -531,7 +531,7 @@ async def test_a_server_that_cannot_be_reached_is_said_without_its_password(pack
 
 
 async def test_while_postgres_cannot_be_reached_pages_show_what_redis_has(database: str) -> None:
-    said = "The cold tier fails, so this page shows what Redis has"
+    said = "The cold tier fails, so this page shows only the data in Redis"
     hot = embedded()
     with PostgresSaver.from_conn_string(database) as cold:
         tiers = TieredSaver(hot, cold)
@@ -586,7 +586,7 @@ def make_both_and_cold(tiers: TieredSaver, hot: Any) -> None:
 
 
 async def test_while_cold_fails_pages_do_not_wait_for_it_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    said, flaky = "The cold tier fails, so this page shows what Redis has", FlakySaver(InMemorySaver())
+    said, flaky = "The cold tier fails, so this page shows only the data in Redis", FlakySaver(InMemorySaver())
     hot, cold = fakeredis.FakeRedis(version=(7,)), flaky.wrap()
     tiers = TieredSaver(RedisSaver(hot), cold)
     make_both_and_cold(tiers, hot)
@@ -712,19 +712,19 @@ def test_each_line_of_a_drawing_leads_from_a_checkpoint_to_its_parent() -> None:
     parents = {"9": "7", "8": "6", "7": "5", "6": "5", "5": "3", "4": "2", "3": "2", "2": "gone", "1": None}
     made = [entry("", name, parent) for name, parent in parents.items()]
     made.insert(1, entry("sub:1", "85", None, {"": "7"}))
-    rows = thread_pages.drawn(made)
+    drawing = rows.drawn(made)
     at = {(one.ns, one.id): number for number, one in enumerate(made)}
     for number, one in enumerate(made):
         target = at.get(("", one.parent)) if one.parent else at.get(("", one.parents.get("", "?")))
         if target is not None:
-            assert leads_to(rows, number, target), one.id
-    assert any(line.is_dashed for line in rows[1].lines) and rows[8].lines[-1].y2 == 100
-    assert all((line.y1, line.y2) == (0, 100) for line in rows[-1].lines), (
+            assert leads_to(drawing, number, target), one.id
+    assert any(line.is_dashed for line in drawing[1].lines) and drawing[8].lines[-1].y2 == 100
+    assert all((line.y1, line.y2) == (0, 100) for line in drawing[-1].lines), (
         "the last one has neither children nor a parent"
     )
 
 
-def leads_to(rows: list[graph.Row], number: int, target: int) -> bool:
+def leads_to(rows: list[Any], number: int, target: int) -> bool:
     lane = rows[number].lane
     assert any((line.x1, line.y1, line.y2) == (lane, 50, 100) for line in rows[number].lines)
     for row in rows[number + 1 : target]:

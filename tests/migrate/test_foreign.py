@@ -538,8 +538,8 @@ def test_the_command_says_so_too(
         (["langgraph-checkpoint-aws:redis://me:secret@127.0.0.1:PORT", "SERVER"], "127.0.0.1:PORT"),
         (["langgraph-checkpoint-redis:sqlite:path", "SERVER"], "not understood"),
         (["langgraph-checkpoint-redis", "SERVER"], "is not the URL of a source"),
-        (["SERVER", "SERVER", "--thread", "a", "--thread-prefix", "a"], "give one of the two"),
-        (["SERVER", "SERVER", "--store", "--thread", "a"], "are about threads"),
+        (["SERVER", "SERVER", "--thread", "a", "--thread-prefix", "a"], "write only one of the two"),
+        (["SERVER", "SERVER", "--store", "--thread", "a"], "are only for threads"),
     ],
 )
 def test_what_makes_no_sense_is_one_line(

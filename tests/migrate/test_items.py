@@ -700,14 +700,14 @@ def test_items_without_an_order_of_their_own_come_in_pages(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("export", "{ours}", "{file}", "--store", "--thread-prefix", "x"), "about threads"),
-        (("export", "{ours}", "{file}", "--namespace", "x"), "say --store, too"),
-        (("import", "{threads}", "{ours}", "--replace", "all"), "say --store, too"),
+        (("export", "{ours}", "{file}", "--store", "--thread-prefix", "x"), "only for threads"),
+        (("export", "{ours}", "{file}", "--namespace", "x"), "add --store"),
+        (("import", "{threads}", "{ours}", "--replace", "all"), "add --store"),
         (("export", "sqlite:x.db", "{file}", "--store"), "is not the URL of a store"),
         (("export", "memory://x", "{file}", "--store"), "an embedded server"),
         (("export", "{ours}", "{file}", "--store", "--namespace", "a.b"), "has a period"),
         (("export", "{ours}", "{file}", "--store", "--namespace", ""), "is empty"),
-        (("export", "{ours}", "{file}", "--store", "--namespace", "a", "--namespace", "b"), "give --namespace once"),
+        (("export", "{ours}", "{file}", "--store", "--namespace", "a", "--namespace", "b"), "write --namespace once"),
         (("export", "{empty}", "{file}", "--store"), "no table of LangGraph's PostgresStore"),
         (("export", "postgresql://user:secret@127.0.0.1:1/x", "{file}", "--store"), "127.0.0.1"),
         (("export", "redis://:secret@127.0.0.1:1", "{file}", "--store"), "127.0.0.1"),
