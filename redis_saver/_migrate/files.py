@@ -404,8 +404,6 @@ class ItemFile(_File, Items):
 # -- new files
 
 _PREFIX, _SUFFIX = ".redis-saver-", ".part"
-_WITHOUT = (errno.EINVAL, errno.ENOTSUP)
-"""Errors of file systems that cannot sync a folder."""
 
 
 @contextmanager
@@ -420,12 +418,7 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: The folder is missing, or must not be written to, or the disk is full, or fails.
     """
-    with _locked(path.parent) as can_lock:
-        if can_lock:
-            _remove_abandoned(path.parent)
-        descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent)
-        if can_lock:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    descriptor, name = _new_part(path.parent)
     part = Path(name)
     try:
         with os.fdopen(descriptor, "w+b") as file:
@@ -436,46 +429,31 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         part.unlink(missing_ok=True)
     if hasattr(os, "O_DIRECTORY"):
-        with _opened_folder(path.parent) as folder:
-            try:
-                os.fsync(folder)
-            except OSError as error:
-                if error.errno not in _WITHOUT:
-                    raise
-
-
-@contextmanager
-def _opened_folder(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder against other new files. Yield False if the system or the file system has no locks."""
-    if fcntl is None:
-        yield False
-        return
-    with _opened_folder(folder) as descriptor:
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            can_lock = True
+            os.fsync(folder)
         except OSError as error:
-            if error.errno not in (*_WITHOUT, errno.EBADF, errno.ENOLCK):
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a folder
                 raise
-            can_lock = False
-        yield can_lock
+        finally:
+            os.close(folder)
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the unfinished files of processes that are gone. The caller has locked the folder."""
+def _new_part(folder: Path) -> tuple[int, str]:
+    """Remove the unfinished files of processes that are gone. Then make a file, and lock it until it is closed."""
+    if fcntl is None:
+        return mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
     for part in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        with suppress(BlockingIOError, FileNotFoundError, PermissionError), part.open("rb") as file:
+        with suppress(OSError), part.open("rb") as file:  # OSError: its process lives, or nothing can be locked here
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
+    while True:
+        descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, name
+        os.close(descriptor)  # another process removed it before it was locked
 
 
 def make_empty(path: Path) -> None:
