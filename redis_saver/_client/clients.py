@@ -231,17 +231,12 @@ def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
     """
     flavours = (f"Redis{taker}", f"AsyncRedis{taker}")
     wanted, other = reversed(flavours) if asynchronous else flavours
+    is_client = callable(getattr(client, "execute_command", None)) and hasattr(client, "get_encoder")
+    if is_client and inspect.iscoroutinefunction(client.execute_command) == asynchronous:
+        return
     package = "redis.asyncio" if asynchronous else "redis"
-    if isinstance(client, str):
-        raise TypeError(
-            f"client: a str; {wanted} takes a client of {package}. For a URL there is {wanted}.from_conn_string(url)"
-        )
-    if not callable(getattr(client, "execute_command", None)) or not hasattr(client, "get_encoder"):
-        raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis")
-    if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
-        raise TypeError(
-            f"client: {kind_of(client)}; {wanted} takes a client of {package}. For this one there is {other}"
-        )
+    hint = f"For this one there is {other}" if is_client else f"For a URL there is {wanted}.from_conn_string(url)"
+    raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis. {hint}")
 
 
 def is_cluster(client: Any) -> bool:
@@ -264,11 +259,6 @@ def failures_of(client: Any) -> tuple[type[Exception], ...]:
 def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
     """The exceptions of these names that this version of redis-py or valkey-py has."""
     return [getattr(module, name) for name in names if hasattr(module, name)]
-
-
-def raw_options(client: Any) -> dict[str, Any]:
-    """The options that make a client reply with bytes, also one with decode_responses=True."""
-    return {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
 
 
 def check_version(hello: Any) -> None:

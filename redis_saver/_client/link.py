@@ -86,7 +86,7 @@ class Link:
         self.is_plain: bool = rules.guard is None and not rules.min_replicas
         """True if a script is sent as the operation names it."""
         self.exceptions: Any = clients.exceptions_of(client)
-        self.options: dict[str, Any] = clients.raw_options(client)
+        self.options: dict[str, Any] = {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
         module = self.exceptions
         # LookupError and RuntimeError: another call is changing the client's tables of nodes and slots.
         self.passing: tuple[type[Exception], ...] = (

@@ -73,9 +73,9 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
     transport, _, kind = scheme.partition("+")
     if not separator or scheme not in SCHEMES:
         raise wrong(url, f"not understood; write {FORMS}")
+    authority, path, query = _divided(url, rest)
     if "#" in rest:
         raise wrong(url, f"it has a '#': {_REMEDY}")
-    authority, path, query = _divided(url, rest)
     login, _, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
     options = dict(_options(url, query, kind, readers))
@@ -113,12 +113,10 @@ def check_postgres(url: str) -> None:
 
 def _divided(url: str, rest: str) -> tuple[str, str, str]:
     """User, password and hosts; the path; the options."""
-    if " " in rest or not rest.isprintable():
-        raise wrong(url, f"it has a space, a line break or another such character: {_REMEDY}")
-    place, _, query = rest.partition("?")
-    authority, _, path = place.partition("/")
-    if "@" in path or "@" in query:
-        raise wrong(url, f"it has an '@' behind a '/' or '?': {_REMEDY}")
+    hosts_and_path, _, query = rest.partition("?")
+    authority, _, path = hosts_and_path.partition("/")
+    if "@" in path or "@" in query or " " in rest or not rest.isprintable():
+        raise wrong(url, f"it has a space, a line break, or an '@' after a '/' or '?': {_REMEDY}")
     return authority, path, query
 
 

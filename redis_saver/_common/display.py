@@ -7,6 +7,8 @@ turns the direction of a line, or a megabyte. What is not printable (`str.isprin
 from __future__ import annotations
 
 import re
+from string import Formatter
+from typing import Any
 
 MAX_NAME = 200
 """The most characters of a name that are shown. Of a longer name the beginning and the end are shown."""
@@ -55,17 +57,11 @@ def kind_of(given: object) -> str:
     return f"a {module}.{type(given).__qualname__}".replace("builtins.", "")
 
 
+class _Sentence(Formatter):
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return shown(value) if conversion == "r" else super().convert_field(value, conversion)
+
+
 def sentence(template: str, *named: object) -> str:
     """Fill a template as `str.format` does. `{!r}` shows a value as `shown` does, `{}` a text as it is."""
-    return template.format(*(_Shown(one) if isinstance(one, (str, bytes, tuple)) else one for one in named))
-
-
-class _Shown:
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return shown(self._value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self._value, spec)
+    return _Sentence().format(template, *named)

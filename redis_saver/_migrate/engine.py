@@ -456,10 +456,6 @@ class Versions:
 
 def with_text_versions(saved: Record) -> Record:
     """Turn channel versions into texts that sort in the same order. LangGraph cannot compare a number with a text."""
-    seen = saved.checkpoint.get("versions_seen") or {}
-    every = (saved.checkpoint["channel_versions"], *seen.values())
-    if all(isinstance(version, str) for versions in every for version in versions.values()):
-        return saved
     return _with_versions(saved, lambda _, version: _text(version))
 
 

@@ -40,12 +40,6 @@ from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver.errors import EndpointError, ThreadMigrationError
 
-_ASYNCHRONOUS = {
-    ("langgraph.checkpoint.redis.aio", "AsyncRedisSaver"),
-    ("langgraph.checkpoint.redis.ashallow", "AsyncShallowRedisSaver"),
-    ("langgraph_checkpoint_aws.checkpoint.valkey.async_saver", "AsyncValkeySaver"),
-}
-"""Savers whose connections work only on their event loop."""
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
 _MAX_PATTERNS = 3
 
@@ -95,8 +89,8 @@ def _foreign_source(saver: Any) -> ForeignSource | None:
     if not is_redis and ("langgraph_checkpoint_aws.checkpoint.valkey.base", "BaseValkeySaver") not in classes:
         return None
     client = getattr(saver, "_redis" if is_redis else "client", None)
-    if client is None or classes & _ASYNCHRONOUS:
-        is_async = classes & _ASYNCHRONOUS
+    is_async = any(name.startswith("Async") for _, name in classes)
+    if client is None or is_async:
         why = "whose client works on its event loop only" if is_async else "of a release that is not known"
         remedy = "Pass a saver with a blocking client, or what opened() gives for the server's URL"
         raise TypeError(f"source: {kind_of(saver)}, {why}. {remedy}")
@@ -348,15 +342,13 @@ def check_empty(source: Any) -> None:
                 raise
             return  # a user who may read only their own keys, and has none
     if patterns:
-        first = patterns[:_MAX_PATTERNS]
-        text = "; ".join(f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in first)
-        more = f"; and {len(patterns) - _MAX_PATTERNS} other patterns" if len(patterns) > _MAX_PATTERNS else ""
+        text = "; ".join(f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in patterns)
         under = f" with the prefix {shown(source.prefix)}" if source.prefix is not None else ""
-        raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}{more}")
+        raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}")
 
 
 def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
-    """Count the keys of savers on a server, by pattern and by how to move them, the most frequent first."""
+    """Count the keys of savers on a server, by pattern and by how to move them: the most frequent patterns."""
     counts: Counter[tuple[str, str]] = Counter()
     for match in filter(None, map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))):
         name = shown(match[1].decode("utf-8", "backslashreplace"))
@@ -365,4 +357,4 @@ def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
         remedy = f"of {source.kind}: write {source.kind}:URL"
         keys = driver.stream(source.scan())
         counts.update((f"{shown(key.prefix)}:*", remedy) for key in keys if key.prefix is not None)
-    return counts.most_common()
+    return counts.most_common(_MAX_PATTERNS)

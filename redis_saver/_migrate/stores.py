@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -23,6 +24,8 @@ from redis_saver._store.transfer import Import, StoredItem
 
 _OF_ONE_PARTITION = (errors.StoreDamaged, errors.KeyConflict, errors.UnsupportedFormat, errors.StoreBusy)
 """Errors of a single partition. Items of other partitions are moved all the same."""
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""Characters that Postgres does not take."""
 _ROWS_PER_PAGE = 100
 _MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
 _ROW = (
@@ -306,7 +309,4 @@ def _below(labels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
 
 
 def _has_storable_names(item: StoredItem) -> bool:
-    return not any("." in label for label in item.namespace) and all(
-        "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
-        for name in (*item.namespace, item.key)
-    )
+    return "." not in "".join(item.namespace) and not _NOT_TEXT.search("".join((*item.namespace, item.key)))
