@@ -161,15 +161,14 @@ def _kind() -> type[AsyncRedisSaver]:
 
 
 def _wrong(name: str, remedy: str) -> ValueError:
-    """Make the error about a variable."""
     return ValueError(f"{name}={shown(os.environ.get(name))}: {remedy}")
 
 
 def _url() -> str:
     if not (url := os.environ.get("REDIS_URL")):
         raise ValueError(
-            'REDIS_URL is not set: set it to redis://[user:password@]host:port/0, in the server\'s environment or by "env" '
-            "in langgraph.json"
+            "REDIS_URL is not set: set it to redis://[user:password@]host:port/0, in the server's environment or by "
+            '"env" in langgraph.json'
         )
     return url
 
