@@ -41,6 +41,7 @@ are `checkpointer.ttl` and `store.ttl` in `langgraph.json`, which the server rea
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -153,18 +154,21 @@ def _run_of(config: RunnableConfig) -> tuple[str, str] | None:
 
 
 def _kind() -> type[AsyncRedisSaver]:
-    if (said := os.environ.get("REDIS_SAVER_OWNERSHIP")) is None:
-        return AsyncRedisSaver
-    if said != "run":
-        raise ValueError(f"REDIS_SAVER_OWNERSHIP={shown(said)}: write run, or leave it out")
-    return SaverOfRuns
+    ownership = os.environ.get("REDIS_SAVER_OWNERSHIP")
+    if ownership not in (None, "run"):
+        raise _wrong("REDIS_SAVER_OWNERSHIP", "write run, or leave it out")
+    return SaverOfRuns if ownership else AsyncRedisSaver
+
+
+def _wrong(name: str, remedy: str) -> ValueError:
+    return ValueError(f"{name}={shown(os.environ.get(name))}: {remedy}")
 
 
 def _url() -> str:
     if not (url := os.environ.get("REDIS_URL")):
         raise ValueError(
-            "REDIS_URL is not set; it says where checkpoints and items are kept: set it to "
-            'redis://[user:password@]host:port/0, in the server\'s environment, or by "env" in langgraph.json'
+            "REDIS_URL is not set: set it to redis://[user:password@]host:port/0, in the server's environment or by "
+            '"env" in langgraph.json'
         )
     return url
 
@@ -203,10 +207,10 @@ def _pass_histories_on() -> None:
 def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
     """Return the TTL that two variables set. `refreshes` is the default of the second."""
     name = f"{prefix}_REFRESH_ON_READ"
-    refresh = os.environ.get(name, str(refreshes))
-    if refresh.lower() not in ("true", "false"):
-        raise ValueError(f"{name}={shown(refresh)}: true or false")
-    ttl: dict[str, float | bool | None] = {"default_ttl": None, "refresh_on_read": refresh.lower() == "true"}
+    refresh = os.environ.get(name, str(refreshes)).lower()
+    if refresh not in ("true", "false"):
+        raise _wrong(name, "write true or false")
+    ttl: dict[str, float | bool | None] = {"default_ttl": None, "refresh_on_read": refresh == "true"}
     if (text := os.environ.get(f"{prefix}_TTL")) is not None:
         parsed = ttls.parse(text, name=f"{prefix}_TTL")
         ttl["default_ttl"] = (parsed.milliseconds or 0) / 60_000
@@ -216,35 +220,23 @@ def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
 def _index() -> RedisIndexConfig | None:
     """Return how items are embedded; None if they are not."""
     embed, dims, fields = (os.environ.get(f"REDIS_SAVER_STORE_{name}") for name in ("EMBED", "DIMS", "FIELDS"))
-    if embed is None:
-        if dims is not None or fields is not None:
-            raise ValueError(
-                "REDIS_SAVER_STORE_EMBED is not set, and REDIS_SAVER_STORE_DIMS or REDIS_SAVER_STORE_FIELDS is: name "
-                "the model, such as openai:text-embedding-3-small, or leave all three out"
-            )
+    if embed is dims is fields is None:
         return None
-    if ":" not in embed:
-        raise ValueError(
-            f"REDIS_SAVER_STORE_EMBED={shown(embed)}: a provider and a model, such as openai:text-embedding-3-small"
-        )
-    if dims is None or not dims.isascii() or not dims.isdigit():
-        raise ValueError(
-            f"REDIS_SAVER_STORE_DIMS={shown(dims)}: how many dimensions the model's vectors have, such as 1536"
-        )
+    if embed is None or ":" not in embed:
+        raise _wrong("REDIS_SAVER_STORE_EMBED", "write a provider and a model, such as openai:text-embedding-3-small")
+    if dims is None or not re.fullmatch("[0-9]+", dims):
+        raise _wrong("REDIS_SAVER_STORE_DIMS", "write the number of dimensions of the model's vectors, such as 1536")
     index: RedisIndexConfig = {"embed": embed, "dims": int(dims)}
     if fields is not None:
         index["fields"] = paths = [field.strip() for field in fields.split(",")]
         if "" in paths:
-            raise ValueError(
-                f"REDIS_SAVER_STORE_FIELDS={shown(fields)}: paths with commas between them, such as text,meta.title"
-            )
+            raise _wrong("REDIS_SAVER_STORE_FIELDS", "write paths with commas between them, such as text,meta.title")
     return index
 
 
 def _history() -> configs.History:
     if (text := os.environ.get("REDIS_SAVER_KEEP_LAST")) is None:
         return "all"
-    said = f"REDIS_SAVER_KEEP_LAST={shown(text)}"
-    if not text.isascii() or not text.isdigit():
-        raise ValueError(f"{said}: a number of checkpoints, such as 100; leave it out to keep all")
-    return {"keep_last": configs.keep_last(int(text), said)}
+    if not re.fullmatch("[0-9]+", text):
+        raise _wrong("REDIS_SAVER_KEEP_LAST", "write a number of checkpoints, such as 100; leave it out to keep all")
+    return {"keep_last": configs.keep_last(int(text), f"REDIS_SAVER_KEEP_LAST={shown(text)}")}

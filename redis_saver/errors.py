@@ -1,37 +1,37 @@
 """The errors of this package. Errors of the Redis client (connection, timeout, OOM, ...) pass through unchanged.
 
     RedisSaverError
-    ├── ThreadDamaged            a part of the thread is gone, or its bytes cannot be read
-    │   └── DecodeError          the serializer refused stored bytes                              (also a ValueError)
-    │       └── PlainValueRefused  a saver that encrypts met a value that is not encrypted; it was not decoded
-    ├── StoreDamaged             a part of a partition of the store, or of its directory, is gone or cannot be read
+    ├── ThreadDamaged            a part of the thread is missing or unreadable
+    │   └── DecodeError          the serializer cannot decode stored bytes                        (also a ValueError)
+    │       └── PlainValueRefused  a saver that requires encryption read a plain value; it was not decoded
+    ├── StoreDamaged             a part of the store is missing or unreadable
     ├── Conflict                 an item of the store has another version than `if_version`
     ├── UnsupportedFormat        a newer release stored the thread or the items; nothing was changed
-    ├── KeyConflict              another program wrote to a key with the name of one of ours
-    ├── EncodeError              the serializer refused a value; nothing was written              (also a TypeError)
-    ├── LimitExceeded            a write, or what a read would become, is larger than `Limits`    (also a ValueError)
+    ├── KeyConflict              another program uses a key with the name of one of ours
+    ├── EncodeError              the serializer cannot encode a value; nothing was written        (also a TypeError)
+    ├── LimitExceeded            a write or a stored value is larger than `Limits` allows         (also a ValueError)
     ├── ThreadNotFound           the named thread does not exist                                  (also a LookupError)
-    ├── ThreadBusy               others wrote or flushed the thread all the time
-    ├── NotOwner                 somebody else owns the thread; nothing was written
-    ├── StaleParent              a checkpoint's parent is not the newest, and forks are refused; nothing was written
-    ├── StoreBusy                others emptied a namespace again and again meanwhile; nothing was written
+    ├── ThreadBusy               others changed or flushed the thread during every attempt
+    ├── NotOwner                 the caller does not own the thread; nothing was written
+    ├── StaleParent              a newer checkpoint exists, and forks are refused; nothing was written
+    ├── StoreBusy                others emptied a namespace during every attempt; nothing was written
     ├── BacklogFull              the backlog of write-behind is at its limit; nothing was written
     ├── ReplicationTimeout       the primary has a write, but too few replicas have it
     ├── ClusterMoving            a slot was not served for `cluster_timeout` seconds   (also redis-py's ConnectionError)
-    ├── UnsupportedServer        the server is too old, or lacks the module that an option needs
-    ├── IndexNotBuilt            the server's index of vectors is not there, or some items are not in it
+    ├── UnsupportedServer        the server is too old, or lacks a module
+    ├── IndexNotBuilt            the server's vector index is missing or incomplete
     ├── EndpointError            the source or target of a migration cannot be opened, or fails
-    │   └── FileDamaged          a file that export wrote was cut off, or its bytes were changed  (also a ValueError)
-    ├── ThreadMigrationError     a thread cannot be read or stored as it is, or did not arrive as it was
-    ├── ItemMigrationError       an item of a store cannot be stored as it is
+    │   └── FileDamaged          an exported file is incomplete or damaged                        (also a ValueError)
+    ├── ThreadMigrationError     a thread cannot be migrated unchanged
+    ├── ItemMigrationError       an item of a store cannot be migrated unchanged
     ├── Closed                   the saver, store or cache was closed in this process              (also a RuntimeError)
     ├── CalledOnEventLoop        a synchronous call would block its own event loop   (also an asyncio.InvalidStateError)
     ├── LoopEnded                an event loop ended before it answered a call                    (also a RuntimeError)
     └── ForkMissed               this process was forked in C, without Python's fork hooks        (also a RuntimeError)
 
-    BacklogWarning               a `with` over a write-behind saver ended before cold had everything (a RuntimeWarning)
+    BacklogWarning               a `with` block over a write-behind saver ended with a backlog    (a RuntimeWarning)
 
-Arguments that make no sense raise the built-in `ValueError` or `TypeError`, before anything is sent.
+Invalid arguments raise the built-in `ValueError` or `TypeError` before anything is sent.
 """
 
 from __future__ import annotations
@@ -57,101 +57,98 @@ __all__ = [
 
 
 class RedisSaverError(Exception):
-    """Base of every error this package raises about a store, a thread or a value."""
+    """Base of the errors of this package."""
 
 
 class ThreadDamaged(RedisSaverError):
     """A part of a thread is missing or unreadable: it was evicted, deleted by hand, or overwritten.
 
-    What is left of the thread is not changed, and no answer is made up from it.
+    The rest of the thread is not changed, and no incomplete answer is returned.
     """
 
 
 class DecodeError(ThreadDamaged, ValueError):
-    """The serializer cannot turn stored bytes back into a value, of a thread or of an item of a store."""
+    """The serializer cannot decode the stored bytes of a thread or an item."""
 
 
 class PlainValueRefused(DecodeError):
-    """A saver that requires encryption read a stored value that is not encrypted. The value was not decoded.
+    """A saver that requires encryption read a plain value. The value was not decoded.
 
     It was written before encryption was turned on, or by somebody without the key.
     """
 
 
 class NotEncrypted(ValueError):
-    """The reason why a plain value was refused.
-
-    `decoding` adds where the value is, and makes it a `PlainValueRefused`.
-    """
+    """Reason for refusing a plain value. `decoding` turns it into a `PlainValueRefused` that names the value."""
 
 
 class StoreDamaged(RedisSaverError):
     """A key of a store is missing or unreadable: it was evicted, deleted by hand, or overwritten.
 
-    The message names it: a key of a partition (its items are not answered in part), or of the directory of all
-    partitions. What is left is not changed.
+    The message names the key. It belongs to a partition, or to the directory of all partitions. The rest is not
+    changed, and no incomplete answer is returned.
     """
 
 
 class Conflict(RedisSaverError):
     """An item has another version than the caller of `put(..., if_version=...)` expects. Nothing was written.
 
-    One exception: the client sent the put twice after a lost reply, and the server has forgotten the first one
+    There is one exception: after a lost reply the client sent the put again, and the server has forgotten the first one
     (`docs/store.md`).
     """
 
     def __init__(self, message: str, version: int) -> None:
-        """Say what was found."""
+        """Take the message and the item's version."""
         super().__init__(message)
         self.version: int = version
-        """The version that the item has; 0: there is no such item."""
+        """Version of the stored item; 0 if there is no such item."""
 
     def __reduce__(self) -> tuple[type[Conflict], tuple[str, int]]:
         return type(self), (str(self), self.version)
 
 
 class UnsupportedFormat(RedisSaverError):
-    """A newer release of this package stored the thread, in a format that this one does not know.
+    """A newer release of this package stored the thread, in a format that this release does not know.
 
     Nothing was changed. Upgrade this process.
     """
 
 
 class KeyConflict(RedisSaverError):
-    """A key with the name of one of ours holds data of another program."""
+    """Another program uses a key with the name of one of ours."""
 
 
 class EncodeError(RedisSaverError, TypeError):
-    """The serializer cannot turn a value into bytes. Nothing was written."""
+    """The serializer cannot encode a value. Nothing was written."""
 
 
 class LimitExceeded(RedisSaverError, ValueError):
-    """A name, a value or a number of things is larger than the saver's `Limits`. Nothing was written or changed.
+    """A name, a value or a count exceeds a limit of the saver. Nothing was written or changed.
 
-    On a read it does not mean damage: what was written with larger limits has to be read with larger limits.
+    A value that was written with larger limits has to be read with them. So this error of a read does not prove damage.
     """
 
 
 class NotOwner(RedisSaverError):
-    """Somebody else owns the thread (`own`), or nobody does any more by the token that was given.
+    """The caller does not own the thread: somebody else does (`own`), or the caller's token is no longer valid.
 
     Nothing was written.
     """
 
     def __init__(self, message: str, by: str = "", since: datetime | None = None) -> None:
-        """Say who owns it."""
+        """Take the message, the owner, and the time when the owner took the thread."""
         super().__init__(message)
         self.by: str = by
-        """Who owns it, as the owner described itself; nothing where nobody does."""
+        """The owner's description of itself; empty if nobody owns the thread."""
         self.since: datetime | None = since
-        """Since when."""
+        """Time when the owner took the thread; None if nobody owns it."""
 
     def __reduce__(self) -> tuple[type[NotOwner], tuple[str, str, datetime | None]]:
         return type(self), (str(self), self.by, self.since)
 
 
 class StaleParent(RedisSaverError):
-    """Another run has written a newer checkpoint than the parent of this one, and `on_fork="raise"`.
+    """The parent is not the newest checkpoint, because another run wrote one, and `on_fork="raise"` refuses forks.
 
     Nothing was written.
     """
@@ -162,82 +159,76 @@ class ThreadNotFound(RedisSaverError, LookupError):
 
 
 class ThreadBusy(RedisSaverError):
-    """Others changed a thread, or flushed it to cold, during every attempt. Trying again later is safe."""
+    """Others changed a thread, or flushed it to cold, during every attempt. You can try again later."""
 
 
 class StoreBusy(RedisSaverError):
-    """The items of a namespace could not be announced in the store's directory, or read, in many attempts.
+    """Others emptied a namespace during every attempt to read it or to add it to the store's directory.
 
-    Others emptied it each time. Nothing was written.
+    Nothing was written.
     """
 
 
 class BacklogFull(RedisSaverError):
-    """The backlog of a write-behind `TieredSaver` is at `max_backlog`, and stayed there for `backlog_timeout` seconds.
+    """The backlog of a write-behind `TieredSaver` stayed at `max_backlog` for `backlog_timeout` seconds.
 
     Nothing was written.
     """
 
 
 class BacklogWarning(RuntimeWarning):
-    """A `with` over a write-behind `TieredSaver` ended before cold had everything.
+    """A `with` block over a write-behind `TieredSaver` ended with a backlog.
 
-    What it lacks stays in Redis until another flusher brings it to cold.
+    The backlog stays in Redis until another flusher writes it to cold.
     """
 
 
 class ReplicationTimeout(RedisSaverError):
-    """Something was written, but too few replicas had it in time.
+    """The primary has a write, but too few replicas confirmed it in time.
 
-    The primary has it; it is lost if the primary is lost first. Writing it again is safe.
+    If the primary is lost before they have it, the write is lost. You can write it again.
     """
 
 
 class ClusterMoving(RedisSaverError, redis.ConnectionError):
-    """A slot of a cluster was not served for as long as the saver tries: it is being moved, or its primary is lost.
+    """A cluster did not serve a slot for `cluster_timeout` seconds: the slot is moving, or its primary is lost.
 
-    Calling again is safe.
+    You can call again.
     """
 
 
 class UnsupportedServer(RedisSaverError):
-    """The server is older than Redis 6.2, or Valkey 7.2.
-
-    Or it lacks the module that `search="server"` of a store needs.
-    """
+    """The server is older than Redis 6.2 or Valkey 7.2, or it lacks the module that `search="server"` needs."""
 
 
 class IndexNotBuilt(RedisSaverError):
-    """A search by the server's own index of vectors, which is not there, or in which some items are not.
-
-    `setup()` or `build_index()` changes that.
-    """
+    """The server's vector index is missing, or lacks some items. Call `setup()` or `build_index()`."""
 
 
 class EndpointError(RedisSaverError):
     """The source or target of a migration cannot be opened, or fails.
 
-    The migration ends. If it is run again it goes on from there.
+    The migration stops. Run it again to continue.
     """
 
 
 class FileDamaged(EndpointError, ValueError):
-    """A file of threads, or of items, was cut off, or its bytes were changed. Nothing was read from it."""
+    """An exported file is incomplete or damaged. Nothing was read from it."""
 
 
 class ThreadMigrationError(RedisSaverError):
-    """The source cannot read a thread, or the target cannot store it, or it is not the same there.
+    """The source cannot read a thread, the target cannot store it, or the copy differs.
 
-    Other threads are moved all the same.
+    Other threads are still moved.
     """
 
 
 class ItemMigrationError(RedisSaverError):
-    """The target of a migration cannot store an item of a store as it is. Other items are moved all the same."""
+    """The target of a migration cannot store an item unchanged. Other items are still moved."""
 
 
 class Closed(RedisSaverError, RuntimeError):
-    """The saver, store or cache was closed in this process: its `with` has ended, or it was closed.
+    """The saver, store or cache was closed in this process, by `close()` or the end of its `with` block.
 
     Nothing was sent.
     """
@@ -248,48 +239,38 @@ class CalledOnEventLoop(RedisSaverError, asyncio.InvalidStateError, RuntimeError
 
 
 class LoopEnded(RedisSaverError, RuntimeError):
-    """The event loop that a call needs has ended, and what is bound to that loop cannot be used on another one.
+    """An event loop ended before it answered a call. Objects bound to that loop cannot be used on another one.
 
-    Calling again is safe.
+    You can call again.
     """
 
 
 class ForkMissed(RedisSaverError, RuntimeError):
-    """The process was forked by a program that does not call Python's fork hooks, and used a saver of the parent.
-
-    Nothing was sent.
-    """
+    """The process was forked without Python's fork hooks, and used a saver of the parent. Nothing was sent."""
 
 
 def closed(what: str) -> Closed:
-    """The error of a saver, store or cache that was closed.
-
-    Args:
-        what: Its kind and its server.
-    """
+    """Return the error for the use of a closed object. `what` names its kind and its server."""
     return Closed(
-        f"{what} was closed in this process: its `with` has ended, or close() was called. Nothing was sent. "
-        "Keep the block open for as long as it is used"
+        f"{what} was closed in this process, by close() or the end of its `with` block. Nothing was sent. "
+        "Use it only inside the block"
     )
 
 
-_RESTORE = "Nothing was changed. Restore it from a backup, or give"
+_EVICTED = (
+    "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or"
+)
 _NOEVICTION = "to prevent eviction, run the server with maxmemory-policy noeviction"
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
-    "DAMAGED": (
-        ThreadDamaged,
-        f"it was evicted, or another program removed or overwrote it. {_RESTORE} the thread up with delete_thread(); "
-        f"{_NOEVICTION}",
-    ),
+    "DAMAGED": (ThreadDamaged, f"{_EVICTED} delete the thread with delete_thread(); {_NOEVICTION}"),
     "PARTITION": (
         StoreDamaged,
-        f"it was evicted, or another program removed or overwrote it. {_RESTORE} all items of the partition up with "
-        f"delete_namespace(), of its first two labels; {_NOEVICTION}",
+        f"{_EVICTED} delete the partition: call delete_namespace() with its first two labels; {_NOEVICTION}",
     ),
     "DIRECTORY": (
         StoreDamaged,
-        "they were evicted, or another program removed them. Nothing was changed. The items are still there: "
-        f"rebuild_directory() finds them again; {_NOEVICTION}",
+        "they were evicted, or another program removed them. Nothing was changed. The items are still there: call "
+        f"rebuild_directory(); {_NOEVICTION}",
     ),
     "KEYCONFLICT": (
         KeyConflict,
@@ -297,20 +278,21 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     ),
     "NOTOWNER": (
         NotOwner,
-        "Nothing was written. End this run, as the other one goes on; or take the thread with own(), on_busy='take'",
+        "Nothing was written. End this run, because the other one goes on; or take the thread with own(), "
+        "on_busy='take'",
     ),
     "STALEPARENT": (
         StaleParent,
-        "Nothing was written. Another run wrote the thread meanwhile: read the thread again, and run on what it has "
-        "now. own() keeps two runs apart",
+        "Nothing was written. Another run wrote the thread meanwhile: read the thread again, and continue from its "
+        "newest checkpoint. own() keeps two runs apart",
     ),
     "UNSUPPORTED": (
         UnsupportedFormat,
-        "a newer redis-saver stored it. Nothing was changed. Upgrade redis-saver where this was raised",
+        "a newer redis-saver stored it. Nothing was changed. Upgrade redis-saver in this process",
     ),
 }
 _STOPPED_REMEDY = (
-    "another program overwrote it, or redis_saver has a bug. Restore the thread from a backup, or give it up with "
+    "another program overwrote it, or redis_saver has a bug. Restore the thread from a backup, or delete it with "
     "delete_thread(). If no other program writes there, please report this"
 )
 _IN_SCRIPT = re.compile(r"@user_script: ?\d+: -(READONLY|OOM) (.*)$", re.DOTALL)
@@ -318,20 +300,22 @@ _STOPPED = re.compile(
     r"""(?:user_script|\[string "[^"\n]*"\]):\d+: """
     r"""(attempt to [^\n]*|bad argument [^\n]*|table index is [^\n]*|'for' [^\n]*)"""
 )
-"""What Lua says, on any of the servers, if a script meets something that no saver stores."""
+"""Messages of Lua, on all servers, about data that no saver stores."""
 _CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
 
 
 def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exception | None:
-    """The error to raise for the error reply of a script; None if that is the reply itself.
+    """Return the error to raise for an error reply of a script; None to raise the reply itself.
+
+    Redis 6.2 wraps an error that the server raises inside a script in another error. It becomes the error that newer
+    servers reply with.
 
     Args:
         reply: The error that the client raised.
         keys: The keys that the script was called with.
-        exceptions: The module of the client's own exceptions. Redis 6.2 wraps an error that the server raises inside a
-            script in another error; here it becomes the one that newer servers answer. (What an owner calls itself may
-            look like one.)
+        exceptions: The module of the client's own exceptions.
     """
+    # An owner may call itself something that looks like an error.
     if not str(reply).startswith("NOTOWNER ") and (match := _IN_SCRIPT.search(str(reply))) is not None:
         kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
         return kind(match[2])  # type: ignore[no-any-return]
@@ -339,73 +323,67 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
 
 
 def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
-    """The error to raise for the text of an error reply; None if it is not an error of one of our scripts."""
+    """Return the error for the text of an error reply; None if it is not an error of one of our scripts."""
     if (match := _CODE.search(text)) is not None:
         kind, remedy = _REMEDIES[match[1]]
-        said = match[2]
+        reason = match[2]
         if kind is NotOwner:
-            since, _, by = said.partition(" ")
+            since, _, by = reason.partition(" ")
             return not_owner(since, by, keys[-1])
         if kind is StaleParent:
-            said = f"the parent is not the newest checkpoint of its namespace any more, which is {said}"
+            reason = f"the newest checkpoint of the namespace is not the parent, but {reason}"
     elif "WRONGTYPE" in text:
         kind, remedy = _REMEDIES["KEYCONFLICT"]
-        said = "a key has another type than the keys of redis_saver"
+        reason = "a key has another type than the keys of redis_saver"
     elif (match := _STOPPED.search(text)) is not None:
         kind, remedy = ThreadDamaged, _STOPPED_REMEDY
-        said = f"the script met something that redis_saver does not store: {match[1]}"
+        reason = f"the script found data that redis_saver does not store: {match[1]}"
     else:
         return None
-    return kind(f"{printable(said)} (in {_named(keys)}): {remedy}.")
+    return kind(f"{printable(reason)} (in {_names_of(keys)}): {remedy}.")
 
 
-def _named(keys: Sequence[bytes]) -> str:
+def _names_of(keys: Sequence[bytes]) -> str:
     return " and ".join(shown(key.decode("utf-8", "backslashreplace")) for key in keys)
 
 
 def not_owner(since: str, by: str, key: bytes) -> NotOwner:
-    """The error for who does not own a thread.
+    """Return the error for a caller that does not own a thread.
 
     Args:
-        since: Since when somebody else does, in microseconds; `0`: nobody is known to.
-        by: Who that is.
-        key: The key that says who owns the thread.
+        since: Time when somebody else took the thread, in microseconds since 1970; `0` if no owner is known.
+        by: The owner's description of itself.
+        key: The owner key of the thread.
     """
-    remedy, where = _REMEDIES["NOTOWNER"][1], _named([key])
+    remedy, owner_key = _REMEDIES["NOTOWNER"][1], _names_of([key])
     if not (since.isdecimal() and 0 < int(since) < 10**16):
         return NotOwner(
-            f"nobody owns the thread by this token any more (in {where}): it was given back, the thread was deleted, "
-            "or the key was lost. Nothing was written. Take the thread again with own()"
+            f"nobody owns the thread by this token any more (in {owner_key}): it was given back, the thread was "
+            "deleted, or the key was lost. Nothing was written. Take the thread again with own()"
         )
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
-    said = f"{printable(by)} owns the thread since {moment.isoformat()} (in {where}). {remedy}"
-    return NotOwner(said, printable(by), moment)
+    text = f"{printable(by)} has owned the thread since {moment.isoformat()} (in {owner_key}). {remedy}"
+    return NotOwner(text, printable(by), moment)
 
 
 def others_wait(key: bytes) -> NotOwner:
-    """The error for a waiter whose time is over while the thread is left to another waiter.
-
-    Args:
-        key: The key of the queue.
-    """
+    """Return the error for a run that waited in vain, because other runs are before it in the queue of this key."""
     return NotOwner(
-        f"other runs wait for the thread and come first (in {_named([key])}). Nothing was written. "
+        f"other runs wait for the thread and come first (in {_names_of([key])}). Nothing was written. "
         "Wait longer, or take the thread with on_busy='take'"
     )
 
 
 class _Wrapping:
-    """Turns whatever a serializer raises into one of our errors, which says where it happened.
+    """Context that turns any error of a serializer into one of ours, which names the value. The cause stays attached.
 
-    The cause stays attached.
-
-    Users bring serializers of any kind, which may raise anything. So their errors cannot be listed here.
+    Users bring serializers of any kind, so their errors cannot be listed here.
     """
 
-    __slots__ = ("_error", "_named", "_remedy", "_said")
+    __slots__ = ("_error", "_named", "_remedy", "_template")
 
-    def __init__(self, error: type[RedisSaverError], said: str, named: tuple[object, ...], remedy: str) -> None:
-        self._error, self._said, self._named, self._remedy = error, said, named, remedy
+    def __init__(self, error: type[RedisSaverError], template: str, named: tuple[object, ...], remedy: str) -> None:
+        self._error, self._template, self._named, self._remedy = error, template, named, remedy
 
     def __enter__(self) -> None:
         return None
@@ -416,46 +394,47 @@ class _Wrapping:
 
     def of(self, error: Exception) -> RedisSaverError:
         """Return our error for one that was raised."""
+        text = sentence(self._template, *self._named)
         if isinstance(error, NotEncrypted):
-            return PlainValueRefused(f"{sentence(self._said, *self._named)}: {error}")
-        return self._error(f"{sentence(self._said, *self._named)}: {error_text(error)}. {self._remedy}")
+            return PlainValueRefused(f"{text}: {error}")
+        return self._error(f"{text}: {error_text(error)}. {self._remedy}")
 
 
 _UNDECODED = "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or "
-_OF_THREAD = _UNDECODED + "give the thread up with delete_thread()."
+_OF_THREAD = _UNDECODED + "delete the thread with delete_thread()."
 
 
 def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
-    """A context in which an error means: the stored bytes of `what` cannot be decoded.
+    """Return a context that turns an error into: the stored bytes of `what` cannot be decoded.
 
-    `what` is a template, as `str.format` takes it, which `named` fills. It is filled only if there is an error.
+    `what` is a template as `str.format` takes it. `named` fills it, but only if there is an error.
     """
     return _Wrapping(DecodeError, "cannot decode " + what, named, remedy)
 
 
 def decoding_item(what: str, *named: object) -> _Wrapping:
-    """`decoding` for the value of an item of a store."""
+    """Return `decoding` for the value of an item of a store."""
     return decoding(what, *named, remedy=_UNDECODED + "delete() the item.")
 
 
 def reading_store(key: bytes) -> _Wrapping:
-    """A context in which an error means: what a key of a store holds cannot be read."""
+    """Return a context that turns an error into: the data in a key of a store cannot be read."""
     remedy = (
-        "Another program overwrote it. Nothing was changed. Give the partition up with delete_namespace(), of its "
-        "first two labels; the directory is made anew by rebuild_directory()"
+        "Another program overwrote it. Nothing was changed. Delete the partition: call delete_namespace() with its "
+        "first two labels. If the key belongs to the directory, call rebuild_directory()"
     )
-    return _Wrapping(StoreDamaged, "what {!r} holds is not what redis_saver stores", (key,), remedy)
+    return _Wrapping(StoreDamaged, "{!r} holds data that redis_saver does not store", (key,), remedy)
 
 
 def moving(what: str, *named: object) -> _Wrapping:
-    """A context in which an error means: `what`, as in `decoding`, cannot be moved as it is."""
-    return _Wrapping(ThreadMigrationError, what, named, "Other threads are moved all the same.")
+    """Return a context that turns an error into: `what` (see `decoding`) cannot be moved unchanged."""
+    return _Wrapping(ThreadMigrationError, what, named, "Other threads are still moved.")
 
 
 def encoding(what: str, *named: object) -> _Wrapping:
-    """A context in which an error means: the value of `what`, as in `decoding`, cannot be encoded."""
+    """Return a context that turns an error into: the value of `what` (see `decoding`) cannot be encoded."""
     remedy = (
-        "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one; "
-        "or store a copy, if another OS thread was changing the value."
+        "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one. "
+        "If another OS thread was changing the value, store a copy."
     )
     return _Wrapping(EncodeError, "cannot encode " + what, named, remedy)

@@ -37,7 +37,7 @@ BYTES_PER_PAGE = 500_000
 NAMES_PER_PAGE, CHUNKS_PER_PAGE = 20, 500
 """Number of chunks in a request: names chunks, and chunks of values."""
 
-_RESTORE = "restore the thread from a backup, or give it up with delete_thread()"
+_RESTORE = "restore the thread from a backup, or delete it with delete_thread()"
 _READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {_RESTORE}"
 _LEFT_OVER = "it only takes memory, until the thread is deleted; copy_thread() makes a copy without it"
 _COUNT = "only threads() and prune() show this number; copy_thread() makes a copy with the right one"

@@ -1,4 +1,4 @@
-"""`AsyncDriver`: runs operations over an asyncio client, whose connections each belong to one event loop."""
+"""`AsyncDriver`: runs operations with asyncio clients, one for each event loop that has connections."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from redis_saver._engine.runner import arun
 
 REQUESTS_PER_PIPELINE = 64
 BYTES_PER_PIPELINE = 256_000
-"""A request with more bytes than this gets a pipeline of its own, so that no other request waits for it."""
+"""Maximum bytes of a shared pipeline. A larger request is sent alone, so that no other request waits for it."""
 
 
 class Pending(asyncio.Future[Any]):
-    """A request that waits to be sent, and its caller's future."""
+    """A request to send, and the future that its caller awaits."""
 
     __slots__ = ("caller", "node", "request", "size")
 
     def __init__(self, request: Call | Command, caller: object, node: Any) -> None:
-        """Wait on the running loop. The caller is the same object for all requests of one caller."""
+        """Create the future on the running loop. Requests of one caller share the object `caller`."""
         super().__init__(loop=asyncio.get_running_loop())
         self.request, self.caller, self.node = request, caller, node
         self.size = sum(map(length_hint, request.arguments))
 
     def resolve(self, reply: Any) -> None:
-        """Hand over a reply, or an error, unless the caller has gone."""
+        """Set a reply or an error, unless the caller has gone."""
         if self.done():
             return
         if isinstance(reply, BaseException):
@@ -45,10 +45,10 @@ class Pending(asyncio.Future[Any]):
 
 
 class Batcher:
-    """A link on the event loop of its connections, and the requests that wait for the end of the loop's turn."""
+    """A link on the event loop of its connections. Requests of one turn of the loop share pipelines."""
 
     def __init__(self, link: Link, *, is_given: bool = False) -> None:
-        """Send over a link, from the running loop only. If the client `is_given`, the user closes it."""
+        """Use a link on the running loop. If the client `is_given`, the user closes it."""
         self.link, self.is_given = link, is_given
         self.ending: loops.Ending | None = None
         self.client: Any = link.client
@@ -59,17 +59,15 @@ class Batcher:
         self._limiters: dict[str | None, asyncio.Semaphore] = {}
 
     def forget_ending(self) -> None:
-        """Do nothing any more when the loop ends."""
+        """Do not close the connections when the loop ends."""
         if self.ending is not None:
             self.ending.forget()
 
     async def open(self) -> None:
-        """Let a cluster client find its nodes before many calls share it.
+        """Let a cluster client find its nodes before concurrent calls, some of which would fail (redis-py 8.1).
 
-        A client that has not found them fails some of the calls (redis-py 8.1).
-
-        If a node hangs or dies, the next try may pass over it, and if none can be reached, one may be back by then. Any
-        other error is likely to be a mistake in the client's settings, and is raised at once.
+        If a node cannot be reached, retry: the next try may skip it, or it may be back. Any other error is probably a
+        mistake in the client's settings, and is raised at once.
         """
         unreachable = (OSError, self.link.exceptions.TimeoutError, self.link.exceptions.ConnectionError)
         async with self._opening:
@@ -79,7 +77,7 @@ class Batcher:
                     await self.client.initialize()
                     self._opened = True
                 except self.link.passing as error:
-                    # If no node can be reached, redis-py raises a RedisClusterException with the last one's error.
+                    # If no node can be reached, the cause of redis-py's RedisClusterException is the last node's error.
                     cause = error if isinstance(error, unreachable) else error.__cause__
                     if not isinstance(cause, unreachable):
                         raise
@@ -93,7 +91,7 @@ class Batcher:
         await self._carried(self.link.check_version())
 
     def answer(self, request: Request) -> Awaitable[Any]:
-        """Answer a request. Requests that come before the turn of the loop ends travel with it."""
+        """Answer a request. Requests of the same turn of the loop share a pipeline."""
         if isinstance(request, Sleep):
             return asyncio.sleep(request.seconds)
         link = self.link
@@ -105,13 +103,10 @@ class Batcher:
             return self._travel(request)
         return self._carried(link.answer(request))
 
-    # -- waiting for the end of the turn
+    # -- collecting the requests of a turn
 
     async def _travel(self, request: Call | Command) -> Any:
-        """Answer a request.
-
-        The first caller of a turn waits for its end, and sends all requests that came.
-        """
+        """Answer a request. The first caller of a turn waits for its end, and then sends all requests of the turn."""
         if (queue := self._queue) is None:
             queue = self._queue = []
             try:
@@ -135,7 +130,7 @@ class Batcher:
         return await self._alone(request) if reply is ALONE else reply
 
     async def _answer_all(self, requests: Sequence[Call | Command]) -> list[Any]:
-        """Answer requests that may travel together.
+        """Answer requests that may share a pipeline.
 
         Raises:
             Exception: The first error among them.
@@ -164,7 +159,7 @@ class Batcher:
         return Pending(request, caller, self.link.node_of(key_of(request)) if self.link.is_cluster else None)
 
     def _dispatch(self, queue: Sequence[Pending]) -> None:
-        """Send the requests of this turn: a task for each node. Callers send lone and long requests themselves."""
+        """Send the requests of this turn, in one task per node. Callers send lone and long requests themselves."""
         together: dict[str | None, list[Pending]] = {}
         for pending in queue:
             if pending.done():  # its caller has gone
@@ -191,16 +186,16 @@ class Batcher:
                     pending.resolve(reply)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        """After a task has ended, by cancellation or an error too, let nobody wait for it any more."""
+        """Resolve the requests of a task that has ended, even by an error or a cancellation."""
         error = None if task.cancelled() else task.exception()
         for pending in self._under_way.pop(task):
             if error is not None:
                 pending.resolve(error)
             else:
-                pending.cancel()  # does nothing to one that has its reply
+                pending.cancel()  # no effect if it has its reply
 
     def _stop_unawaited(self) -> None:
-        """Stop pipelines for which no caller waits any more, so that nothing waits for a server that hangs."""
+        """Cancel pipelines whose callers have all gone, so that nothing waits for a server that hangs."""
         for task, together in self._under_way.items():
             if all(pending.done() for pending in together):
                 task.cancel()
@@ -208,11 +203,11 @@ class Batcher:
     # -- sending
 
     async def _alone(self, request: Call | Command) -> Any:
-        """Send a request without others."""
+        """Send a request alone."""
         link = self.link
         if link.is_cluster or not link.is_plain:
             return await self._carried(link.alone(request))
-        # The common case is what `Link.alone` does, without its steps.
+        # The common case of `Link.alone`, in fewer steps.
         command, traffic = as_command(request), link.traffic
         try:
             async with self._limiters.get(None) or self._limiter(None):
@@ -251,17 +246,14 @@ class Batcher:
                 return link.traffic.receive(await pipeline.execute(raise_on_error=False))
 
     async def _to_node(self, node: Any, commands: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Send commands to a node of a cluster.
-
-        A pipeline of the cluster's client would send refused or lost commands again, each on another connection.
-        """
+        """Send commands to a node of a cluster. The client's own pipeline might retry some on other connections."""
         kind = sys.modules[type(node).__module__].PipelineCommand
         sent = [kind(position, *command, **self.link.options) for position, command in enumerate(commands)]
         await node.execute_pipeline(sent)
         return [each.result for each in sent]
 
     def _limiter(self, node: Any) -> asyncio.Semaphore:
-        """Return the semaphore of a node's connections. Requests wait if all are in use, as the client would refuse."""
+        """Return the semaphore of a node's connections. The client would refuse requests while all are in use."""
         name = name_of(node)
         if name not in self._limiters:
             self._limiters[name] = asyncio.Semaphore(clients.most_connections(self.client, node))
@@ -269,7 +261,7 @@ class Batcher:
 
 
 def _pipelines(together: Sequence[Pending]) -> Iterator[list[Pending]]:
-    """Divide requests into pipelines, short enough that no caller waits long for the replies to others."""
+    """Divide requests into short pipelines, so that no caller waits long for the replies to others."""
     load: list[Pending] = []
     room = BYTES_PER_PIPELINE
     for pending in together:
@@ -282,25 +274,24 @@ def _pipelines(together: Sequence[Pending]) -> Iterator[list[Pending]]:
 
 
 OWN_AFTER = 1.0
-"""Seconds after its first call until a loop gets connections of its own. The first loop gets them at once."""
+"""Seconds from a loop's first call until it gets its own connections. The first loop gets them at once."""
 
 
 class AsyncDriver(RedisDriver):
-    """A driver over an asyncio client, with a client of the same settings for each event loop that has connections.
+    """Driver for an asyncio client. Any number of loops and OS threads may use it at once, before and after a fork.
 
-    Any number of loops and OS threads may use it at once, before and after a fork. The first loop that uses it has its
-    own connections, and so has each loop that still uses it a second later: their calls take no detour. All other
+    The first loop has its own connections, and so has each loop that still uses the driver a second later. All other
     callers (loops that end soon, OS threads without a loop) share the connections of the background loop (`loops.py`).
-    Nobody waits for a loop that somebody else may end.
+    So no caller waits for a loop that another caller may end.
 
-    The first loop uses the client that was given, all others use twins of it. A loop's connections are closed when it
-    ends. Those of the background loop are closed when the driver is collected, or the process ends.
+    The first loop uses the user's client; the others use twins. A loop's connections are closed when it ends. Those of
+    the background loop are closed when Python collects the driver, or the process ends.
     """
 
     is_async = True
 
     def __init__(self, client: Any, **settings: Any) -> None:
-        """Drive a client, with the settings of `RedisDriver`. No loop except the running one may have used it."""
+        """Use a client, with the settings of `RedisDriver`. No loop except the running one may have used it."""
         super().__init__(client, **settings)
         self.given: Any = client
         self._given_is_free, self._is_forked = True, False
@@ -315,7 +306,7 @@ class AsyncDriver(RedisDriver):
         self._at_last = weakref.finalize(self, _close_made, self._bound)
 
     def after_fork(self) -> None:
-        """In the child, do not touch the parent's loops and connections. The next loop is the first of the child."""
+        """In the child, leave the parent's loops and connections alone. The next loop is the child's first."""
         forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
         self._given_is_free, self._is_forked, self._first = False, True, None
         self._begin()
@@ -342,7 +333,7 @@ class AsyncDriver(RedisDriver):
         return await self.arequest(request)
 
     def batcher(self) -> Batcher | None:
-        """The batcher of the running loop; None if the call has to go to the background loop, which always has one.
+        """Return the batcher of the running loop; None if the call has to go to the background loop.
 
         Raises:
             Closed: `aclose` was called, in this process or before the fork.
@@ -353,13 +344,13 @@ class AsyncDriver(RedisDriver):
         return self._bind(loop) if batcher is None and self._may_own(loop) else batcher
 
     async def aclose(self) -> None:
-        """Close the connections of the running loop, and those of the background loop that are not in use.
+        """Close the connections of the running loop, and idle connections of the background loop.
 
-        Other loops close their connections when they end. From now on each request raises `Closed`.
+        Other loops close their connections when they end. Later requests raise `Closed`.
         """
         with self._lock:
             self._is_closed = True
-            bound, self._bound = self._bound, {}  # the finalizer has the first, for what is still in use
+            bound, self._bound = self._bound, {}  # the finalizer has the old dict, and closes the rest
         if (batcher := bound.pop(asyncio.get_running_loop(), None)) is not None:
             batcher.forget_ending()
             await clients.aclose(batcher.client)
@@ -398,7 +389,7 @@ class AsyncDriver(RedisDriver):
 
 
 def _close_made(bound: dict[asyncio.AbstractEventLoop, Batcher]) -> None:
-    """Close the connections that an `AsyncDriver` made, once it is collected; not those of the client it was given."""
+    """Close the connections that a collected `AsyncDriver` made, but not those of the user's client."""
     for batcher in list(bound.values()):
         if batcher.is_given:
             batcher.forget_ending()

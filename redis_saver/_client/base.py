@@ -18,9 +18,9 @@ from redis_saver._engine.stats import Traffic
 from redis_saver.errors import ClusterMoving, closed
 
 CLUSTER_TIMEOUT = 20.0
-"""Default seconds for which a request is repeated.
+"""Default seconds for which requests to a cluster are retried.
 
-A failover takes `cluster-node-timeout` (by default 15 seconds) and one or two more.
+A failover takes one or two seconds more than `cluster-node-timeout`, which is 15 seconds by default.
 """
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class SyncClient(Protocol):
         """Send a command."""
 
     def __enter__(self) -> Any:
-        """Here to tell it from an asyncio client, which has no such method."""
+        """Distinguish it from an asyncio client for type checkers."""
 
 
 class AsyncClient(Protocol):
@@ -42,14 +42,14 @@ class AsyncClient(Protocol):
         """Send a command."""
 
     def aclose(self) -> Awaitable[None]:
-        """Here to tell it from a blocking client, which has no such method."""
+        """Distinguish it from a blocking client for type checkers."""
 
 
 class RedisDriver(Driver[Request]):
-    """A driver over one Redis or Valkey."""
+    """Driver for one Redis or Valkey server or cluster."""
 
     is_async: ClassVar[bool]
-    """True if the client is one for asyncio."""
+    """True for an asyncio client."""
 
     def __init__(
         self,
@@ -66,39 +66,36 @@ class RedisDriver(Driver[Request]):
         """Use a client. The caller closes it.
 
         Args:
-            client: As a saver takes it.
-            prefix: The beginning of all keys.
-            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves.
-                Then the request raises `ClusterMoving`.
-            require_primary: Whether reads from a replica raise an error.
-            min_replicas: How many replicas must have a write before it is acknowledged.
-            replica_timeout: Seconds to wait for them. Then `ReplicationTimeout` is raised.
-            taker: Who holds the driver, for messages: a `Saver`, a `Store` or a `Cache`.
-            repeats_late: Send the requests of a pipeline that timed out again, each alone. If false, all of them fail.
+            client: A client of redis-py or valkey-py.
+            prefix: Beginning of all keys.
+            cluster_timeout: Seconds for which a request to a cluster is retried while its slot moves. Then it raises
+                `ClusterMoving`.
+            require_primary: True to raise an error if the server is a replica.
+            min_replicas: Number of replicas that must confirm a write.
+            replica_timeout: Seconds to wait for the replicas. Then the write raises `ReplicationTimeout`.
+            taker: Owner of the driver, for messages: `Saver`, `Store` or `Cache`.
+            repeats_late: True to send each request of a pipeline that timed out again, alone. False to let all fail.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense; the message says which and why.
+            TypeError, ValueError: An argument is invalid. The message names it, and says why.
         """
         clients.check(client, asynchronous=self.is_async, taker=taker)
         configs.number("cluster_timeout", cluster_timeout, 0)
         configs.number("min_replicas", min_replicas, 0, whole=True)
         configs.number("replica_timeout", replica_timeout, 0.001)
         self.server: str = clients.described(client)
-        """The server as a URL without login and options, for messages."""
+        """URL of the server for messages, without login and options."""
         self._what, self._is_closed = f"the {taker.lower()} on {self.server}", False
         self.traffic: Traffic = Traffic()
-        """Counts of what it sent and received in this process."""
+        """Counts of requests, retries and bytes in this process."""
         is_guarded = require_primary and not clients.is_cluster(client)  # a cluster's replica answers MOVED
         guard = ("UNLINK", f"{prefix}:primary") if is_guarded else None
         self._rules = Rules(self.traffic, cluster_timeout, guard, min_replicas, replica_timeout, repeats_late)
         self.failures: tuple[type[Exception], ...] = (*clients.failures_of(client), ClusterMoving)
-        """Errors that the client raises when the server or the network fails.
-
-        `ClusterMoving` is an error of redis-py, so with valkey-py it is not among the client's.
-        """
+        """Errors if the server or the network fails. `ClusterMoving` is not an error of valkey-py, so it is added."""
 
     def check_open(self) -> None:
-        """Raise `Closed` if it was closed."""
+        """Raise `Closed` if the driver was closed in this process."""
         if self._is_closed:
             raise closed(self._what)
 
@@ -116,7 +113,7 @@ class RedisDriver(Driver[Request]):
 
 
 class Block:
-    """A `with` over a blocking saver, store or cache. It closes nothing: the client is the caller's."""
+    """`with` block over a blocking saver, store or cache. The client is the caller's, so it closes nothing."""
 
     __slots__ = ()
 
@@ -129,7 +126,7 @@ class Block:
 
 
 class AsyncBlock:
-    """An `async with` over an asyncio saver, store or cache. It closes nothing: the client is the caller's."""
+    """`async with` block over an asyncio saver, store or cache. The client is the caller's, so it closes nothing."""
 
     __slots__ = ()
 
@@ -142,28 +139,28 @@ class AsyncBlock:
 
 
 class _Unopened(Generic[T]):
-    """A saver, store or cache that a block makes, together with a client, and closes."""
+    """A saver, store or cache that a `with` block will open from a URL, and close."""
 
     def __init__(
         self, kind: type[T], url: str, client_options: Mapping[str, Any] | None, settings: Mapping[str, Any]
     ) -> None:
-        """Connect nothing yet.
+        """Check the type of the URL. Nothing connects yet.
 
         Args:
-            kind: The class to make.
-            url: The URL of its client.
+            kind: Class to make.
+            url: URL of the server.
             client_options: Options of the client.
-            settings: Keywords of the constructor, whose names are known to be right.
+            settings: Keyword arguments of the class, with valid names.
 
         Raises:
-            TypeError: `url` is no text.
+            TypeError: `url` is not a str.
         """
         self._kind, self._url, self._options, self._settings = kind, url, client_options or {}, settings
         self._opened: list[Any] = []
         if not isinstance(url, str):
             name = kind.__name__
             raise TypeError(
-                f"url: {kind_of(url)}; {name}.from_conn_string takes a URL, such as 'redis://localhost:6379'. "
+                f"url: {kind_of(url)}; {name}.from_conn_string takes a URL such as 'redis://localhost:6379'. "
                 f"For a client write {name}(client)"
             )
 
@@ -176,26 +173,26 @@ class _Unopened(Generic[T]):
     def _driver_to_close(self) -> Any:
         return self._opened.pop()._driver  # noqa: SLF001 - the object is of this package
 
-    if not TYPE_CHECKING:  # a type checker knows what there is
+    if not TYPE_CHECKING:  # or type checkers would accept any attribute
 
         def __getattr__(self, name):  # noqa: ANN001, ANN204
-            """Say that the block is missing."""
-            if name.startswith("_"):  # `copy` asks before there is a kind
+            """Raise an error that says that the block is missing."""
+            if name.startswith("_"):  # `copy` asks before there are attributes
                 raise AttributeError(name)
             call = f"{self._kind.__name__}.from_conn_string(url)"
             raise AttributeError(
-                f"{call} has no attribute {name!r}: nothing is open before its block begins. "
-                f"Write `{self._block} {call} as opened:`, and use `opened.{name}` in the block"
+                f"{call} has no attribute {name!r} outside its block. Write `{self._block} {call} as opened:`, and use "
+                f"`opened.{name}` in the block"
             )
 
 
 class NeedsWith(_Unopened[T]):
-    """One that blocks. Errors show the name of this class, such as that of a graph that is compiled with it."""
+    """Result of `from_conn_string`, for `with`. Some errors show this name, such as those of `graph.compile`."""
 
     _block = "with"
 
     def __enter__(self) -> T:
-        """Make the client, and the object over it."""
+        """Make the client and the object."""
         return self._open(asynchronous=False)
 
     def __exit__(self, *_: object) -> None:
@@ -204,12 +201,12 @@ class NeedsWith(_Unopened[T]):
 
 
 class NeedsAsyncWith(_Unopened[T]):
-    """One for asyncio."""
+    """Result of `from_conn_string`, for `async with`."""
 
     _block = "async with"
 
     async def __aenter__(self) -> T:
-        """Make the client, and the object over it."""
+        """Make the client and the object."""
         return self._open(asynchronous=True)
 
     async def __aexit__(self, *_: object) -> None:

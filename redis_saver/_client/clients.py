@@ -37,38 +37,39 @@ from redis_saver._common.keywords import did_you_mean
 from redis_saver.errors import UnsupportedServer
 
 OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
-"""The oldest version of each server that has what the scripts use."""
+"""Oldest version of each server that the scripts can use."""
 
 UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
-"""Seconds that a client from a URL waits to connect and for each reply, unless the URL says otherwise. (redis-py before
-8 waits for ever.)"""
+"""Default seconds that a client from a URL waits to connect and for each reply. (redis-py before 8 waits for ever.)"""
 _UNKNOWN = re.compile(r"(?:unexpected keyword argument|has no option) '(\w+)'")
 _MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}
 
 
 def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
-    """Make a client from a URL. It sends nothing yet, except for a `RedisCluster`, which looks for its nodes.
+    """Make a client from a URL. Only a blocking `RedisCluster` connects now, to find its nodes.
 
     Args:
-        url: `redis://[user:password@]host[:port][/db]`, `rediss://...`, `unix://[user:password@]/path[?db=n]`,
-            `redis+sentinel://[user:password@]host:port[,host:port...]/service[/db]` (options `sentinel_username` and
-            `sentinel_password` log in to the sentinels), `redis+cluster://[user:password@]host:port[,host:port...]`,
-            each with `valkey` for `redis` and `valkeys` for `rediss`, too, or
-            `memory://[name]`: an embedded server (fakeredis) of this process, a new one where no name is given.
-            Options of the client follow after `?`, as redis-py names them. With `rediss` the host name is checked
-            against the certificate, whatever redis-py's default (`docs/connections.md`).
-        asynchronous: Whether to make an asyncio client.
-        options: Options of the client that the URL does not say.
+        url: One of these forms (`valkey` may replace `redis`, and `valkeys` `rediss`):
+            `redis://[user:password@]host[:port][/db]`;
+            `rediss://...`, with TLS, which checks the host name (`docs/connections.md`);
+            `unix://[user:password@]/path[?db=n]`;
+            `redis+sentinel://[user:password@]host:port[,host:port...]/service[/db]`, where the options
+            `sentinel_username` and `sentinel_password` log in to the sentinels;
+            `redis+cluster://[user:password@]host:port[,host:port...]`;
+            `memory://[name]`, an embedded server (fakeredis) in this process, which is new if it has no name.
+            Options of the client follow after `?`, named as in redis-py.
+        asynchronous: True to make an asyncio client.
+        options: Options of the client. Those of the URL override them.
 
     Raises:
-        ValueError: The URL, or an option, makes no sense. No piece of a password is in the message.
-        ImportError: `memory://` without fakeredis.
+        ValueError: The URL or an option is invalid. The message contains no part of a password.
+        ImportError: `memory://` needs fakeredis, which is not installed.
     """
     if url.startswith("memory://"):
         return _connect_memory(url, asynchronous, options)
-    connections: Any = redis.asyncio.connection if asynchronous else redis.connection
+    connections: Any = redis.connection
     parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
     settings = {**options, **parsed.options}
     _secure(url, parsed, settings)
@@ -76,9 +77,9 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     connecting = {"sentinel": _connect_sentinel, "cluster": _connect_cluster}.get(parsed.kind, _connect_one)
     try:
         client = connecting(parsed, asynchronous, settings)
-        if parsed.kind != "cluster":  # refuse options that a connection does not know now, and not with the first call
+        if parsed.kind != "cluster":  # refuse unknown options now, not at the first call
             client.connection_pool.connection_class(**client.connection_pool.connection_kwargs)
-    except (TypeError, ValueError) as error:  # redis-py does not know an option, or not this value of it
+    except (TypeError, ValueError) as error:  # redis-py does not know an option or its value
         why = str(error)
     else:
         return client
@@ -88,22 +89,21 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
 
 
 def _defaults(parsed: Url, asynchronous: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Defaults that suit a saver, where they differ from those of redis-py.
+    """Return the options that differ from redis-py's defaults.
 
-    By default a cluster's client makes up to ten tries, each of which may wait for a node that does not answer. Here it
-    makes two, because a saver repeats requests itself (`link.Tries`). Also by default its asyncio client closes all
-    connections, those in use too, after every fifth MOVED, to learn all slots anew. Here it learns only the slot that
-    the MOVED names.
+    In a cluster redis-py makes up to ten attempts, and each may wait for a dead node. Two are enough here, because the
+    link repeats requests (`link.Tries`). After every fifth MOVED redis-py's asyncio client closes all connections to
+    read all slots again. With `reinitialize_steps=0` it updates only the slot that the MOVED names.
     """
     defaults: dict[str, Any] = {"socket_timeout": SOCKET_TIMEOUT}
     if parsed.kind != "unix":
         defaults["socket_connect_timeout"] = settings.get("socket_timeout", SOCKET_TIMEOUT)
     if hasattr(redis, "DriverInfo") and settings.keys().isdisjoint(("driver_info", "lib_name", "lib_version")):
-        # Releases with `DriverInfo` otherwise look up the version for each new connection.
+        # Without it these releases look up the version for each new connection.
         defaults["driver_info"] = redis.DriverInfo(lib_version=redis.__version__)
     if parsed.kind != "cluster":
         defaults["retry"] = retry(asynchronous=asynchronous)
-        if _MAJOR < 6 and settings.get("retry", ...) is not None:  # redis-py 5 retries only after errors it is given
+        if _MAJOR < 6 and settings.get("retry", ...) is not None:  # redis-py 5 retries only listed errors
             defaults["retry_on_error"] = [redis.ConnectionError, redis.TimeoutError]
     elif _MAJOR >= 6:
         defaults |= {"retry": retry(1, asynchronous=asynchronous), "reinitialize_steps": 0}
@@ -114,7 +114,7 @@ def _defaults(parsed: Url, asynchronous: bool, settings: Mapping[str, Any]) -> d
 
 
 def _options_of_clients() -> set[str]:
-    """The options that redis-py's clients take."""
+    """Return the names of all options of redis-py's clients."""
     kinds: tuple[Any, ...] = (redis.Redis, redis.cluster.RedisCluster, redis.asyncio.cluster.RedisCluster)
     known = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
     return {*known, *redis.cluster.REDIS_ALLOWED_KEYS, *redis.connection.URL_QUERY_ARGUMENT_PARSERS}
@@ -133,10 +133,10 @@ def _connect_memory(url: str, asynchronous: bool, options: dict[str, Any]) -> An
 
 
 def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
-    """Have TLS check host names, which redis-py before 6.0 does only on request.
+    """Turn on the check of host names, which is off by default before redis-py 6.0.
 
     Raises:
-        ValueError: Options of TLS contradict each other, name a file that is not there, or come without TLS.
+        ValueError: TLS options contradict each other, name a missing file, or come without TLS.
     """
     given = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
     if "ssl" in given or (given and not parsed.tls):
@@ -158,9 +158,9 @@ def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
 
 
 def retry(times: int = 3, *, asynchronous: bool) -> Any:
-    """Return the option `retry` of a client: by default three more tries, within about 0.15 seconds.
+    """Return the option `retry` of a client: by default three retries within about 0.15 seconds.
 
-    Any call may be repeated. redis-py's `from_url` makes no more tries.
+    Any call may be repeated. redis-py's `from_url` does not retry.
     """
     kind: Any = redis.asyncio.retry.Retry if asynchronous else redis.retry.Retry
     return kind(ExponentialBackoff(cap=1, base=0.01), times)
@@ -196,8 +196,8 @@ def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
         default = inspect.signature(redis.SSLConnection.__init__).parameters["ssl_check_hostname"].default
         if settings.pop("ssl_check_hostname") and not default:
             raise TypeError(
-                f"redis-py {redis.__version__} cannot check the host names of a cluster: take 6.2 or newer, or "
-                "AsyncRedisSaver; or add ssl_check_hostname=false"
+                f"redis-py {redis.__version__} cannot check the host names of a cluster: install 6.2 or newer, use "
+                "AsyncRedisSaver, or add ssl_check_hostname=false"
             )
     if unknown := [name for name in settings if name not in known]:
         raise TypeError(f"RedisCluster has no option {shown(unknown[0])}")
@@ -212,7 +212,7 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
     secured = {"ssl": True} if parsed.tls else {}
     sentinel = module.Sentinel(
         parsed.hosts,
-        # A sentinel is asked once for each try: if it does not answer, the next one is asked.
+        # No retry: if a sentinel does not answer, redis-py asks the next one.
         sentinel_kwargs={"retry": retry(0, asynchronous=asynchronous), **secured, **shared, **of_sentinels},
         **secured,
         **settings,
@@ -222,26 +222,21 @@ def _connect_sentinel(parsed: Url, asynchronous: bool, settings: dict[str, Any])
 
 
 def check(client: Any, *, asynchronous: bool, taker: str = "Saver") -> None:
-    """Refuse an object that is no client, or a client of the other flavour (blocking, asyncio).
+    """Refuse an object that is not a client, or is a client of the other kind (blocking, asyncio).
 
-    The `taker` is a Saver, a Store or a Cache, for the message.
+    `taker` is Saver, Store or Cache, for the message.
 
     Raises:
         TypeError: The message says what to pass instead.
     """
     flavours = (f"Redis{taker}", f"AsyncRedis{taker}")
     wanted, other = reversed(flavours) if asynchronous else flavours
+    is_client = callable(getattr(client, "execute_command", None)) and hasattr(client, "get_encoder")
+    if is_client and inspect.iscoroutinefunction(client.execute_command) == asynchronous:
+        return
     package = "redis.asyncio" if asynchronous else "redis"
-    if isinstance(client, str):
-        raise TypeError(
-            f"client: a str; {wanted} takes a client of {package}. For a URL there is {wanted}.from_conn_string(url)"
-        )
-    if not callable(getattr(client, "execute_command", None)) or not hasattr(client, "get_encoder"):
-        raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis")
-    if inspect.iscoroutinefunction(client.execute_command) != asynchronous:
-        raise TypeError(
-            f"client: {kind_of(client)}; {wanted} takes a client of {package}. For this one there is {other}"
-        )
+    hint = f"Use {other} for this one" if is_client else f"For a URL use {wanted}.from_conn_string(url)"
+    raise TypeError(f"client: {kind_of(client)}; {wanted} takes a client of {package}, such as {package}.Redis. {hint}")
 
 
 def is_cluster(client: Any) -> bool:
@@ -250,29 +245,24 @@ def is_cluster(client: Any) -> bool:
 
 
 def exceptions_of(client: Any) -> ModuleType:
-    """The module with the exceptions that a client raises: redis-py's or valkey-py's."""
+    """Return the module of a client's exceptions: redis-py's or valkey-py's."""
     packages = {cls.__module__.partition(".")[0] for cls in type(client).__mro__}
     return import_module("valkey.exceptions" if "valkey" in packages else "redis.exceptions")
 
 
 def failures_of(client: Any) -> tuple[type[Exception], ...]:
-    """The errors that a client raises when the server or the network fails."""
+    """Return the errors that a client raises if the server or the network fails."""
     names = ("RedisError", "RedisClusterException", "ValkeyError", "ValkeyClusterException")
     return (OSError, *existing(exceptions_of(client), names))
 
 
 def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
-    """The exceptions of these names that this version of redis-py or valkey-py has."""
+    """Return the exceptions with these names that this version of redis-py or valkey-py has."""
     return [getattr(module, name) for name in names if hasattr(module, name)]
 
 
-def raw_options(client: Any) -> dict[str, Any]:
-    """The options that make a client reply with bytes, also one with decode_responses=True."""
-    return {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
-
-
 def check_version(hello: Any) -> None:
-    """Check a server's answer to HELLO, which every Redis user may send.
+    """Check a server's reply to HELLO, which every Redis user may send.
 
     Raises:
         UnsupportedServer: The server is older than `OLDEST`.
@@ -283,8 +273,8 @@ def check_version(hello: Any) -> None:
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
         raise UnsupportedServer(
-            f"the server is {server} {version}; redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer: upgrade "
-            "the server"
+            f"the server is {server} {version}, and redis_saver needs {oldest[0]}.{oldest[1]} or newer: upgrade the "
+            "server"
         )
 
 
@@ -293,9 +283,9 @@ def _text(value: bytes | str) -> str:
 
 
 def close(client: Any) -> None:
-    """Close the connections of a blocking client that are not in use; those of a cluster's client in any case.
+    """Close the idle connections of a blocking client, and all connections of a cluster's client.
 
-    A connection in use is closed when the client is collected, after its last call.
+    Other connections are closed when Python collects the client.
     """
     if is_cluster(client):
         client.close()
@@ -311,13 +301,13 @@ async def aclose(client: Any) -> None:
 
 
 async def aclose_idle(client: Any) -> None:
-    """Close the idle connections of an asyncio client, on their loop. Does nothing for a cluster's client."""
+    """Close the idle connections of an asyncio client, on their loop. This does nothing for a cluster's client."""
     for pool in _pools(client):
         await pool.disconnect(inuse_connections=False)
 
 
 def _pools(client: Any) -> list[Any]:
-    """The pools of connections to the server, and to its sentinels; none of a cluster's client."""
+    """Return the connection pools of the server and its sentinels. A cluster's client has none."""
     if is_cluster(client):
         return []
     pool = client.connection_pool
@@ -327,9 +317,9 @@ def _pools(client: Any) -> list[Any]:
 
 @contextmanager
 def on_node(client: Any, node: Any) -> Iterator[Any]:
-    """Give the blocking client of a node of a cluster (None: the client itself).
+    """Yield a blocking client of a cluster's node, or the client itself if the node is None.
 
-    The client of an unknown node is closed at the end.
+    The client of a `Newcomer` is closed at the end.
     """
     if node is None:
         yield client
@@ -346,7 +336,7 @@ def on_node(client: Any, node: Any) -> Iterator[Any]:
 
 
 def most_connections(client: Any, node: Any) -> int:
-    """The number of connections to a node that an asyncio client opens before it refuses calls.
+    """Return the number of connections to a node after which an asyncio client refuses calls.
 
     A client that lets calls wait has no limit.
     """
@@ -355,20 +345,20 @@ def most_connections(client: Any, node: Any) -> int:
 
 
 def target(node: Any) -> dict[str, Any]:
-    """The option that sends a command to one node of a cluster; no option for a single server."""
+    """Return the option that sends a command to one node of a cluster. A single server needs no option."""
     return {} if node is None else {"target_nodes": node}
 
 
 def nodes(client: Any) -> list[str | None]:
-    """The names of a cluster's primaries; for a single server `[None]`."""
+    """Return the names of a cluster's primaries, or `[None]` for a single server."""
     return [node.name for node in client.get_primaries()] if is_cluster(client) else [None]
 
 
 def node_named(client: Any, name: str | None) -> Any:
-    """The node of this client with that name.
+    """Return the node with that name.
 
     Raises:
-        ConnectionError: The node has left the cluster. (The client's own class.)
+        ConnectionError: The node has left the cluster. The class is that of the client's package.
     """
     if name is None:
         return None
@@ -378,10 +368,7 @@ def node_named(client: Any, name: str | None) -> Any:
 
 
 def described(client: Any) -> str:
-    """Return the server of a client as a URL, without user, password and options.
-
-    For a client of an unknown kind, return its class.
-    """
+    """Return the URL of a client's server without user, password and options. An unknown client gives its class."""
     if type(client).__module__.startswith("fakeredis"):
         return "memory://"
     if is_cluster(client):
@@ -391,7 +378,9 @@ def described(client: Any) -> str:
     options = getattr(pool, "connection_kwargs", {})
     database = options.get("db") or 0
     if manager := getattr(pool, "sentinel_manager", None):
-        addresses = ",".join(sorted(_address(one.connection_pool.connection_kwargs) for one in manager.sentinels))
+        addresses = ",".join(
+            sorted(_address(sentinel.connection_pool.connection_kwargs) for sentinel in manager.sentinels)
+        )
         server = f"redis+sentinel://{addresses}/{getattr(pool, 'service_name', '')}/{database}"
     elif "path" in options:
         server = f"unix://{options['path']}?db={database}"
@@ -407,24 +396,24 @@ def _address(options: Mapping[str, Any]) -> str:
     return f"{options.get('host') or 'localhost'}:{options.get('port') or 6379}"
 
 
-# -- clients with the settings of another one, and with connections and locks of their own
+# -- twins: clients with the settings of another client, and with their own connections and locks
 #
-# They serve another event loop, and the child of a fork. In the child, OS threads that are gone may hold locks of the
-# first client, so it is only read. What is read are attributes that redis-py 5.2 to 8 and valkey-py 6 have in common.
+# They serve another event loop or the child of a fork. In the child, OS threads that are gone may hold locks of the
+# first client, so a twin only reads its attributes: those that redis-py 5.2 to 8 and valkey-py 6 have in common.
 
 _OF_ONE_POOL = (
     "maint_notifications_pool_handler", "oss_cluster_maint_notifications_handler",
     "himport_registry", "event_dispatcher",
 )  # fmt: skip
-"""Settings that a pool adds for its own connections, and that a twin must not have."""
+"""Settings that a pool adds for its own connections. A twin must not have them."""
 
 
 def twin_after_fork(client: Any) -> Any:
-    """A twin of a client of the parent process."""
+    """Return a twin of a client of the parent process."""
     if type(client).__module__.startswith("fakeredis"):
         warnings.warn(
-            "memory:// is used in a forked process: what this process writes from now on, the parent and other "
-            "processes do not see, and the reverse. For several processes write redis://",
+            "memory:// is used in a forked process. This process, its parent and other processes do not see each "
+            "other's writes from now on. For several processes write redis://",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -432,12 +421,12 @@ def twin_after_fork(client: Any) -> Any:
 
 
 def twin(client: Any) -> Any:
-    """A client of the same class with the same settings.
+    """Return a client of the same class with the same settings.
 
-    It connects when it is first used, but a blocking cluster client looks for its nodes now.
+    It connects at its first use. Only a blocking cluster client connects now, to find its nodes.
 
     Raises:
-        TypeError: The client's class takes other arguments than the client it is derived from.
+        TypeError: The client's class, or its pool's, takes other arguments than its base class.
     """
     if is_cluster(client):
         return _twin_of_a_cluster(client)
@@ -445,9 +434,9 @@ def twin(client: Any) -> Any:
         return type(client)(connection_pool=_twin_of_a_pool(client.connection_pool))
     except TypeError as error:
         raise TypeError(
-            f"client={type(client).__name__}: it is bound to another event loop, or to the process that this one was "
-            "forked from, and the saver cannot make another like it. Its class has to take connection_pool=, and the "
-            "pool's class the arguments of redis-py's ConnectionPool. Or pass a URL to from_conn_string()"
+            f"client={type(client).__name__}: it belongs to another event loop or to the parent process, and cannot "
+            "be copied. Its class must take connection_pool=, and the pool's class the arguments of redis-py's "
+            "ConnectionPool. Or pass a URL to from_conn_string()"
         ) from error
 
 
@@ -455,7 +444,7 @@ def _twin_of_a_pool(pool: Any) -> Any:
     settings = _own_settings(pool.connection_kwargs)
     settings = {"connection_class": pool.connection_class, "max_connections": pool.max_connections, **settings}
     if (manager := getattr(pool, "sentinel_manager", None)) is not None:
-        settings.pop("connection_pool")  # its connections refer to their pool by it
+        settings.pop("connection_pool")  # the new pool sets its own
         manager = copy.copy(manager)
         manager.sentinels = [twin(sentinel) for sentinel in manager.sentinels]
         settings.update(is_master=pool.is_master, check_connection=pool.check_connection)
@@ -494,40 +483,40 @@ def _own_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in _OF_ONE_POOL}
 
 
-# -- TLS connections that say so if the server answers without TLS
+# -- TLS connections that notice a server without TLS
 #
-# A Redis without TLS waits for the end of a line, which the beginning of a TLS handshake need not have. So the
-# handshake times out, and redis-py tries it three times more. After a first handshake that fails, these connections ask
-# the server `PING` in plain text.
+# A Redis without TLS waits for the end of a line, which the start of a TLS handshake may not have. So the handshake
+# times out, and redis-py retries it three times. After the first failure these connections send `PING` in plain text.
 
 _FAILURES = (TimeoutError, asyncio.TimeoutError, ssl.SSLError)
 _MAX_SECONDS = 1.0
 
 
 class _Hinting:
-    """A connection that knows if its server answers in plain text; None: no handshake has failed."""
+    """A connection that notices a server without TLS."""
 
     _is_plain: bool | None = None
+    """True if the server replies in plain text; None until a handshake has failed."""
 
     def _may_be_plain(self, error: Exception) -> bool:
         return self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError)
 
     def _check_plain(self, error: Exception | None = None) -> None:
-        """Raise an error if the server answers in plain text. A blocking client does not try again after it."""
+        """Raise an error if the server replies in plain text. A blocking client does not retry it."""
         self._is_plain = _answers_plain(self)
         if self._is_plain:
             server: Any = self
             raise redis.RedisError(
-                f"the server at {server.host}:{server.port} answers without TLS, which rediss:// asks for. Write the "
-                "port where it speaks TLS; or redis://, if nobody else can listen on the network"
+                f"the server at {server.host}:{server.port} does not use TLS, but rediss:// does. Write its TLS port, "
+                "or redis:// if the network is private"
             ) from error
 
 
 class HintingSSLConnection(_Hinting, redis.SSLConnection):
-    """A blocking connection."""
+    """A blocking connection that notices a server without TLS."""
 
     def _connect(self) -> Any:
-        if self._is_plain:  # another try, which would take as long
+        if self._is_plain:  # another handshake would time out again
             self._check_plain()
         try:
             return super()._connect()  # type: ignore[no-untyped-call]
@@ -538,7 +527,7 @@ class HintingSSLConnection(_Hinting, redis.SSLConnection):
 
 
 class AsyncHintingSSLConnection(_Hinting, redis.asyncio.SSLConnection):
-    """An asyncio connection."""
+    """An asyncio connection that notices a server without TLS."""
 
     async def _connect(self) -> None:
         if self._is_plain:

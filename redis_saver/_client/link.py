@@ -1,7 +1,7 @@
-"""Exchanges with a server, without I/O: NOSCRIPT, slots that move, replicas that confirm, SCAN.
+"""Exchanges with a server, without I/O: NOSCRIPT, moving slots, confirmation by replicas, SCAN.
 
-The methods of `Link` are generators. They yield three verbs: `Send`, `Together` and `Sleep`. `SyncDriver` and
-`Batcher` carry these out. A request may be sent twice, because every script of ours gives the same result again.
+The methods of `Link` are generators that yield `Send`, `Together` and `Sleep`. `SyncDriver` and `Batcher` carry these
+out. A request may be sent twice, because all our scripts are idempotent.
 """
 
 from __future__ import annotations
@@ -22,38 +22,32 @@ from redis_saver.errors import ClusterMoving, RedisSaverError, ReplicationTimeou
 
 _LOG = ThrottledLog("redis_saver.client")
 _MIN_PAUSE, _MAX_PAUSE = 0.01, 0.5
-"""Seconds between two tries, about. The pause grows from the first value to the second."""
+"""About the first and the longest pause between two tries, in seconds."""
 _jitter = random.Random()  # noqa: S311 - no secret; apart from `random`, which a graph may seed
 ALONE: Any = object()
-"""A reply of `Link.together`: send this request again, alone."""
+"""Reply of `Link.together` for a request to send again alone."""
 
 
 class Send(NamedTuple):
-    """Send a command by the client, which repeats it by its own rules.
-
-    Reply: the command's. An error reply is raised.
-    """
+    """Send a command with the client, which may retry it. The reply is the command's; an error reply is raised."""
 
     command: Sequence[Argument]
     key: bytes | None = None
-    """The key that gives the node in a cluster."""
+    """Key whose slot selects the node in a cluster."""
     node: Any = None
-    """The node itself, if the command is about a node."""
+    """The node, for a command without a key."""
 
 
 class Together(NamedTuple):
-    """Send commands on one connection to one node (None: the server).
-
-    Reply: a list of replies, with error replies among them.
-    """
+    """Send commands on one connection to one node. The reply is a list of replies, with error replies among them."""
 
     commands: Sequence[Sequence[Argument]]
     node: Any = None
-    """A node of the client's cluster, or a `Newcomer`."""
+    """A node of the client's cluster, a `Newcomer`, or None for a single server."""
 
 
 class Newcomer(NamedTuple):
-    """A node that a cluster's client does not know."""
+    """A node that the cluster's client does not know yet."""
 
     host: str
     port: int
@@ -63,12 +57,12 @@ Exchange: TypeAlias = Generator[Send | Together | Sleep, Any, T]
 
 
 class Rules(NamedTuple):
-    """Settings that say how requests are sent."""
+    """Settings for sending requests."""
 
     traffic: Traffic
     cluster_timeout: float
     guard: Sequence[Argument] | None
-    """A command that only a primary accepts, with `require_primary`."""
+    """With `require_primary`: a command that only a primary accepts."""
     min_replicas: int
     replica_timeout: float
     repeats_late: bool
@@ -84,21 +78,21 @@ class Link:
         self.traffic: Traffic = rules.traffic
         self.is_cluster: bool = clients.is_cluster(client)
         self.is_plain: bool = rules.guard is None and not rules.min_replicas
-        """True if a script is sent as the operation names it."""
+        """True without `require_primary` and `min_replicas`, so that requests are sent unchanged."""
         self.exceptions: Any = clients.exceptions_of(client)
-        self.options: dict[str, Any] = clients.raw_options(client)
+        self.options: dict[str, Any] = {"NEVER_DECODE": True} if client.get_encoder().decode_responses else {}
         module = self.exceptions
-        # LookupError and RuntimeError: another call is changing the client's tables of nodes and slots.
+        # LookupError, RuntimeError: another call changes the client's tables of nodes and slots.
         self.passing: tuple[type[Exception], ...] = (
             OSError, module.ConnectionError, module.TimeoutError,
             module.ClusterError, module.AskError, module.TryAgainError,
             AttributeError, LookupError, RuntimeError,
             *clients.existing(module, ("RedisClusterException", "ValkeyClusterException")),
         )  # fmt: skip
-        """Errors that clients raise while slots move. It does not help to try again after some of these (`final`)."""
+        """Errors that clients raise while slots move. Some are `final`."""
         final = ("AuthenticationError", "AuthorizationError", "MaxConnectionsError", "ExternalAuthProviderError")
         self.final: tuple[type[Exception], ...] = (RedisSaverError, *clients.existing(module, final))
-        """Errors after which a next try would raise the same: no connection is free, or a password is wrong."""
+        """Errors that a retry would raise again: no connection is free, or a password is wrong."""
         self._failures: tuple[type[Exception], ...] = clients.failures_of(client)
         self._retried_alone: tuple[type[Exception], ...] = (module.ResponseError,)
         if self.is_cluster:
@@ -106,10 +100,7 @@ class Link:
             self._retried_alone += self._failures
 
     def node_of(self, key: bytes | None) -> Any:
-        """Return the node that serves a key.
-
-        Return None for a single server, and while the client of a cluster is learning its slots anew.
-        """
+        """Return the node that serves a key; None for a single server, and while the client reloads its slots."""
         if not self.is_cluster:
             return None
         try:
@@ -134,7 +125,7 @@ class Link:
         return self.alone(request)
 
     def alone(self, request: Call | Command) -> Exchange[Any]:
-        """Answer a request by the client."""
+        """Answer a request that shares no pipeline."""
         if isinstance(request, Call) and self._waits(request):
             return self._repeated(lambda: self._replicated(request), request.keys[0])
         if isinstance(request, Command) and self.rules.guard is not None:
@@ -144,11 +135,11 @@ class Link:
         return self._repeated(lambda: self._by_client(request), key_of(request))
 
     def refused(self, request: Call | Command, error: Exception) -> Exchange[Any]:
-        """Go on after an error reply: send the script's text if the server lacks it.
+        """Handle an error reply: send the script's text if the server lacks it.
 
         Raises:
-            RedisSaverError: It is an error of one of our scripts, or a key of ours has another type.
-            Exception: It is another error.
+            RedisSaverError: One of our scripts replied with an error, or one of our keys has another type.
+            Exception: Any other error reply.
         """
         if isinstance(request, Call) and isinstance(error, self.exceptions.NoScriptError):
             self.traffic.loads += 1
@@ -165,7 +156,7 @@ class Link:
     ) -> Exchange[list[Any]]:
         """Send requests to one node in a pipeline.
 
-        A pipeline of `neighbours`, requests of several callers, hands no caller the error of another.
+        If the requests are `neighbours`, of several callers, no caller gets another's error.
 
         Returns:
             For each request its reply, its final error, or `ALONE`.
@@ -178,11 +169,9 @@ class Link:
                 answers = yield Together(commands, node)
             except self._failures as failure:
                 if not self.rules.repeats_late and isinstance(failure, self.exceptions.TimeoutError):
-                    raise  # to the callers of this turn whose requests were not sent yet, too
+                    raise  # also to callers of this turn whose requests were not sent yet
                 _LOG.info(
-                    "%d calls that travelled together failed, and are made again alone: %s",
-                    len(commands),
-                    error_text(failure),
+                    "a pipeline of %d calls failed; each is sent again alone: %s", len(commands), error_text(failure)
                 )
                 answers = [failure] * len(commands)
             unknown = []
@@ -218,7 +207,7 @@ class Link:
         return self._repeated(check, None)
 
     def on_primary(self, request: T) -> T:
-        """Replace scripts by forms that a replica refuses (READONLY), with `require_primary`."""
+        """With `require_primary`, replace scripts by versions that a replica refuses (READONLY)."""
         if self.rules.guard is None:
             return request
         if isinstance(request, Call) and request.script.on_primary is not None:
@@ -233,7 +222,7 @@ class Link:
         return self.rules.min_replicas > 0 and call.script.is_confirmed
 
     def _repeated(self, attempt: Callable[[], Exchange[T]], key: bytes | None) -> Exchange[T]:
-        """Return the result of an attempt. With a cluster, whose slots may be moving, repeat it for a while."""
+        """Return the result of an attempt. In a cluster, whose slots may move, retry it for a while."""
         if not self.is_cluster:
             return (yield from attempt())
         tries = Tries(self, key)
@@ -252,12 +241,12 @@ class Link:
             return (yield from self.refused(request, error))
 
     def _to_slot(self, request: Call | Command, command: Sequence[Argument]) -> Exchange[Any]:
-        """Send a command. If its cluster slot is moving and redis-py gives up, ask the nodes directly."""
+        """Send a command. If its slot is moving and redis-py fails, ask the nodes directly."""
         key = key_of(request)
         try:
             return (yield Send(command, key))
         except (self.exceptions.ClusterError, AttributeError) as error:
-            # It does not find the node that an ASK names, or goes back and forth between two nodes.
+            # redis-py does not know the node that an ASK names, or alternates between two nodes.
             if not self.is_cluster or type(error) not in (self.exceptions.ClusterError, AttributeError):
                 raise
         self.traffic.retries += 1
@@ -266,15 +255,14 @@ class Link:
     def ask(self, key: bytes, command: Sequence[Argument]) -> Exchange[Any]:
         """Send a command to the node that has a key's slot, and then to the node that the slot is moving to.
 
-        A node answers ASK for a key that it has given away, of a slot that it still has. The other node has to be
-        sent ASKING first, which counts for the next command on the same connection
-        (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio client (8.1)
-        sends each of the two on any free connection. With an even number of connections it goes back and forth
-        between the nodes until it raises a ClusterError. Both of its clients raise an AttributeError for a node that
-        has no slot yet, because they do not know it.
+        A node replies ASK for a key that has moved while its slot has not. The other node needs ASKING first, on the
+        same connection (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/). redis-py's asyncio
+        client (8.1) may send the two on different connections. With an even number of connections it then alternates
+        between the nodes until it raises a ClusterError. Both of its clients raise an AttributeError for a node without
+        slots, because they do not know it.
         """
         (reply,) = yield Together((command,), self.client.get_node_from_key(key))
-        if isinstance(reply, self.exceptions.MovedError):  # the whole slot has moved meanwhile
+        if isinstance(reply, self.exceptions.MovedError):  # the slot has moved meanwhile
             return (yield Send(command, key))
         if isinstance(reply, self.exceptions.AskError):
             target = self.client.get_node(reply.host, reply.port) or Newcomer(reply.host, reply.port)
@@ -289,7 +277,7 @@ class Link:
     # -- a batch
 
     def _batch(self, requests: Sequence[Call | Command]) -> Exchange[list[Any]]:
-        """Answer requests in one round trip to each node.
+        """Answer requests in one round trip per node.
 
         Raises:
             Exception: The first error among the replies.
@@ -314,22 +302,21 @@ class Link:
     # -- replicas and primaries
 
     def _replicated(self, call: Call) -> Exchange[Any]:
-        """Run a script, and wait until replicas have what it wrote.
+        """Run a script, and wait until replicas have its writes.
 
-        WAIT counts from the last write of its own connection (https://redis.io/docs/latest/commands/wait/). So it
-        travels with the script, on one connection. A server that became a replica in between answers WAIT with an
-        error. A script that is sent again may have nothing left to write, so a key is written between the two;
-        replicas get writes in order.
+        WAIT waits for the last write of its own connection (https://redis.io/docs/latest/commands/wait/), so it
+        follows the script in one pipeline. A script that is sent again may write nothing, so a SET comes between the
+        two. Replicas get writes in order. A server that became a replica replies to WAIT with an error.
 
         Raises:
-            ReplicationTimeout: Too few replicas had it in time, or the server became a replica itself.
+            ReplicationTimeout: Too few replicas confirmed in time, or the server became a replica itself.
         """
         beside = call.keys[0].rpartition(b"}:")[0] + b"}:" + REPLICATED
         wait = ("WAIT", self.rules.min_replicas, round(self.rules.replica_timeout * 1000))
         confirmation: Sequence[Sequence[Argument]] = (("SET", beside, "", "PX", 1), wait)
         node = self.node_of(call.keys[0])
         try:
-            if self.is_cluster and node is None:  # the slots are being learned anew
+            if self.is_cluster and node is None:  # the client is reloading its slots
                 yield from self._by_client(call)
                 node = self.client.get_node_from_key(call.keys[0])
             replies = yield Together((as_command(call), *confirmation), node)
@@ -339,7 +326,7 @@ class Link:
             return self._confirmed(call, replies)
         except self.passing:
             if self.is_cluster:
-                yield from self._by_client(call)  # the cluster's client learns from it where the slot is
+                yield from self._by_client(call)  # so that the client learns where the slot is
             raise
 
     def _confirmed(self, call: Call, replies: Sequence[Any]) -> Any:
@@ -353,19 +340,17 @@ class Link:
             raise failed
         if failed is None and confirmed >= self.rules.min_replicas:
             return reply
-        why = (
-            f"the server answered {error_text(failed)}"
-            if failed
-            else f"only {confirmed} replicas had it after {self.rules.replica_timeout:g} seconds (replica_timeout)"
-        )
+        why = f"only {confirmed} replicas confirmed it in {self.rules.replica_timeout:g} seconds (replica_timeout)"
+        if failed:
+            why = f"the server replied {error_text(failed)}"
         raise ReplicationTimeout(
-            f"{shown(call.keys[0].decode('utf-8', 'backslashreplace'))} was written on the primary, but {why}; "
-            f"min_replicas={self.rules.min_replicas} asks for more. Calling again is safe. "
-            "Look whether the replicas are connected, or lower min_replicas"
+            f"{shown(call.keys[0].decode('utf-8', 'backslashreplace'))} was written on the primary, but {why}. "
+            f"min_replicas={self.rules.min_replicas} requires more. You can call again. "
+            "Check that the replicas are connected, or lower min_replicas"
         ) from failed
 
     def _at(self, name: str | None, command: Sequence[Argument]) -> Exchange[Any]:
-        """Send a command to a node by its name (None: the server); with `require_primary` to a primary only.
+        """Send a command to a node by its name, or to a single server (None). With `require_primary`, refuse a replica.
 
         Raises:
             Exception: The server is a replica (READONLY), or the command failed.
@@ -373,7 +358,7 @@ class Link:
         if self.rules.guard is None:
             return (yield Send(command, node=clients.node_named(self.client, name)))
         guarded, reply = yield Together((self.rules.guard, command))
-        # A primary that refuses writes, because it lacks replicas or cannot save, may be read.
+        # NOREPLICAS, MISCONF: a primary that lacks replicas or cannot save may still be read.
         if isinstance(guarded, Exception) and not str(guarded).startswith(("NOREPLICAS", "MISCONF")):
             raise guarded
         if isinstance(reply, Exception):
@@ -383,19 +368,16 @@ class Link:
     # -- SCAN
 
     def _scan(self, request: Scan) -> Exchange[tuple[Any, list[bytes]]]:
-        """Return one page of SCAN.
-
-        The position is the names of the nodes left to ask, and the cursor in the first of them.
-        """
+        """Return one page of SCAN. A position has the names of the remaining nodes, and the cursor of the first one."""
         position = request.position
 
         def page() -> Exchange[tuple[Any, list[bytes]]]:
             nonlocal position
             nodes, cursor = position or (clients.nodes(self.client), 0)
-            position = None  # if it fails the nodes may have changed, so the next attempt begins again
+            position = None  # after a failure the nodes may have changed, so the next attempt starts over
             command = ("SCAN", cursor, "MATCH", request.pattern, "COUNT", KEYS_PER_SCAN)
             cursor, keys = yield from self._at(nodes[0], command)
-            if isinstance(cursor, Mapping):  # a cluster's client answers with the cursors of all nodes asked: one
+            if isinstance(cursor, Mapping):  # a cluster's client returns a cursor per node
                 (cursor,) = cursor.values()
             left = nodes if int(cursor) else nodes[1:]
             return ((left, int(cursor)) if left else None), keys
@@ -404,28 +386,27 @@ class Link:
 
 
 class Tries:
-    """The tries of one request to a cluster whose slots move, or whose primary is replaced.
+    """Tries of one request to a cluster whose slots move, or whose primary is replaced.
 
-    Meanwhile clients raise many errors: those of the nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), those of connections
-    to a node that is gone, and others because the client's own state changes during a call. (When redis-py 8.1 learns
-    the slots anew it closes connections in use, and a call then raises `AttributeError: 'NoneType' object has no
-    attribute 'writelines'`.)
+    Meanwhile clients raise errors of three kinds: replies of nodes (MOVED, ASK, TRYAGAIN, CLUSTERDOWN), failures of
+    connections, and internal errors. (When redis-py 8.1 reloads the slots it closes connections in use. A call then
+    raises `AttributeError: 'NoneType' object has no attribute 'writelines'`.)
     """
 
     def __init__(self, link: Link, key: bytes | None) -> None:
-        """Begin. Without a key, the request is about all nodes."""
+        """Start the clock. A request without a key is for all nodes."""
         self._link, self._key = link, key
         self._began, self._count = time.monotonic(), 0
 
     def pause(self, error: Exception) -> float:
         """Return the seconds to wait after an error, before the next try.
 
-        A second try comes however long the first one took, unless the timeout is 0: a client learns the nodes anew by
-        an error, and the first try may have spent all the time on those that it knew.
+        Unless the timeout is 0, there is always a second try, however long the first one took. Only an error makes the
+        client reload the nodes, so the first try may have spent all the time on dead ones.
 
         Raises:
             ClusterMoving: The time is up.
-            Exception: The error itself, if trying again does not help.
+            Exception: The error itself, if a retry would not help.
         """
         if isinstance(error, self._link.final):
             raise error
@@ -435,47 +416,37 @@ class Tries:
         if elapsed + pause > timeout and (self._count > 1 or not timeout):
             raise self._failed(elapsed, error) from error
         if self._count == 1:
-            _LOG.info("requests to the cluster are tried again, as slots move or a node is gone: %s", error_text(error))
+            _LOG.info("a cluster's slots move or a node is lost; requests are retried: %s", error_text(error))
         return pause
 
     def _failed(self, seconds: float, error: Exception) -> ClusterMoving:
-        what = "the nodes of the cluster were not all there"
+        what = "some nodes of the cluster were missing"
         if self._key is not None:
             slot = self._link.client.keyslot(self._key)
             what = f"slot {slot} of the cluster (key {shown(self._key)}) was not served"
-        why = "Its slots move, or a primary is lost and no replica has taken its place"
+        why = "Its slots move, or a primary is lost and no replica has taken over"
         if isinstance(error, (self._link.exceptions.AskError, self._link.exceptions.TryAgainError)):
-            why = (
-                "The slot is open: some of its keys are on another node. "
-                "If nobody is moving it any more, close it with redis-cli --cluster fix"
-            )
+            why = "The slot is open: if nobody is moving it any more, close it with redis-cli --cluster fix"
         return ClusterMoving(
-            f"{what} for {seconds:.1f} seconds, in {self._count} tries; the last one ended with {error_text(error)}. "
-            f"{why}. Calling again is safe. "
-            f"Calls are tried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
+            f"{what} for {seconds:.1f} seconds, in {self._count} tries. The last error was {error_text(error)}. {why}. "
+            f"You can call again. A call is retried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
         )
 
 
 def name_of(node: Any) -> str | None:
-    """Return the name of a node.
-
-    redis-py 5.2 makes its nodes anew each time it looks at the cluster, so names tell nodes apart.
-    """
+    """Return the name of a node, which identifies it: redis-py 5.2 makes new node objects when it reloads the slots."""
     return None if node is None else node.name
 
 
 def as_command(request: Call | Command) -> Sequence[Argument]:
-    """Return a request as the arguments of a command; a script by its digest."""
+    """Return the arguments of a request's command. A script is named by its digest."""
     if isinstance(request, Command):
         return request.arguments
     return ("EVALSHA", request.script.sha, len(request.keys), *request.keys, *request.arguments)
 
 
 def as_command_with_source(call: Call) -> Sequence[Argument]:
-    """Return a script's call with its text, which teaches the server the script.
-
-    A server forgets its scripts by SCRIPT FLUSH, a restart, or a failover.
-    """
+    """Return the command for a script with its text, for a server that lost it by SCRIPT FLUSH, restart or failover."""
     return ("EVAL", call.script.text, len(call.keys), *call.keys, *call.arguments)
 
 

@@ -1,8 +1,8 @@
-"""Calls between event loops: the background loop of this package, and what happens when a loop ends.
+"""Calls between event loops: the background loop of this package, and actions at the end of a loop.
 
-The background loop serves callers that have no loop of their own, or one that ends soon. It runs on an OS thread of its
-own, from when it is first needed to the end of the process. So nobody who waits for it waits for a loop that somebody
-else may end. All savers of a process share it.
+The background loop serves callers without a loop, or with a loop that ends soon. It runs on its own OS thread, from its
+first use to the end of the process. So no caller waits for a loop that another caller may end. All savers of a process
+share it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from redis_saver._engine.requests import T
 from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 
 END_TIMEOUT = 5.0
-"""Seconds that the background loop may take to close its connections at the end of the process."""
+"""Maximum seconds that the background loop takes to close its connections at the end of the process."""
 CHECK_INTERVAL = 0.5
-"""While a caller waits for another loop, it looks this often, in seconds, whether that loop still runs."""
+"""Seconds between two checks that the loop that a caller waits for still runs."""
 
 
 class _Background:
@@ -39,12 +39,12 @@ class _Background:
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], None] | None = None
         self.closing: set[asyncio.Task[Any]] = set()
-        """Tasks that the loop has to finish before it ends."""
+        """Tasks that the loop finishes before it ends."""
         self.endings: set[Ending] = set()
-        """Actions at the end of each loop of this process."""
+        """Pending actions of all loops of this process."""
 
     def after_fork(self) -> None:
-        """In the child, forget the parent's loop. A new one is started when it is needed."""
+        """In the child, leave the parent's loop alone. The next use starts a new one."""
         forks.keep((self._loop, self.closing, self.endings))
         self._begin()
 
@@ -53,7 +53,7 @@ class _Background:
         return loop is self._loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The loop. It is started if it does not run."""
+        """Return the loop. It is started if it does not run."""
         forks.check()
         loop = self._loop
         if loop is not None and not loop.is_closed():
@@ -67,7 +67,7 @@ class _Background:
             return self._loop
 
     def end(self) -> None:
-        """End the loop at the end of the process: cancel what still runs there, and close its connections."""
+        """Cancel the loop's tasks at the end of the process, and close its connections."""
         if self._loop is not None and self._stop is not None and self._thread is not None and not forks.is_missed():
             _soon(self._loop, self._stop)
             self._thread.join(END_TIMEOUT)
@@ -93,7 +93,7 @@ class _Background:
             started.set_exception(error)
             raise
         while not serving.done() and not loop.is_closed():
-            # A SystemExit that one caller's code raised stops the loop, too. It reaches that caller, and nobody else.
+            # A SystemExit of one caller's code stops the loop. It reaches that caller; for the others the loop goes on.
             with contextlib.suppress(BaseException), ignoring("the background loop"):
                 loop.run_until_complete(serving)
         loop.close()
@@ -105,7 +105,7 @@ atexit.register(_background.end)
 
 
 def running() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs on this OS thread, if there is one."""
+    """Return the event loop that runs on this OS thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -113,18 +113,18 @@ def running() -> asyncio.AbstractEventLoop | None:
 
 
 def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """Run a coroutine on the background loop, or on another one, and wait for it. For OS threads that run no loop.
+    """Run a coroutine on the background loop, or on a given loop, and block until it ends.
 
     Raises:
         CalledOnEventLoop: This OS thread runs a loop, which would be blocked.
-        LoopEnded: The other loop ended first.
+        LoopEnded: The given loop ended first.
     """
     if running() is not None:
         coroutine.close()
         raise CalledOnEventLoop(
             "a synchronous method of an async saver or store was called inside of a running event loop, which it would "
-            "block. Await the method with an 'a' in front (graph.ainvoke instead of graph.invoke), or call it in a "
-            "worker thread (asyncio.to_thread)"
+            "block. Await the method whose name begins with 'a' (graph.ainvoke instead of graph.invoke), or call it in "
+            "a worker thread (asyncio.to_thread)"
         )
     future = start(coroutine, loop)
     try:
@@ -135,14 +135,14 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
     except OtherCancelled:
         raise _ended() from None
     finally:
-        future.cancel()  # does nothing if it is done; if not, this OS thread was interrupted
+        future.cancel()  # no effect unless this OS thread was interrupted
 
 
 async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """`call`, for a task of any loop. Cancelling the task cancels the coroutine.
+    """`call` for a task of any loop. Cancelling the task cancels the coroutine.
 
     Raises:
-        LoopEnded: The other loop ended first.
+        LoopEnded: The given loop ended first.
     """
     here = asyncio.get_running_loop()
     if here is _loop_for(coroutine, loop):
@@ -167,7 +167,7 @@ async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLo
 
 
 def start(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> Future[T]:
-    """Run a coroutine on the background loop, or on another one, without waiting for it."""
+    """Start a coroutine on the background loop, or on a given loop."""
     if loop is not None and not loop.is_running():
         coroutine.close()
         raise _ended()
@@ -185,42 +185,42 @@ def _loop_for(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop
 def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> None:
     try:
         loop.call_soon_threadsafe(callback)
-    except RuntimeError:  # the loop was closed in this moment, so nobody waits there any more
+    except RuntimeError:  # the loop was just closed, so nobody waits there any more
         if not loop.is_closed():
             raise
 
 
 def _ended() -> LoopEnded:
     return LoopEnded(
-        "the event loop that a call was sent to ended before it answered. Calling again is safe. Use what is bound to "
-        "a loop (for example an asyncio cold saver) only while that loop runs"
+        "the event loop of a call ended before it answered. You can call again. Use objects that are bound to a loop "
+        "(such as an asyncio cold saver) only while that loop runs"
     )
 
 
 class Ending:
-    """An action that is awaited at the end of the running loop; or before, by `now`.
+    """An action that the running loop awaits at its end, or earlier by `now`.
 
-    At the end of a loop, asyncio closes asynchronous generators that are not exhausted (`loop.shutdown_asyncgens`,
-    which `asyncio.run` calls), and that runs the action. If a loop is closed without that, the action is not run.
+    `asyncio.run` closes all asynchronous generators at the end of a loop (`loop.shutdown_asyncgens`). Closing the
+    generator of this object runs the action. A loop that is closed without that does not run it.
 
-    Until then `_Background.endings` keeps it alive. Otherwise Python's garbage collector might run on another OS
-    thread, and close connections halfway.
+    Until then `_Background.endings` keeps the object alive. Otherwise Python's garbage collector might run on another
+    OS thread, and leave connections half closed.
     """
 
     def __init__(self, act: Callable[[], Awaitable[None]]) -> None:
-        """Note what to await."""
+        """Keep the action."""
         self._loop, self._forgotten = asyncio.get_running_loop(), False
         self._generator = self._until_then(act)
         with contextlib.suppress(StopIteration):
-            self._generator.__anext__().send(None)  # up to its yield, before which nothing is awaited
+            self._generator.__anext__().send(None)  # run up to its yield
         _background.endings.add(self)
 
     def now(self) -> None:
-        """Let the loop run the action now. May be called on any OS thread."""
+        """Let the loop run the action now. Any OS thread may call this."""
         _soon(self._loop, self._begin)
 
     def forget(self) -> None:
-        """Let nothing be done at the end of the loop."""
+        """Never run the action."""
         self._forgotten = True
         _background.endings.discard(self)
 

@@ -1,4 +1,4 @@
-"""`SyncDriver`: runs operations over a blocking client."""
+"""`SyncDriver`: runs operations with a blocking client."""
 
 from __future__ import annotations
 
@@ -18,17 +18,15 @@ from redis_saver._engine.stats import size_of_reply
 
 
 class SyncDriver(BlockingDriver[Request], RedisDriver):
-    """A driver over a blocking client.
+    """Driver for a blocking client. OS threads may share it.
 
-    OS threads may share it, as they may its client. The child of a fork makes a client with the same settings.
-
-    For asyncio each operation runs in a worker thread.
+    After a fork the child makes a client with the same settings. For asyncio each operation runs in a worker thread.
     """
 
     is_async = False
 
     def __init__(self, client: Any, **settings: Any) -> None:
-        """Drive a client, with the settings of `RedisDriver`."""
+        """Use a client, with the settings of `RedisDriver`."""
         super().__init__(client, **settings)
         self._lock, self._inherited = threading.Lock(), None
         self._link: Link | None = Link(client, self._rules)
@@ -46,7 +44,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         """The link of this process.
 
         Raises:
-            Closed: It was closed, in this process or before the fork.
+            Closed: The driver was closed, in this process or before the fork.
         """
         if (link := self._link) is not None:
             return link
@@ -62,10 +60,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         return self.link.client
 
     def close(self) -> None:
-        """Close the connections of this process. From now on each request raises `Closed`.
-
-        Requests under way, in other OS threads, get their replies.
-        """
+        """Close the connections of this process. Later requests raise `Closed`; pending ones still get replies."""
         with self._lock:
             link, self._link, self._is_closed = self._link, None, True
         if link is not None:
@@ -86,7 +81,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         link = self._link or self.link
         if type(request) is not Call or not link.is_plain or link.is_cluster:
             return run(link.answer(request), self._carry_out)
-        # The common case is what `Link.answer` does, without its steps.
+        # The common case of `Link.answer`, in fewer steps.
         command = ("EVALSHA", request.script.sha, len(request.keys), *request.keys, *request.arguments)
         traffic, size = self.traffic, sum(map(length_hint, command))
         traffic.round_trips += 1

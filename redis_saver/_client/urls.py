@@ -1,7 +1,4 @@
-"""URLs of Redis.
-
-They are read strictly, so that no part of a password is taken for a host or an option. They are shown without secrets.
-"""
+"""URLs of Redis: a strict parser, which never takes a part of a password for a host or an option; and masking."""
 
 from __future__ import annotations
 
@@ -18,64 +15,64 @@ FORMS = (
     "memory:// (valkey for redis, valkeys for rediss)"
 )
 _TRANSPORTS = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
-"""Beginnings of schemes; true for TLS."""
+"""Beginnings of schemes, and True for TLS."""
 _KINDS = ("", "+sentinel", "+cluster")
 SCHEMES = frozenset({"unix", *(transport + kind for transport in _TRANSPORTS for kind in _KINDS)})
-"""Schemes of servers; `memory` is none."""
+"""Schemes of servers, without `memory`."""
 _PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
 _REMEDY = (
-    "percent-encode what is not a letter or a digit in a user, a password and an option (/ is %2F, ? %3F, # %23, "
-    "@ %40, & %26, % %25)"
+    "percent-encode all characters except letters and digits in the user, password and options (/ is %2F, ? %3F, "
+    "# %23, @ %40, & %26, % %25)"
 )
 
 PATHS = ("sqlite", "inmem", "file")
-"""Schemes of files and folders. A colon and the path follow."""
+"""Schemes of files and folders, before a colon and the path."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}")
 _HOST = r"(?:\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9_.%-]*)(?::\d{1,5})?"
-_PLACE = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
+_ADDRESS = re.compile(rf"{_HOST}(?:,{_HOST})*(?P<path>/[^?#@]*)?")
 _SECRET_OPTION = re.compile(r"(?:passw(?:or)?d|username)\s*=\s*(.*)", re.DOTALL | re.IGNORECASE)
 _BEGINS_AS_URL = re.compile(r"(?:rediss?|valkeys?|unix|postgres(?:ql)?)[:+]")
 _PIECE = 4
-"""Wherever a message has this many characters of a password in a row, they are hidden."""
+"""Length of the shortest part of a password that is masked in messages."""
 
 
 class Url(NamedTuple):
     """The parts of a URL."""
 
     kind: str
-    """Follows the `+` of the scheme: sentinel, cluster or nothing; or unix."""
+    """The scheme after its `+`: sentinel, cluster or empty; or unix."""
     tls: bool
     hosts: list[tuple[str, int]]
-    """Names, which may be empty, and ports."""
+    """Host names, which may be empty, and ports."""
     path: str
-    """The path of a unix socket; the service, for sentinels."""
+    """Path of a unix socket, or the service for sentinels."""
     options: dict[str, Any]
-    """Options of the client; `username`, `password` and `db` among them."""
+    """Options of the client, including `username`, `password` and `db`."""
 
 
 def wrong(url: str, why: str) -> ValueError:
-    """Make the error about a wrong URL."""
+    """Return the error for an invalid URL."""
     return ValueError(f"url={shown(without_login(url))}: {why}")
 
 
 def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
-    """Read a URL of Redis; `memory://` is none.
+    """Parse a URL of Redis, except `memory://`.
 
     Args:
         url: The URL.
-        readers: What reads the text of an option, by its name; other options stay text.
+        readers: Functions that parse options, by name. Other options stay str.
 
     Raises:
-        ValueError: It makes no sense. The message says what to write, and contains nothing of a password.
+        ValueError: The URL is invalid. The message says what to write, and contains no part of a password.
     """
     scheme, separator, rest = url.partition("://")
     transport, _, kind = scheme.partition("+")
     if not separator or scheme not in SCHEMES:
         raise wrong(url, f"not understood; write {FORMS}")
+    authority, path, query = _divided(url, rest)
     if "#" in rest:
         raise wrong(url, f"it has a '#': {_REMEDY}")
-    authority, path, query = _divided(url, rest)
     login, _, hosts = authority.rpartition("@")
     user, _, password = login.partition(":")
     options = dict(_options(url, query, kind, readers))
@@ -86,13 +83,13 @@ def parse(url: str, readers: Mapping[str, Callable[[str], Any]]) -> Url:
         return Url("unix", tls=False, hosts=[], path="/" + _decoded(url, path), options=options)
     addresses = [_address(url, host, kind) for host in hosts.split(",")]
     if not kind and len(addresses) > 1:
-        raise wrong(url, "it takes one host; several are for redis+sentinel:// and redis+cluster://")
+        raise wrong(url, "only redis+sentinel:// and redis+cluster:// take several hosts")
     service, _, db = path.partition("/") if kind == "sentinel" else ("", "", path)
     if kind == "sentinel" and not service:
-        raise wrong(url, "the name of the service is missing: its path is /service or /service/db")
+        raise wrong(url, "the name of the service is missing: write /service or /service/db after the hosts")
     if db and (not re.fullmatch("[0-9]{1,9}", db) or "db" in options or (kind == "cluster" and int(db))):
-        where = {"": "/db", "sentinel": "/service/db", "cluster": "empty, as a cluster has only database 0"}[kind]
-        raise wrong(url, f"its path is {where}; db is a number, and is given once")
+        path = {"": "/db", "sentinel": "/service/db", "cluster": "no path, because a cluster has only database 0"}[kind]
+        raise wrong(url, f"after the hosts write {path}; db is a number, and is given once")
     if db:
         options["db"] = int(db)
     return Url(kind, _TRANSPORTS[transport], addresses, _decoded(url, service), options)
@@ -104,7 +101,7 @@ def check_postgres(url: str) -> None:
     libpq would show that part in an error.
 
     Raises:
-        ValueError: It is such a URL. The message says what to write.
+        ValueError: The URL is ambiguous. The message says what to write.
     """
     authority, _, _ = _divided(url, url.partition("://")[2])
     if authority.count("@") > 1:
@@ -112,19 +109,17 @@ def check_postgres(url: str) -> None:
 
 
 def _divided(url: str, rest: str) -> tuple[str, str, str]:
-    """User, password and hosts; the path; the options."""
-    if " " in rest or not rest.isprintable():
-        raise wrong(url, f"it has a space, a line break or another such character: {_REMEDY}")
-    place, _, query = rest.partition("?")
-    authority, _, path = place.partition("/")
-    if "@" in path or "@" in query:
-        raise wrong(url, f"it has an '@' behind a '/' or '?': {_REMEDY}")
+    """Split into three parts: user, password and hosts; the path; the options."""
+    hosts_and_path, _, query = rest.partition("?")
+    authority, _, path = hosts_and_path.partition("/")
+    if "@" in path or "@" in query or " " in rest or not rest.isprintable():
+        raise wrong(url, f"it has a space, a line break, or an '@' after a '/' or '?': {_REMEDY}")
     return authority, path, query
 
 
 def _address(url: str, text: str, kind: str) -> tuple[str, int]:
     if not (match := re.fullmatch(r"(\[[^\[\]@]+\]|[^:\[\]]*)(?::(\d{1,5}))?", text)):
-        raise wrong(url, f"host:port is missing or is not understood; in a user or password, {_REMEDY}")
+        raise wrong(url, f"host:port is missing or invalid; if a part of the password is there, {_REMEDY}")
     name, port = _decoded(url, match[1]).strip("[]"), int(match[2] or _PORTS[kind])
     if (kind and not name) or port > 65535:
         raise wrong(url, "a host is missing, or a port is above 65535")
@@ -140,11 +135,11 @@ def _options(url: str, query: str, kind: str, readers: Mapping[str, Callable[[st
         seen.add(name)
         if value := _decoded(url, text, unquote_plus):
             read = readers.get(name.removeprefix("sentinel_") if kind == "sentinel" else name, str)
-            yield name, _read(url, value, read, f"redis-py cannot read the value of option {name}")
+            yield name, _read(url, value, read, f"redis-py cannot parse the value of option {name}")
 
 
 def _decoded(url: str, text: str, decode: Callable[..., str] = unquote) -> str:
-    return str(_read(url, text, partial(decode, errors="strict"), "what is percent-encoded in it is not UTF-8"))
+    return str(_read(url, text, partial(decode, errors="strict"), "its percent-encoded characters are not UTF-8"))
 
 
 def _read(url: str, text: str, read: Callable[[str], Any], why: str) -> Any:
@@ -152,44 +147,44 @@ def _read(url: str, text: str, read: Callable[[str], Any], why: str) -> Any:
         return read(text)
     except (TypeError, ValueError):
         pass
-    raise wrong(url, why)  # here, so that no cause quotes the text
+    raise wrong(url, why)  # outside the except block, because the cause would quote the text
 
 
-# -- what a message may show
+# -- masking
 
 
-def is_path(place: str) -> bool:
-    """True if an endpoint of a migration is a file or folder, whose name is no secret."""
-    scheme, _, path = place.partition(":")
+def is_path(url: str) -> bool:
+    """True if an endpoint of a migration is a file or folder, whose name is not secret."""
+    scheme, _, path = url.partition(":")
     return scheme in PATHS and "://" not in path and not _BEGINS_AS_URL.match(path)
 
 
 def without_login(url: str) -> str:
-    """A URL without user, password and options, for messages.
+    """Return a URL for messages, without user, password and options.
 
-    Of a URL that makes no sense, only what cannot be a password, however it is read.
+    Of an invalid URL, return only the parts that cannot belong to a password.
     """
     if is_path(url):
         return printable(url)
     scheme, separator, rest = url.partition("://")
     if separator and not _SCHEME.fullmatch(scheme):
         return "***"
-    login, at, place = (rest if separator else url).rpartition("@")
+    login, at, address = (rest if separator else url).rpartition("@")
     beginning = scheme + separator if separator else ""
-    place = re.split(r"[?#]", place, maxsplit=1)[0]
-    match = _PLACE.fullmatch(place)
-    is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may be one of an option
+    address = re.split(r"[?#]", address, maxsplit=1)[0]
+    match = _ADDRESS.fullmatch(address)
+    is_ambiguous = re.search(r"[?&]\w*=", login) or (at and not separator)  # the '@' may belong to an option
     path = (match["path"] or "").strip("/") if match else ""
     transport, _, kind = scheme.partition("+")
     is_one = transport in _TRANSPORTS and not kind
-    is_odd = (is_one and "," in place) or ((is_one or kind == "cluster") and path.strip("0123456789"))
-    if not match or is_ambiguous or is_odd or not place.isprintable() or (path and not separator):
+    is_odd = (is_one and "," in address) or ((is_one or kind == "cluster") and path.strip("0123456789"))
+    if not match or is_ambiguous or is_odd or not address.isprintable() or (path and not separator):
         return f"{beginning}***"
-    return printable(f"{beginning}{place}", MAX_NAME)
+    return printable(f"{beginning}{address}", MAX_NAME)
 
 
 def without_password(text: str, url: str) -> str:
-    """A message about a URL, without any piece of the URL's password, however the URL is read."""
+    """Return a message without any part of the URL's password, even if the URL is ambiguous."""
     if is_path(url):
         return text
     secrets = {spelled for secret in _secrets(url) for spelled in (secret, unquote(secret), unquote_plus(secret))}
@@ -209,10 +204,7 @@ def without_password(text: str, url: str) -> str:
 
 
 def cause_of(error: Exception, url: str) -> Exception | None:
-    """Return an error that may be the cause of another one.
-
-    Return None if its text, or that of one of its own causes, holds a piece of the URL's password.
-    """
+    """Return an error, or None if its text or that of one of its causes holds a part of the URL's password."""
     cause: BaseException | None = error
     while cause is not None:
         if without_password(str(cause), url) != str(cause):
@@ -224,11 +216,11 @@ def cause_of(error: Exception, url: str) -> Exception | None:
 def _secrets(url: str) -> Iterator[str]:
     scheme, separator, rest = url.partition("://")
     rest = rest if separator else url
-    login, at, place = rest.rpartition("@")
+    login, at, address = rest.rpartition("@")
     if at:
         _, colon, password = login.partition(":")
         if colon or not scheme.startswith("postgres"):
             yield password if colon else login
-    elif not _PLACE.fullmatch(re.split(r"[?#]", place, maxsplit=1)[0]):  # the host was forgotten, and is the user
-        yield place.partition(":")[2]
+    elif not _ADDRESS.fullmatch(re.split(r"[?#]", address, maxsplit=1)[0]):  # user:password without a host
+        yield address.partition(":")[2]
     yield from _SECRET_OPTION.findall(rest)

@@ -1,4 +1,4 @@
-"""The cache behind everything that this process remembers and may forget at any time."""
+"""The cache class for everything that this process may forget at any time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ V = TypeVar("V")
 
 
 class BoundedCache(OrderedDict[K, V]):
-    """Items under keys. Beyond a bound, the items stored longest ago go first; storing an item again renews it.
+    """Dict with bounds that drops the items stored longest ago. Storing an item again renews it.
 
-    Read it as a dict: `get`, `[]` and `in` are one step in C, and OS threads need no lock for them. Write it with
-    `store`, `renew`, `forget` and `take` only. The child of a fork begins with an empty cache.
+    Read it as a dict: `get`, `[]` and `in` are one step in C, so OS threads need no lock. Write it only with `store`,
+    `renew`, `forget` and `take`. The child of a fork starts with an empty cache.
     """
 
     def __init__(self, max_items: int = sys.maxsize, max_bytes: int = sys.maxsize) -> None:
@@ -25,7 +25,7 @@ class BoundedCache(OrderedDict[K, V]):
 
         Args:
             max_items: Maximum number of items.
-            max_bytes: Maximum sum of the sizes that `store` is given. A larger item is not stored at all.
+            max_bytes: Maximum sum of the sizes. A larger item is not stored.
         """
         super().__init__()
         self._max_items, self._max_bytes = max_items, max_bytes
@@ -33,19 +33,19 @@ class BoundedCache(OrderedDict[K, V]):
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Begin with nothing: an OS thread that is not in the child may have been in the middle of a change."""
-        self._lock = threading.RLock()  # a finalizer may store something while another item is being dropped
+        """Start empty, because an OS thread of the parent may have been in the middle of a change."""
+        self._lock = threading.RLock()  # a finalizer may store an item while another is dropped
         self._sizes: dict[K, int] = {}
         self.bytes: int = 0
         self.clear()
 
     def store(self, key: K, value: V, size: int = 0) -> None:
-        """Store an item, and forget old ones beyond the bounds.
+        """Store an item, and drop old ones beyond the bounds.
 
         Args:
             key: The key.
             value: The value.
-            size: About how many bytes of memory both take. It only matters with `max_bytes`.
+            size: Approximate bytes of memory of both, for `max_bytes`.
         """
         with self._lock:
             self.pop(key, None)
@@ -59,19 +59,19 @@ class BoundedCache(OrderedDict[K, V]):
                 self.forget(next(iter(self)))
 
     def renew(self, key: K) -> None:
-        """Treat an item as just stored, if it is there."""
+        """Treat an item as just stored, if it exists."""
         with self._lock:
             if key in self:
                 self.move_to_end(key)
 
     def forget(self, key: K) -> None:
-        """Forget an item, if it is there."""
+        """Remove an item, if it exists."""
         with self._lock:
             self.pop(key, None)
             self.bytes -= self._sizes.pop(key, 0)
 
     def take(self, key: K) -> V | None:
-        """Forget an item and return it. No two callers get the same one. None if it is not there."""
+        """Remove an item and return it; None if it does not exist. No two callers get the same item."""
         with self._lock:
             value = self.get(key)
             self.forget(key)

@@ -1,21 +1,23 @@
-"""Names, values and texts of other programs in errors, logs and the terminal: printable, and not too long.
+"""Make names, values and texts printable and short, for errors, logs and the terminal.
 
-A user's name may hold a line break that forges a line of a log, an escape sequence that a terminal obeys, a mark that
-turns the direction of a line, or a megabyte. What is not printable (`str.isprintable`) is escaped as Python escapes it.
+A user's name may contain a line break that forges a log line, an escape sequence for the terminal, a mark that reverses
+the line, or a megabyte. Characters that are not printable (`str.isprintable`) are escaped as in Python.
 """
 
 from __future__ import annotations
 
 import re
+from string import Formatter
+from typing import Any
 
 MAX_NAME = 200
-"""The most characters of a name that are shown. Of a longer name the beginning and the end are shown."""
+"""Maximum characters of a name. A longer one is shortened to its beginning and end."""
 MAX_TEXT = 2000
-"""The most characters that are shown of an error of a server, a serializer or a cold saver."""
+"""Maximum characters of an error of a server, a serializer or a cold saver."""
 
 
 def shown(value: object) -> str:
-    """Quote a value that a caller passed, as `repr` does. Of a long one: the beginning, the end, and the length."""
+    """Quote a value as `repr` does. A long one is shortened to its beginning, end and length."""
     if isinstance(value, (str, bytes)):
         unit = "characters" if isinstance(value, str) else "bytes"
         if len(value) <= MAX_NAME:
@@ -23,49 +25,40 @@ def shown(value: object) -> str:
         return f"{value[: MAX_NAME // 2]!r}...{value[-MAX_NAME // 4 :]!r} ({len(value):,} {unit})"
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # an int of more than 4,300 digits, or what is nested too deep
+    except (ValueError, RecursionError):  # an int of more than 4,300 digits, or deep nesting
         text = f"<{type(value).__name__}>"
     return printable(text, MAX_NAME)
 
 
 def printable(text: str, longest: int = MAX_TEXT) -> str:
-    """Another program's text in one line; of a long text the beginning, the end, and its length."""
+    """Return a text in one line. A long one is shortened to its beginning, end and length."""
     if len(text) > longest:
         text = f"{text[: longest // 2]}...{text[-longest // 4 :]} ({len(text):,} characters)"
     line = " ".join(text.split())
-    return line if line.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in line)
+    return line if line.isprintable() else "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
 
 
 def error_text(error: BaseException) -> str:
-    """The class of an error, and its message."""
+    """Return the class and message of an error."""
     return f"{type(error).__name__}: {printable(str(error))}"
 
 
 def counted(number: int, noun: str) -> str:
-    """A number of things: `1 thread`, `2,000 threads`."""
+    """Return a count with its noun: `1 thread`, `2,000 threads`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def kind_of(given: object) -> str:
-    """The class of what a caller passed.
+def kind_of(value: object) -> str:
+    """Return the class of an argument. The `repr` of a client (redis-py 6) or a URL may contain a password."""
+    module = re.sub(r"^(redis_saver)\._.*", r"\1", type(value).__module__)  # the public path of our classes
+    return f"a {module}.{type(value).__qualname__}".replace("builtins.", "")
 
-    Its `repr` is not shown: that of a client (redis-py 6), or a URL, has a password in it.
-    """
-    module = re.sub(r"^(redis_saver)\._.*", r"\1", type(given).__module__)  # where users find ours
-    return f"a {module}.{type(given).__qualname__}".replace("builtins.", "")
+
+class _Sentence(Formatter):
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return shown(value) if conversion == "r" else super().convert_field(value, conversion)
 
 
 def sentence(template: str, *named: object) -> str:
-    """Fill a template as `str.format` does. `{!r}` shows a value as `shown` does, `{}` a text as it is."""
-    return template.format(*(_Shown(one) if isinstance(one, (str, bytes, tuple)) else one for one in named))
-
-
-class _Shown:
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __repr__(self) -> str:
-        return shown(self._value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self._value, spec)
+    """Fill a template as `str.format` does. `{!r}` quotes a value as `shown` does; `{}` inserts it unchanged."""
+    return _Sentence().format(template, *named)

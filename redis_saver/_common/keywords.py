@@ -14,9 +14,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def checked(function: F) -> F:
     """Wrap a method so that an unknown keyword raises a `TypeError` that suggests a known one.
 
-    A constructor without one of its arguments names the class that was called, and not the base that has it.
-
-    A method with `**settings` takes the keywords of its class's constructor.
+    A method with `**settings` takes the keywords of its class's constructor. If an argument of a constructor is
+    missing, the error names the class that was called, not its base class.
     """
     parameters = inspect.signature(function).parameters
     is_constructor = function.__name__ == "__init__"
@@ -35,14 +34,14 @@ def checked(function: F) -> F:
             called = f"{kind.__name__}.{function.__name__}".removesuffix(".__init__")
             raise TypeError(f"{called} has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}")
         if lacking == ["client"]:
-            remedy = (
-                f"write {kind.__name__}(client), or enter {kind.__name__}.from_conn_string(url), which makes a client"
+            name = kind.__name__
+            raise TypeError(
+                f"{name} is missing its argument 'client': write {name}(client), or use {name}.from_conn_string(url)"
             )
-            raise TypeError(f"{kind.__name__} is missing its argument 'client': {remedy}")
         if lacking:
             raise TypeError(f"{kind.__name__} is missing its argument {lacking[0]!r}")
 
-    if inspect.iscoroutinefunction(function):  # callers look whether the wrapper is one, too
+    if inspect.iscoroutinefunction(function):  # the wrapper has to be one, too
 
         @wraps(function)
         async def acall(*arguments: Any, **keywords: Any) -> Any:
@@ -60,6 +59,6 @@ def checked(function: F) -> F:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return the end of a message that suggests the known name nearest to a misspelled one, if any is near."""
+    """Return the end of a message that suggests the most similar known name, or an empty text."""
     close = get_close_matches(name, known, 1)
     return f"; did you mean {close[0]!r}?" if close else ""

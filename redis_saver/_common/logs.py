@@ -1,7 +1,4 @@
-"""Log lines, and the place where errors of logging and telemetry end.
-
-Neither changes the result of a call, or ends a worker.
-"""
+"""Log lines, and a context that ignores errors of logging and telemetry, so that these change no call."""
 
 from __future__ import annotations
 
@@ -16,30 +13,27 @@ from redis_saver._common.display import error_text, printable
 from redis_saver.errors import DecodeError, EncodeError
 
 SECONDS = 10.0
-"""Seconds for which a line that was logged is not repeated."""
+"""Seconds for which a log line is not repeated."""
 
 
 def log_text(error: BaseException) -> str:
-    """Return `error_text` without what may quote values.
-
-    Of a serializer's error only the class is told. Of an error of Postgres the details are left out.
-    """
+    """Return `error_text` without parts that may quote values: a serializer's message, and the details of Postgres."""
     if isinstance(error, (DecodeError, EncodeError)):
         cause = f" ({type(error.__cause__).__name__})" if error.__cause__ else ""
         return f"{type(error).__name__}: {printable(str(error).partition(': ')[0])}{cause}"
-    said = getattr(getattr(error, "diag", None), "message_primary", None)
-    return f"{type(error).__name__}: {printable(said)}" if isinstance(said, str) else error_text(error)
+    message = getattr(getattr(error, "diag", None), "message_primary", None)  # of psycopg
+    return f"{type(error).__name__}: {printable(message)}" if isinstance(message, str) else error_text(error)
 
 
 class _Throttle:
-    """Lets a text pass once in `SECONDS`. OS threads share it without a lock: at worst two of them pass."""
+    """Passes a text once in `SECONDS`. OS threads share it without a lock; in the worst case two of them pass."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now
         self._passed: dict[str, tuple[float, int]] = {}
 
     def repeats(self, text: str) -> int | None:
-        """Return how often the text was held back since it last passed. None: it is held back now."""
+        """Return how often the text was suppressed since it last passed; None if it is suppressed now."""
         now = self._now()
         passed, repeats = self._passed.get(text, (-SECONDS, 0))
         if now - passed < SECONDS:
@@ -50,14 +44,14 @@ class _Throttle:
 
 
 class ignoring:  # noqa: N801 - used like a function
-    """A context that ends errors of what the program plugged in, such as a log handler or a span processor.
+    """Context that ignores errors of the program's plug-ins, such as log handlers and span processors.
 
-    `sys.unraisablehook` gets the error, each kind once in `SECONDS`. By default it prints the error to stderr. Whatever
-    stops the caller itself (KeyboardInterrupt, a cancelled task) passes.
+    It passes each kind of error to `sys.unraisablehook` once in `SECONDS`, which prints it to stderr by default.
+    KeyboardInterrupt and the cancellation of a task are raised.
     """
 
     def __init__(self, source: str) -> None:
-        """Name what may raise."""
+        """Name the plug-in."""
         self._source = source
         self.error: Exception | None = None
 
@@ -77,7 +71,7 @@ _ignored = _Throttle()
 
 
 class _IgnoredByRedisSaver:
-    """Raises an error where nobody can catch it. Only Python can make the argument of `sys.unraisablehook`."""
+    """Raises an error in `__del__`, because only Python can make the argument of `sys.unraisablehook`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -87,7 +81,7 @@ class _IgnoredByRedisSaver:
 
 
 class Log:
-    """A logger of this package. An error of the program's handlers, filters and record factory is ignored."""
+    """Logger of this package. It ignores errors of the program's handlers, filters and record factory."""
 
     def __init__(self, name: str) -> None:
         """Use the logger of this name."""
@@ -107,7 +101,7 @@ class Log:
 
 
 class ThrottledLog(Log):
-    """A logger that logs the same text once in `SECONDS`, and says how often it was held back."""
+    """Logger that logs the same text once in `SECONDS`, with the number of suppressed repetitions."""
 
     def __init__(self, name: str, now: Callable[[], float] = time.monotonic) -> None:
         """Use the logger of this name."""

@@ -18,14 +18,14 @@ _UNITS = {
 _SHOWN = {unit: span for unit, span in _UNITS.items() if unit != "w"}
 _PART = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)(w|d|h|ms|m|s)", re.ASCII)
 _LONGEST_EXACT = 1000
-"""Below this, a number of one unit is shown as it is: `90m`, not `1h30m`."""
+"""A smaller number of one unit is not split: `90m`, not `1h30m`."""
 
 
 def parse(text: str, *, name: str) -> timedelta:
-    """Read a duration: numbers with units (`w d h m s ms`), such as `7d`, `90m`, `1h30m`, `0.5s`.
+    """Parse a duration: numbers with units (`w d h m s ms`), such as `7d`, `90m`, `1h30m`, `0.5s`.
 
     Raises:
-        ValueError: It is no duration. The message names the argument and quotes it.
+        ValueError: The text is not a duration. The message names and quotes the argument.
     """
     parts = _PART.findall(text)
     if not parts or "".join(amount + unit for amount, unit in parts) != text:
@@ -36,28 +36,25 @@ def parse(text: str, *, name: str) -> timedelta:
         return sum((float(amount) * _UNITS[unit] for amount, unit in parts), timedelta())
     except OverflowError:
         pass
-    raise ValueError(f"{name}={quoted(text)}: too long, a timedelta ends at about 2,700,000 years")
+    raise ValueError(f"{name}={quoted(text)}: write at most 2,700,000 years")
 
 
-def of(given: timedelta | str, *, name: str) -> timedelta:
-    """A duration that a caller passed.
+def of(duration: timedelta | str, *, name: str) -> timedelta:
+    """Return an argument as a duration.
 
     Raises:
-        TypeError: It is neither a `timedelta` nor a text.
-        ValueError: It is a text, and not one of a duration.
+        TypeError: It is neither a `timedelta` nor a str.
+        ValueError: It is a str, but not a duration.
     """
-    if isinstance(given, timedelta):
-        return given
-    if isinstance(given, str):
-        return parse(given, name=name)
-    raise TypeError(f"{name}={quoted(given)}: write a timedelta, or a duration such as '7d' or '90m'")
+    if isinstance(duration, timedelta):
+        return duration
+    if isinstance(duration, str):
+        return parse(duration, name=name)
+    raise TypeError(f"{name}={quoted(duration)}: write a timedelta, or a duration such as '7d' or '90m'")
 
 
 def shown(span: timedelta) -> str:
-    """Return a duration for people.
-
-    It has one unit if that is exact (`7d`, `90m`), else the two largest units (`6d23h`), rounded down.
-    """
+    """Return a duration as text: in one unit if that is exact (`7d`), else the two largest, rounded down (`6d23h`)."""
     if span < timedelta():
         return f"-{shown(-span)}"
     for unit, size in _SHOWN.items():
@@ -74,9 +71,9 @@ def shown(span: timedelta) -> str:
 
 
 def moment(text: str) -> datetime | None:
-    """The time in an ISO 8601 text, in UTC if it names no zone; None if it is no such text."""
+    """Return the time in an ISO 8601 text (UTC if it names no zone); None for any other text."""
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return None
-    return found if found.tzinfo else found.replace(tzinfo=timezone.utc)
+    return time if time.tzinfo else time.replace(tzinfo=timezone.utc)

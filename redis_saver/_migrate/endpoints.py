@@ -1,4 +1,4 @@
-"""Interfaces of sources and targets, of threads and of a store's items, with what all of them share."""
+"""Base classes of sources and targets, for threads and for items of a store."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from redis_saver.errors import EndpointError, ItemMigrationError, RedisSaverErro
 
 
 class TaskInfo(NamedTuple):
-    """A task's writes in an outline."""
+    """The writes of a task in an outline."""
 
     path: str | None = None
-    """The task's path; None if the saver does not return it."""
+    """Path of the task; None if the saver does not return it."""
     digest: bytes = b""
-    """Digest of a write to a special channel, because such a value may change. It is empty for regular writes."""
+    """Digest of a write to a special channel, whose value may change. It is empty for regular writes."""
 
 
 class Entry(NamedTuple):
     """A checkpoint in an outline."""
 
     parent: Any
-    """Id of the parent, or None."""
+    """Parent id, or None."""
     tasks: Mapping[Task, TaskInfo]
     keys: tuple[bytes, ...] = ()
-    """In another package's saver: the key of the checkpoint, then those of its pending writes."""
+    """For another package's saver: the keys of the checkpoint and its pending writes."""
 
 
 ThreadOutline: TypeAlias = dict[CheckpointKey, Entry]
@@ -42,18 +42,18 @@ ThreadOutline: TypeAlias = dict[CheckpointKey, Entry]
 
 
 class Endpoint(ABC):
-    """Base of sources and targets: it names itself in errors."""
+    """Base of sources and targets, which names itself in errors."""
 
     name: str
-    """Its name in messages, without a password."""
+    """Name in messages, without a password."""
     failures: tuple[type[Exception], ...] = ()
-    """Errors that mean that the server cannot be reached, or does not work."""
+    """Errors of a server that fails or cannot be reached."""
     refusals: tuple[type[Exception], ...] = (TypeError, ValueError, OverflowError, NotImplementedError, LookupError)
-    """Errors that mean that one value or name cannot be stored or read."""
+    """Errors of a single value or name that cannot be stored or read."""
 
     @contextmanager
     def doing(self, what: str = "") -> Iterator[None]:
-        """Turn errors of the block into ours, which name the endpoint."""
+        """Turn errors of the block into ours, which name the endpoint. `what` is the object that the block handles."""
         try:
             yield
         except RedisSaverError:
@@ -84,7 +84,7 @@ class Source(Endpoint):
     def _outline(self, thread: str) -> ThreadOutline: ...
 
     def records(self, thread: str, wanted: Mapping[CheckpointKey, Entry]) -> Iterator[Record]:
-        """Iterate over these checkpoints of an outline, in this order, except those that are gone."""
+        """Iterate over these checkpoints of an outline, in this order. Deleted ones are skipped."""
         for key, entry in wanted.items():
             with self.doing(f"checkpoint {shown(key[1])} of namespace {shown(key[0])}"):
                 saved = self._record(thread, key, entry)
@@ -92,38 +92,38 @@ class Source(Endpoint):
                 yield saved
 
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
-        """Return a checkpoint; None if it is gone."""
+        """Return a checkpoint; None if it was deleted."""
         raise NotImplementedError
 
 
 class Target(Source):
-    """Target of threads. The engine also reads it, to compare."""
+    """Target of threads. The engine reads it, too, to compare."""
 
     text_versions: bool = False
-    """True if the saver continues channel versions as texts, so that numbers have to become texts."""
+    """True if the saver uses str as channel versions, so that numbers must become str."""
 
     @abstractmethod
     def write(self, thread: str, saved: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
         """Store a checkpoint with the values of the `new` versions, and the writes of `tasks`.
 
-        If `new` is None, the target has the checkpoint, and gets only the writes.
+        If `new` is None, the target has the checkpoint already, and stores only the writes.
         """
 
     def abandon(self, thread: str) -> None:
-        """Handle what was written of a thread that failed. By default it stays, because another run goes on there."""
+        """Handle the written part of a thread that failed. By default it stays, and another run continues there."""
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Return metadata in the form in which the saver returns them, or in one that is equal exactly if those are."""
+        """Return metadata as the saver returns them, or a form of them that is suitable for comparisons."""
         return metadata
 
 
 def special(task: Task, value: Any) -> bytes:
-    """Return an outline's digest of a written value. It is empty for a regular write."""
+    """Return the digest of a task's value for an outline. It is empty for a regular write."""
     return fingerprint(value) if task[1] else b""
 
 
 def is_sound(checkpoint: Any, metadata: object) -> bool:
-    """True if values, versions and metadata have the form that LangGraph gives them."""
+    """True if values, versions and metadata have LangGraph's form."""
     if not isinstance(checkpoint, dict) or not isinstance(metadata, dict):
         return False
     values, seen = checkpoint.get("channel_values"), checkpoint.get("versions_seen") or {}
@@ -143,16 +143,16 @@ def _is_version(value: Any) -> bool:
 
 
 ItemOrError: TypeAlias = StoredItem | RedisSaverError
-"""An item, or why it cannot be read."""
+"""An item, or the error of an unreadable item."""
 
 
 class Written(NamedTuple):
-    """Items that `ItemTarget.write` did not store."""
+    """Items that `Items.write` did not store."""
 
     changed: list[StoredItem]
-    """Items that someone else wrote in the target after they were looked up."""
+    """Items that someone else wrote in the target since `look_up`."""
     failed: list[tuple[StoredItem, RedisSaverError]]
-    """Items that the target cannot store, each with the reason."""
+    """Items that the target cannot store, each with its error."""
 
 
 class Items(Endpoint):
@@ -162,15 +162,15 @@ class Items(Endpoint):
 
     @abstractmethod
     def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
-        """Iterate over the items of a namespace and its children. An unreadable item is an error in its place."""
+        """Iterate over the items of a namespace and its children. An error takes the place of an unreadable item."""
 
     @abstractmethod
     def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
-        """Return what the target has of each item. An unreadable item is an error in its place."""
+        """Return the target's version of each item, or None. An error takes the place of an unreadable item."""
 
     @abstractmethod
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
-        """Store items, each once. The number is the `updated_at` of the item to replace; 0 means that there is none."""
+        """Store different items. The number is the `updated_at` of the item to replace, or 0 to replace none."""
 
     def not_stored(self, item: StoredItem, error: Exception, text: object = None) -> ItemMigrationError:
         """Return the error of an item that the target refuses."""
@@ -184,6 +184,6 @@ def item_name(item: StoredItem) -> str:
 
 def not_moved(text: str, cause: BaseException) -> ItemMigrationError:
     """Return the error of an item that cannot be moved."""
-    error = ItemMigrationError(f"{text}. Other items are moved all the same")
+    error = ItemMigrationError(f"{text}. Other items are still moved")
     error.__cause__ = cause
     return error

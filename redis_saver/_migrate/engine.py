@@ -1,12 +1,11 @@
-"""The engine of migrations. It looks up what the target has, writes what the target lacks, and looks again.
+"""The engine of migrations. It compares source and target, writes what the target lacks, and compares again.
 
-So whatever was moved before is skipped, and an interrupted migration goes on when it is run again. Nothing else records
-its state.
+So it skips data that the target has already, and you can run an interrupted migration again to continue it.
 
-A thread is moved alone: outlines of source and target are compared, and missing checkpoints are written, oldest first.
-A thread of which the target has more, or something else, is a conflict, and stays as it is there. Items are moved in
-batches. A write names the item that it replaces, so no other writer's item is lost. In memory are the names of all
-threads and the outline of one, or a batch of items.
+Each thread is moved alone: the engine compares outlines of source and target, and writes missing checkpoints, oldest
+first. If the target has more than the source, or other data, the thread is a conflict and is not changed. Items are
+moved in batches. A write names the item that it replaces, so no other writer's item is lost. Memory holds the names of
+all threads and the outline of one, or a batch of items.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ ITEMS_PER_BATCH, BYTES_PER_BATCH = 200, 4_000_000
 MAX_PROBLEMS = 1000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _Lacking = dict[CheckpointKey, tuple[bool, set[Task]]]
-"""What a target lacks, by checkpoint: True if it lacks the checkpoint itself, and the tasks whose writes it lacks."""
+"""By checkpoint: True if the target lacks the checkpoint itself, and the tasks whose writes it lacks."""
 
 
 @dataclass
@@ -55,22 +54,22 @@ class Report:
     total: int = 0
     """Threads to examine in all."""
     moved: int = 0
-    """Threads of which the target had nothing."""
+    """Threads that the target lacked."""
     completed: int = 0
-    """Threads of which the target had a part."""
+    """Threads that were incomplete in the target."""
     unchanged: int = 0
-    """Threads of which the target had everything."""
+    """Threads that were complete in the target."""
     checkpoints: int = 0
-    """Checkpoints that were written, or would be with `dry_run`."""
+    """Written checkpoints. With `dry_run`: checkpoints to write."""
     writes: int = 0
-    """Written groups of pending writes: the regular ones of a task, or one to a special channel."""
+    """Written groups of pending writes: the regular writes of a task, or one write to a special channel."""
     compared: int = 0
     """Checkpoints that were read again and compared in full."""
     seconds: float = 0.0
     conflicts: list[str] = field(default_factory=list)
     """Threads that differ in the target, each with the difference. They were not changed."""
     failed: list[str] = field(default_factory=list)
-    """Threads that could not be moved, or did not arrive as they were, each with the reason."""
+    """Threads that could not be moved unchanged, each with the reason."""
 
 
 @dataclass
@@ -80,15 +79,15 @@ class ItemsReport:
     items: int = 0
     """Items examined so far."""
     written: int = 0
-    """Items that the target did not have. With `dry_run` these, and the next, would be written."""
+    """Written items that the target lacked. With `dry_run`: items to write."""
     replaced: int = 0
-    """Items that replaced others in the target, as `replace` allows."""
+    """Items that replaced others in the target. With `dry_run`: items to replace."""
     unchanged: int = 0
-    """Items that the target had with the same value."""
+    """Items that the target has with the same value."""
     expired: int = 0
-    """Items whose deadline has passed. They were not written."""
+    """Expired items. They were not written."""
     conflicts: int = 0
-    """Items that have another value in the target. They were not written."""
+    """Items with another value in the target. They were not written."""
     failed: int = 0
     """Items that cannot be read or stored."""
     problems: list[str] = field(default_factory=list)
@@ -110,51 +109,49 @@ def migrate(
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Copy threads: all, those that are named, or those whose names begin with a prefix. The source is not changed.
+    """Copy all threads, named threads, or threads whose names begin with a prefix. The source is not changed.
 
-    What the target already has is not written again. If someone writes to a thread during the copy, the thread arrives
-    as it was at some moment; run the migration again when nobody writes. Nobody may use the threads in the target
+    Data that the target has already is not written again. If someone writes to a thread during the copy, the target
+    gets its state at some moment. Run the migration again when nobody writes. Nobody may use the threads in the target
     during the copy.
 
     Args:
         source: A saver with synchronous methods, or a source from `opened`. A saver's values pass through its
-            serializer and the target's. `opened` leaves their bytes as they are. For savers of
-            `langgraph-checkpoint-redis`, and for a `ValkeySaver`, the keys themselves are read.
+            serializer and the target's. `opened` keeps their bytes. For savers of `langgraph-checkpoint-redis`, and for
+            a `ValkeySaver`, the engine reads the keys directly.
         target: A saver, or a target from `opened`.
-        threads: Names of the threads to move. A thread that the source lacks counts as failed.
-        thread_prefix: Beginning of the names of the threads to move.
-        sample: Number of checkpoints of each moved thread to read again and compare in full: the newest, and others at
+        threads: Names of the threads to copy. A thread that the source lacks counts as failed.
+        thread_prefix: Beginning of the names of the threads to copy.
+        sample: Number of checkpoints per copied thread to read again and compare in full: the newest one, and others at
             random.
-        dry_run: True to write nothing, and count what would be written.
+        dry_run: True to count the threads and checkpoints to copy, and write nothing.
         progress: Called with the report after each checkpoint and each thread.
 
     Returns:
-        The counts, with the threads that conflict and those that failed.
+        The counts, and the threads that conflict or failed.
 
     Raises:
         ValueError: `sample` is negative, or both `threads` and `thread_prefix` are given. Nothing was read.
-        TypeError: Source or target is neither a saver nor from `opened`, or `threads` is not a collection of texts.
-        EndpointError: Source or target failed; or the source has no thread, but its server has some under another
-            prefix, or of another package's saver. What was moved stays; run it again.
+        TypeError: Source or target is neither a saver nor from `opened`, or `threads` is not a collection of str.
+        EndpointError: Source or target failed; or the source has no thread, but its server has threads under another
+            prefix, or of another package's saver. Run the migration again to continue.
     """
     if sample < 0:
-        raise ValueError(
-            f"sample={shown(sample)}: write how many checkpoints of each thread to compare; 0 compares none"
-        )
-    there, here = as_endpoint("source", source), as_endpoint("target", target)
-    if isinstance(there, ForeignSource):
-        there.decode(objects=isinstance(target, BaseCheckpointSaver))
+        raise ValueError(f"sample={shown(sample)}: write a number of checkpoints per thread; 0 compares none")
+    reader, writer = as_endpoint("source", source), as_endpoint("target", target)
+    if isinstance(reader, ForeignSource):
+        reader.decode(objects=isinstance(target, BaseCheckpointSaver))
     if threads is None:
-        every = set(there.threads())
-        if not every:
-            check_empty(there)
-        names = sorted(name for name in every if name.startswith(thread_prefix))
+        all_names = set(reader.threads())
+        if not all_names:
+            check_empty(reader)
+        names = sorted(name for name in all_names if name.startswith(thread_prefix))
     else:
-        names = _named(threads, thread_prefix)
+        names = _checked_names(threads, thread_prefix)
     report = Report(total=len(names))
-    tell = progress or (lambda _: None)
-    moves = (_Move(there, here, name, report, tell, sample, dry_run, threads is not None).run for name in names)
-    return _run(moves, report, tell)
+    show = progress or (lambda _: None)
+    moves = (_Move(reader, writer, name, report, show, sample, dry_run, threads is not None).run for name in names)
+    return _run(moves, report, show)
 
 
 async def amigrate(
@@ -167,14 +164,13 @@ async def amigrate(
     dry_run: bool = False,
     progress: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Run `migrate` in a worker thread, so that the event loop goes on.
+    """Run `migrate` in a worker thread, so that it does not block the event loop.
 
-    Savers for asyncio are used on the loop that they belong to. If the caller is cancelled, the migration ends after
-    the current checkpoint, and then the cancellation goes on.
+    If the caller is cancelled, the migration ends after the current checkpoint, and then this raises the cancellation.
 
     Args:
-        source: As in `migrate`. A saver for asyncio must have synchronous methods that work in other OS threads, as
-            ours have.
+        source: As in `migrate`. An asyncio saver must have synchronous methods that work in other OS threads, as ours
+            have. They run on the saver's own loop.
         target: As in `migrate`, with the same condition.
         threads: As in `migrate`.
         thread_prefix: As in `migrate`.
@@ -209,7 +205,7 @@ async def amigrate(
 
 
 class _Stopped(BaseException):
-    """Ends a migration whose caller was cancelled."""
+    """Raised to stop a migration whose caller was cancelled."""
 
 
 def migrate_items(
@@ -222,27 +218,27 @@ def migrate_items(
     dry_run: bool = False,
     progress: Callable[[ItemsReport], None] | None = None,
 ) -> ItemsReport:
-    """Copy the items of a store: all, or those of a namespace and its children. The source is not changed.
+    """Copy all items of a store, or those of a namespace and its children. The source is not changed.
 
-    The copies keep `created_at`, `updated_at` and the rest of their TTL. An item that the target has with the same
-    value is not written. Vectors are not copied.
+    The copies keep `created_at`, `updated_at` and their remaining TTL. An item that the target has with the same value
+    is not written. Vectors are not copied.
 
     Args:
         source: A source from `opened_store`.
         target: A target from `opened_store`.
-        namespace: Labels that the namespaces of the items begin with.
-        replace: Decides about an item of which the target has another value. None leaves the target's item, and reports
-            a conflict. `"older"` replaces an item that was put earlier than the source's. `"all"` replaces it.
-        ttl: TTL of the copies from now on, instead of the rest of their own.
-        dry_run: True to write nothing, and count what would be written.
+        namespace: First labels of the namespaces to copy.
+        replace: What to do if the target has another value. None keeps the target's item and reports a conflict.
+            `"older"` replaces it if it was put before the source's item. `"all"` always replaces it.
+        ttl: TTL of the copies from now on, instead of their remaining TTL.
+        dry_run: True to count the items to write, and write nothing.
         progress: Called with the report after each batch.
 
     Returns:
-        The counts, with the conflicts and the failures.
+        The counts, the conflicts and the failures.
 
     Raises:
         ValueError: `replace` has another value. Nothing was read.
-        EndpointError: Source or target failed. What was moved stays; run it again.
+        EndpointError: Source or target failed. Run the migration again to continue.
     """
     if replace not in (None, "older", "all"):
         raise ValueError(f"replace={shown(replace)}: write 'older', 'all', or None")
@@ -265,12 +261,12 @@ def _run(moves: Iterable[Callable[[], None]], report: _R, progress: Callable[[_R
 # -- threads
 
 
-def _named(threads: Collection[str], prefix: str) -> list[str]:
+def _checked_names(threads: Collection[str], prefix: str) -> list[str]:
     names = set(threads)
     if isinstance(threads, str) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"threads={shown(threads)}: write a list of the names of threads, such as ['user-1']")
+        raise TypeError(f"threads={shown(threads)}: write a list of thread names, such as ['user-1']")
     if prefix:
-        raise ValueError(f"threads= and thread_prefix={shown(prefix)}: give one of the two")
+        raise ValueError(f"threads= and thread_prefix={shown(prefix)}: pass only one of them")
     return sorted(names)
 
 
@@ -286,17 +282,17 @@ class _Move:
     sample: int
     dry_run: bool
     is_named: bool
-    """True if the caller named the thread, so that it has to exist."""
+    """True if the caller named the thread, so that it must exist."""
 
     def __post_init__(self) -> None:
         self._versions = Versions(texts=self.target.text_versions)
         self._seen: set[CheckpointKey] = set()
-        """Checkpoints whose channel versions are known."""
+        """Checkpoints whose channel versions were read."""
         self._sample: dict[CheckpointKey, Record] = {}
-        """Written checkpoints to compare."""
+        """Written checkpoints to compare in full."""
 
     def run(self) -> None:
-        """Move the thread. The report names it if that fails."""
+        """Move the thread. A failure goes into the report."""
         try:
             self._move()
         except EndpointError:
@@ -328,8 +324,8 @@ class _Move:
         else:
             (_, checkpoint_id), *_ = lacking
             raise ThreadMigrationError(
-                f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints, or their "
-                f"writes, such as {shown(checkpoint_id)}; run it again when nothing writes to the thread"
+                f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints or their "
+                f"writes, such as {shown(checkpoint_id)}. Run it again when nobody writes to the thread"
             )
         self._compare()
         report.unchanged += not lacked
@@ -337,7 +333,7 @@ class _Move:
         report.moved += lacked and not had
 
     def _copy(self, there: ThreadOutline, lacking: _Lacking, chosen: set[CheckpointKey]) -> None:
-        """Write what is lacking. Earlier checkpoints are read, too, because they show which values the target has."""
+        """Write missing data. Earlier checkpoints are also read, because they show which values the target has."""
         known = self._seen if any(whole for whole, _ in lacking.values()) else there.keys()
         wanted = {key: there[key] for key in sorted(there, key=_age) if key in lacking or key not in known}
         for stored in self.source.records(self.thread, wanted):
@@ -345,9 +341,9 @@ class _Move:
             self._seen.add(saved.key)
             if saved.key not in lacking:
                 continue
-            if (own := saved.checkpoint.get("id")) != saved.key[1]:  # the target would store it under that
+            if (own_id := saved.checkpoint.get("id")) != saved.key[1]:  # the target would store it under this id
                 raise ThreadMigrationError(
-                    f"{saved} of {self.source.name} is damaged: it has the id {shown(own)} in itself"
+                    f"{saved} of {self.source.name} is damaged: it contains the id {shown(own_id)}"
                 )
             whole, tasks = lacking[saved.key]
             self.target.write(self.thread, saved, new if whole else None, tasks)
@@ -358,34 +354,34 @@ class _Move:
             self.progress(self.report)
 
     def _compare(self) -> None:
-        """Read the sample again, and compare it with what was written."""
+        """Read the sample from the target, and compare it with the source."""
         entries = {key: Entry(saved.parent, {}) for key, saved in self._sample.items()}
         for stored in self.target.records(self.thread, entries) if entries else ():
             saved = self._sample.pop(stored.key)
             if differs := difference(saved, stored, self.target.as_stored):
                 raise ThreadMigrationError(
-                    f"{saved} is not the same in {self.target.name}: {differs}. What is there is kept; delete the "
-                    "thread there before you move it again"
+                    f"{saved} differs in {self.target.name}: {differs}. The copy stays there; delete the thread there "
+                    "before you move it again"
                 )
             self.report.compared += 1
         for saved in self._sample.values():
             raise ThreadMigrationError(
-                f"{saved} was written to {self.target.name}, and is not there any more: somebody removed it, or it "
-                "expired. Run it again"
+                f"{saved} was written to {self.target.name}, but is missing: somebody removed it, or it expired. Run it "
+                "again"
             )
 
 
 def _age(key: CheckpointKey) -> tuple[str, str]:
-    """Sort checkpoints from the oldest to the newest."""
+    """Sort key of checkpoints, oldest first."""
     return key[1], key[0]
 
 
 def _conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline) -> str:
-    """Describe where a target contradicts the source. The text is empty if the target has a part of the source."""
+    """Describe how the target contradicts the source; empty if it has only a part of the source."""
     if more := sorted(has.keys() - there.keys(), key=_age):
         return (
-            f"{target} has {len(more)} checkpoints that {source} lacks, the newest is {shown(more[-1][1])}; "
-            "to copy the thread anew, delete it in the target first"
+            f"{target} has {len(more)} checkpoints that {source} lacks; the newest is {shown(more[-1][1])}. "
+            "To copy the thread again, delete it in the target first"
         )
     for key, entry in has.items():
         name, parent = f"checkpoint {shown(key[1])}", there[key].parent
@@ -397,7 +393,7 @@ def _conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline
 
 
 def _lacking_of(there: ThreadOutline, has: ThreadOutline, *, specials: bool) -> _Lacking:
-    """List what the target lacks, oldest first; with `specials`, also other values in special channels."""
+    """List missing data of the target, oldest first; with `specials`, also changed values of special channels."""
     lacking: _Lacking = {}
     for key in sorted(there, key=_age):
         had, infos = has[key].tasks if key in has else {}, there[key].tasks.items()
@@ -408,27 +404,27 @@ def _lacking_of(there: ThreadOutline, has: ThreadOutline, *, specials: bool) -> 
 
 
 def _chosen(lacking: _Lacking, sample: int) -> set[CheckpointKey]:
-    """Choose the checkpoints to compare in full: the newest, and others at random."""
+    """Choose the checkpoints to compare in full: the newest one, and others at random."""
     *others, newest = lacking
     return {newest, *random.sample(others, min(sample - 1, len(others)))} if sample else set()
 
 
 class Versions:
-    """The channel versions of a thread, from its oldest checkpoint on. Most savers store each version once in a thread.
+    """Channel versions of a thread, from its oldest checkpoint on.
 
-    A saver that stores all values with each checkpoint, such as `SqliteSaver`, may have several values of one version:
-    a node changed the state in place, or two branches made the same version. All values except the first get a version
-    of their own, just above.
+    Most savers store each version of a channel once per thread. `SqliteSaver` stores all values with each checkpoint, so
+    one version may have several values: a node changed the state in place, or two branches made the same version. All
+    values except the first get a new version, just above the old one.
     """
 
     def __init__(self, *, texts: bool) -> None:
-        """Start without versions. They become texts if `texts` is True, because the target continues them as texts."""
+        """Start without versions. If the target uses texts as versions, numbers become texts."""
         self._texts = texts
         self._values: dict[tuple[str, str, str | float], bytes] = {}
         """Fingerprints of values, by namespace, channel and version."""
 
     def seen(self, stored: Record) -> tuple[Record, ChannelVersions]:
-        """Return the checkpoint as the target stores it, and its versions whose values are new.
+        """Return the checkpoint for the target, and its versions whose values are new.
 
         Raises:
             ThreadMigrationError: A value has no version.
@@ -437,10 +433,7 @@ class Versions:
         versions, others, new = saved.checkpoint["channel_versions"], dict[str, str](), ChannelVersions()
         for channel, value in saved.checkpoint["channel_values"].items():
             if channel not in versions:
-                raise ThreadMigrationError(
-                    f"{saved} has a value of channel {shown(channel)} without a version, so other savers cannot "
-                    "store it"
-                )
+                raise ThreadMigrationError(f"{saved} has a value of channel {shown(channel)} without a version")
             version, digest = versions[channel], fingerprint(value) if self._texts else b""
             if self._values.get((saved.key[0], channel, version), digest) != digest:
                 version = others[channel] = f"{version}.~{digest.hex()}"
@@ -455,16 +448,12 @@ class Versions:
 
 
 def with_text_versions(saved: Record) -> Record:
-    """Turn channel versions into texts that sort in the same order. LangGraph cannot compare a number with a text."""
-    seen = saved.checkpoint.get("versions_seen") or {}
-    every = (saved.checkpoint["channel_versions"], *seen.values())
-    if all(isinstance(version, str) for versions in every for version in versions.values()):
-        return saved
+    """Turn channel versions into texts in the same order, because LangGraph cannot compare a number with a text."""
     return _with_versions(saved, lambda _, version: _text(version))
 
 
 def _with_versions(saved: Record, changed: Callable[[str, str | float], Any]) -> Record:
-    """Change the versions of a checkpoint, also those that its nodes have seen."""
+    """Change the versions of a checkpoint, including `versions_seen`."""
 
     def each(versions: Mapping[str, str | float]) -> dict[str, Any]:
         return {channel: changed(channel, version) for channel, version in versions.items()}
@@ -486,7 +475,7 @@ def _text(version: str | float) -> str:
 
 
 def _batches(items: Iterator[StoredItem]) -> Iterator[list[StoredItem]]:
-    """Group items into batches without repetitions, because a forged file may have an item twice."""
+    """Group items into batches. A batch has an item only once, but a forged file may repeat it."""
     batch: dict[tuple[tuple[str, ...], str], StoredItem] = {}
     size = 0
     for item in items:
@@ -511,7 +500,7 @@ class _ItemsMove:
     report: ItemsReport
 
     def readable(self, items: Iterable[ItemOrError]) -> Iterator[StoredItem]:
-        """Iterate over the items that can be read. The report names the others."""
+        """Iterate over readable items. Others go into the report."""
         for item in items:
             self.report.items += 1
             if isinstance(item, RedisSaverError):
@@ -521,10 +510,7 @@ class _ItemsMove:
             ):
                 yield item
             else:
-                self._fail(
-                    f"{item_name(item)}: its value is no dict whose keys are str, so no store can read it. "
-                    "Other items are moved all the same"
-                )
+                self._fail(f"{item_name(item)}: its value is not a dict with str keys. Other items are still moved")
 
     def run(self, batch: Sequence[StoredItem]) -> None:
         """Move a batch."""
@@ -540,10 +526,10 @@ class _ItemsMove:
             if not left:
                 return
         for item in left:
-            self._fail(f"{item_name(item)}: somebody writes it in {self.target.name} all the time; run it again later")
+            self._fail(f"{item_name(item)}: somebody keeps writing it in {self.target.name}; run it again later")
 
     def _write(self, wanted: Sequence[tuple[StoredItem, Any]]) -> list[StoredItem]:
-        """Write items over what the target has of them, and count them. Return those to look up again."""
+        """Write and count items. Return those that changed in the target, to look them up again."""
         rows = [(item, stored.updated_at if stored else 0) for item, stored in wanted]
         changed, failed = ([], []) if self.dry_run or not rows else self.target.write(rows)
         for _, error in failed:
@@ -555,7 +541,7 @@ class _ItemsMove:
         return changed
 
     def _is_wanted(self, item: StoredItem, stored: ItemOrError | None) -> bool:
-        """True if the item should be written. Otherwise the report says why not."""
+        """True if the item should be written. Otherwise the reason goes into the report."""
         if stored is None:
             return True
         if isinstance(stored, RedisSaverError):
@@ -566,7 +552,7 @@ class _ItemsMove:
             return True
         else:
             self.report.conflicts += 1
-            times = f"put at {_time(stored.updated_at)}, and this one at {_time(item.updated_at)}"
+            times = f"put at {_time(stored.updated_at)}; the source's was put at {_time(item.updated_at)}"
             text = f"conflict: {item_name(item)}: {self.target.name} has another value, {times}"
             self.report.problems += [text] if self.report.conflicts <= MAX_PROBLEMS else []
         return False

@@ -3,28 +3,28 @@ r"""Files of threads and of items, as sources and targets.
     redis-saver threads 1\n          or: redis-saver items 1\n
     <length><check><record> ...      two big-endian 32-bit numbers (see `checksum`), then `length` bytes of msgpack
 
-A record is an array that begins with its kind. Kinds in a file of threads, one thread after the other, checkpoints from
-the oldest on:
+A record is an array that begins with its kind. A file of threads has one thread after the other, each with its oldest
+checkpoint first. Its kinds:
 
-    ["thread", name]                 the records up to the next one of this kind belong to this thread
+    ["thread", name]                 begins a thread
     ["bytes", bytes]                 numbered from 0 in each thread
     ["checkpoint", {ns, id, parent,  parent: an id, or nil
         checkpoint: value,           the checkpoint without its id and its channel_values
         metadata: value,
         values: {channel: value},
         writes: [[task id, index, path, [[channel, value], ...]], ...]}]
-                                     index: 0 for the regular writes of a task, that of WRITES_IDX_MAP for one to a
-                                     special channel
-    ["end", threads, checkpoints]    their numbers; the last record
+                                     index: 0 for the regular writes of a task, or that of WRITES_IDX_MAP for a write
+                                     to a special channel
+    ["end", threads, checkpoints]    the counts; the last record
 
 A value is an array [type, [number, ...]]: the type from LangGraph's serializer, and the numbers of the byte strings
-that make up its bytes. So what versions of a value share is in the file once per thread. Kinds in a file of items:
+that its bytes consist of. So a thread stores the common parts of several versions once. Kinds in a file of items:
 
     ["item", [label, ...], key,      its namespace and key
         type, bytes,                 its value, as LangGraph's serializer encodes it
         created_at, updated_at,      microseconds since 1970
-        ttl, expires_at]             milliseconds from each put or read; milliseconds since 1970; 0 means none
-    ["end", items]                   their number; the last record
+        ttl, expires_at]             milliseconds; milliseconds since 1970; 0 means none
+    ["end", items]                   the count; the last record
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, Thre
 
 try:
     import fcntl
-except ImportError:  # on Windows the file of a killed process stays
+except ImportError:  # on Windows nobody removes the file of a killed process
     fcntl = None  # type: ignore[assignment]
 
 FRAME = struct.Struct(">II")
@@ -73,7 +73,7 @@ def _is_text_or_none(value: Any) -> bool:
 
 _Forms: TypeAlias = Mapping[str, tuple[Any, ...]]
 _SOME = "some"
-"""First member of the form of a list with at least one member."""
+"""First member of the form of a non-empty list."""
 _VALUE = (str, [int])
 _WRITES = [(str, int, str, [_SOME, (str, _VALUE)])]
 _NAMES = {"ns": str, "id": str, "parent": _is_text_or_none}
@@ -82,10 +82,10 @@ _NATURALS = (_is_natural, _is_natural, _is_natural, _is_natural)
 
 
 def _fits(value: Any, form: Any) -> bool:
-    """True if a value has a form: a type, a predicate, or members in a list or dict.
+    """True if a value has a form: a type, a predicate, or the forms of members.
 
-    A tuple is the form of a list of that length, a list that of any number of members, `{str: form}` that of a dict
-    with any names.
+    A tuple is the form of a list of that length, a list is the form of a list of any length, and `{str: form}` is the
+    form of a dict with any keys.
     """
     if isinstance(form, tuple):
         return isinstance(value, list) and len(value) == len(form) and all(map(_fits, value, form))
@@ -99,19 +99,19 @@ def _fits(value: Any, form: Any) -> bool:
 
 
 def checksum(data: bytes, at: int) -> int:
-    """Return a CRC-32 of a record that starts with its position, so that it also detects added and removed records."""
+    """Return a CRC-32 of a record. It depends on the position, so that it detects added and removed records."""
     return crc32(data, at & 0xFFFFFFFF)
 
 
 class _File:
-    """A file of records: a source, or a new target."""
+    """A file of records: a source or a new target."""
 
     name: str
     FIRST_LINE: ClassVar[bytes]
     FORMS: ClassVar[_Forms]
-    """The forms of records, without the kind, by kind."""
+    """Forms of records, without the kind, by kind."""
     COUNTED: ClassVar[tuple[str, ...]]
-    """The kinds that the end counts."""
+    """Kinds that the last record counts."""
 
     def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
         self.name, self._file, self._serde = name, file, serde
@@ -120,10 +120,10 @@ class _File:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, serde: SerializerProtocol, *, target: bool) -> Iterator[Self]:
-        """Check a source, or begin a target, which gets its end and its name when the `with` block exits.
+        """Check a source, or begin a target, which gets its last record and its name when the `with` block exits.
 
         Raises:
-            FileDamaged: The source is no such file, or not all of it.
+            FileDamaged: The source is damaged or incomplete, or is another file.
             EndpointError: The target, or a link of that name, exists, or cannot be finished.
             OSError: The source cannot be read, or the target cannot be begun.
         """
@@ -135,7 +135,7 @@ class _File:
                 yield source
                 return
             if path.exists() or path.is_symlink():
-                raise EndpointError(f"{name} exists already; give another name, or remove it. Nothing was written")
+                raise EndpointError(f"{name} exists already; write another name, or remove it. Nothing was written")
             new = cls(name, stack.enter_context(new_file(path)), serde)
             new._file.write(cls.FIRST_LINE)
             yield new
@@ -151,13 +151,13 @@ class _File:
         if self._file.readline(len(self.FIRST_LINE)) != self.FIRST_LINE:
             line = self.FIRST_LINE.decode().strip()
             raise FileDamaged(
-                f"{self.name} is not a file that this version of redis-saver export wrote: it does not begin with "
-                f"{line!r}. Nothing was read from it"
+                f"{self.name} is not an exported file that this version knows: it does not begin with {line!r}. Nothing "
+                "was read from it"
             )
         end: list[int] | None = None
         for kind, *rest in self._records():
             if end is not None:
-                raise self._not_whole("there is something behind its end")
+                raise self._not_whole("there is something after its end")
             self._note(kind, rest)
             end = rest if kind == "end" else None
         if end is None:
@@ -172,33 +172,32 @@ class _File:
         self._counts[kind] += 1
 
     def _not_whole(self, why: str) -> FileDamaged:
-        return FileDamaged(f"{self.name} is not whole: {why}. It was cut off, or something was added. {_AGAIN}")
+        return FileDamaged(f"{self.name} is damaged: {why}. {_AGAIN}")
 
     def _records(self) -> Iterator[list[Any]]:
         """Iterate over the records from the file's position on.
 
         Raises:
-            FileDamaged: A record is cut off, or changed, or has another form.
+            FileDamaged: A record is damaged or has another form.
         """
         at = self._file.tell()
         while head := self._file.read(FRAME.size):
             if len(head) == FRAME.size:
                 length, check = FRAME.unpack(head)
-                # Reading more than the file has would first allocate the memory for it.
+                # A read beyond the end of the file would first allocate the memory for it.
                 is_there = length <= os.fstat(self._file.fileno()).st_size - self._file.tell()
                 data = self._file.read(length) if is_there else b""
                 if len(data) == length and checksum(data, at) == check:
                     yield self._parsed(data)
                     at += FRAME.size + length
                     continue
-            raise FileDamaged(f"{self.name} is damaged, or cut off, at byte {self._file.tell()}. {_AGAIN}")
+            raise FileDamaged(f"{self.name} is damaged at byte {self._file.tell()}. {_AGAIN}")
 
     def _parsed(self, data: bytes) -> list[Any]:
         try:
             record: Any = ormsgpack.unpackb(data)
         except ormsgpack.MsgpackDecodeError as error:
-            why = f"a record that is not msgpack: {printable(str(error))}"
-            raise FileDamaged(f"{self.name} has {why}. {_AGAIN}") from error
+            raise self._not_whole(f"a record is not msgpack: {printable(str(error))}") from error
         kind = record[0] if isinstance(record, list) and record else None
         if isinstance(kind, str) and kind in self.FORMS and _fits(record[1:], self.FORMS[kind]):
             return record  # type: ignore[no-any-return]
@@ -218,21 +217,21 @@ class _File:
 
 
 class ThreadFile(_File, Target):
-    """A file of threads. A source is read again, thread by thread. A target gets one thread after the other."""
+    """A file of threads. A source is read again for each thread. A target is written one thread after the other."""
 
     FIRST_LINE = b"redis-saver threads 1\n"
     FORMS: ClassVar[_Forms] = {"thread": (str,), "bytes": (bytes,), "checkpoint": (_CHECKPOINT,), "end": (int, int)}
     COUNTED = ("thread", "checkpoint")
 
     def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
-        """Use an open file; see `opened`."""
+        """Use an open file. See `opened`."""
         super().__init__(name, file, serde)
         self._positions: dict[str, int] = {}
         """Position of each thread's first record."""
         self._shared: dict[bytes, int] = {}
-        """Numbers of the byte strings of the thread that is being written, by their digest."""
+        """Numbers of the current thread's byte strings, by digest."""
         self._last: tuple[str | None, int, int] = (None, 0, 0)
-        """The thread that is being written, where it begins, and the number of checkpoints before it."""
+        """The current thread, its position, and the number of checkpoints before it."""
 
     def _note(self, kind: str, rest: list[Any]) -> None:
         super()._note(kind, rest)
@@ -276,7 +275,7 @@ class ThreadFile(_File, Target):
         return moving("a checkpoint of thread {!r} in {} cannot be read", thread, self.name)
 
     def _walk(self, thread: str) -> Iterator[tuple[dict[str, Any], Callable[[Any], Any]]]:
-        """Iterate over a thread's checkpoints, each with a function that loads its values."""
+        """Iterate over a thread's checkpoints, each with a function that decodes its values."""
         shared: list[bytes] = []
 
         def load(value: Any) -> Any:
@@ -284,7 +283,7 @@ class ThreadFile(_File, Target):
             if min(numbers, default=0) < 0:
                 raise ValueError("the record refers to a negative number of bytes")
             pieces = [shared[number] for number in numbers]
-            if len(set(numbers)) < len(numbers):  # a few bytes that are named many times may become any number
+            if len(set(numbers)) < len(numbers):  # repeated numbers may make a few bytes huge
                 Allowance(Limits(), self.name).unfold("value_bytes", sum(map(len, pieces)))
             return self._serde.loads_typed((kind, b"".join(pieces)))
 
@@ -303,11 +302,11 @@ class ThreadFile(_File, Target):
         """Add a checkpoint with all its values and writes.
 
         Raises:
-            ThreadMigrationError: The checkpoint cannot be written, or got writes after it was.
+            ThreadMigrationError: The checkpoint cannot be written, or got more writes during the export.
         """
         if new is None:
-            raise ThreadMigrationError(f"{saved} was written to while it was exported; export it again")
-        end = self._file.seek(0, os.SEEK_END)  # reading has moved the position
+            raise ThreadMigrationError(f"{saved} was changed during the export; export it again")
+        end = self._file.seek(0, os.SEEK_END)  # reads moved the position
         try:
             if thread not in self._positions:
                 self._shared.clear()
@@ -319,7 +318,7 @@ class ThreadFile(_File, Target):
             raise ThreadMigrationError(f"{saved} cannot be written to {self.name}: {error_text(error)}") from error
 
     def abandon(self, thread: str) -> None:
-        """Take the thread out of the file, if it is the last one."""
+        """Remove the thread from the file, if it is the last one."""
         last, start, checkpoints = self._last
         if thread == last:
             self._file.seek(start)
@@ -344,7 +343,7 @@ class ThreadFile(_File, Target):
         }
 
     def _value(self, value: Any) -> list[Any]:
-        """Turn a value into the numbers of its byte strings. New byte strings are written first."""
+        """Return a value as the numbers of its byte strings. New byte strings are written first."""
         if (dumps_elements := getattr(self._serde, "dumps_elements", None)) is not None:
             encoded = dumps_elements(value)
             kind, pieces = encoded.type, encoded.elements
@@ -386,7 +385,7 @@ class ItemFile(_File, Items):
         return StoredItem(namespace, key, value, created_at, updated_at, ttl, expires_at, len(data))
 
     def look_up(self, items: Sequence[StoredItem]) -> list[StoredItem | RedisSaverError | None]:
-        """Return None for each item, because a target is new."""
+        """Return None for each item, because a target is empty."""
         return [None] * len(items)
 
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
@@ -404,28 +403,20 @@ class ItemFile(_File, Items):
 # -- new files
 
 _PREFIX, _SUFFIX = ".redis-saver-", ".part"
-_WITHOUT = (errno.EINVAL, errno.ENOTSUP)
-"""Errors of file systems that cannot sync a folder."""
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces the file or link of its name when the block exits, unless by an error.
+    """Open a file that replaces the file or link of its name when the block exits without an error.
 
-    Only its owner can read it, from the first byte on. It is written in its folder under a random name, and gets its
-    own name when it is complete and on disk. No existing file is opened, no link is followed, and no permissions are
-    inherited. A killed process leaves `.redis-saver-*.part`. The next new file in that folder removes it, but not the
-    file of a living process, which holds a lock on it.
+    Only its owner can read it. It is written in its folder under a random name, and gets its own name when it is
+    complete and on disk. It opens no existing file, follows no link, and inherits no permissions. A killed process
+    leaves `.redis-saver-*.part`, which the next new file in that folder removes. A living process locks its file.
 
     Raises:
-        OSError: The folder is missing, or must not be written to, or the disk is full, or fails.
+        OSError: The folder is missing or not writable, or the disk is full or fails.
     """
-    with _locked(path.parent) as can_lock:
-        if can_lock:
-            _remove_abandoned(path.parent)
-        descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=path.parent)
-        if can_lock:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+    descriptor, name = _new_part(path.parent)
     part = Path(name)
     try:
         with os.fdopen(descriptor, "w+b") as file:
@@ -436,53 +427,41 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     finally:
         part.unlink(missing_ok=True)
     if hasattr(os, "O_DIRECTORY"):
-        with _opened_folder(path.parent) as folder:
-            try:
-                os.fsync(folder)
-            except OSError as error:
-                if error.errno not in _WITHOUT:
-                    raise
-
-
-@contextmanager
-def _opened_folder(folder: Path) -> Iterator[int]:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder against other new files. Yield False if the system or the file system has no locks."""
-    if fcntl is None:
-        yield False
-        return
-    with _opened_folder(folder) as descriptor:
+        folder = os.open(path.parent, os.O_RDONLY)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            can_lock = True
+            os.fsync(folder)
         except OSError as error:
-            if error.errno not in (*_WITHOUT, errno.EBADF, errno.ENOLCK):
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot sync a folder
                 raise
-            can_lock = False
-        yield can_lock
+        finally:
+            os.close(folder)
 
 
-def _remove_abandoned(folder: Path) -> None:
-    """Remove the unfinished files of processes that are gone. The caller has locked the folder."""
+def _new_part(folder: Path) -> tuple[int, str]:
+    """Remove unfinished files of dead processes. Then make a file, and lock it until it is closed."""
+    if fcntl is None:
+        return mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
     for part in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        with suppress(BlockingIOError, FileNotFoundError, PermissionError), part.open("rb") as file:
+        with (
+            suppress(OSError),
+            part.open("rb") as file,
+        ):  # OSError: its process is alive, or the file system has no locks
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
+    while True:
+        descriptor, name = mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor, name
+        os.close(descriptor)  # another process removed it before it was locked
 
 
 def make_empty(path: Path) -> None:
-    """Make an empty file for a library that opens it by its name. An existing file stays.
+    """Make an empty file for a library that opens it by name. An existing file stays.
 
     Raises:
-        OSError: The file cannot be made, or its name is that of a broken link.
+        OSError: The file cannot be made, or its name is a broken link.
     """
     if not path.exists():
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o600))

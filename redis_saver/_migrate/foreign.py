@@ -1,8 +1,8 @@
 """Savers of other packages on Redis and Valkey, as sources. Their keys are read directly.
 
-Their own classes lose things: the pending writes of a named checkpoint, and some threads of a server. `RedisDocuments`
-and `ValkeyStrings` know what each of them stores: how its keys are found, what they hold of a thread, and how a
-checkpoint is read. Names may hold colons and braces, so a key does not show where they end, but its value repeats them.
+Their own classes lose data: the pending writes of a named checkpoint, and some threads of a server. `RedisDocuments`
+and `ValkeyStrings` each know one package: how to find its keys, and how to read its threads and checkpoints. Names may
+contain colons and braces, so keys are ambiguous, but their values repeat the names.
 
 In the documents of langgraph-checkpoint-redis an object is a dict with a mark:
 
@@ -16,7 +16,7 @@ In the documents of langgraph-checkpoint-redis an object is a dict with a mark:
     {"__bytes__": base64}                                             bytes, in documents of checkpoints
 
 They become the msgpack extensions that LangGraph's serializer writes for the same objects, so no class is imported.
-Only objects of langchain_core are made, by LangChain's own loader, which allows no others.
+The exception is objects of langchain_core, which LangChain's own loader makes. It allows no others.
 """
 
 from __future__ import annotations
@@ -50,31 +50,31 @@ from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver.errors import EndpointError
 
 COMMANDS_PER_BATCH, VALUES_PER_BATCH = 500, 20
-"""Maximum number of commands per batch, and of commands whose replies may be long."""
+"""Maximum commands per batch, and maximum commands per batch with long replies."""
 
 
 class Head(NamedTuple):
-    """Names in the value of a key of another saver."""
+    """Names in the value of another saver's key."""
 
     thread: str
     key: bytes
     prefix: str | None
-    """Beginning of the key of a checkpoint, without the separator. It is None for a key of something else."""
+    """Beginning of a checkpoint's key, without the separator. It is None for other keys."""
     at: CheckpointKey = ("", "")
-    """The checkpoint, or the one that a write belongs to."""
+    """The checkpoint, or the checkpoint of a write."""
     parent: Any = None
     task: str = ""
     number: int = 0
-    """Index among the task's writes. It is negative for special channels."""
+    """Index among the task's writes, negative for special channels."""
     path: str | None = None
     channel: str = ""
 
 
 class ThreadKeys:
-    """Any number of keys by thread, in a temporary SQLite file, which is removed with this object."""
+    """Any number of keys by thread, in a temporary SQLite file that is deleted with this object."""
 
     def __init__(self, keys: Iterable[Head]) -> None:
-        """Keep keys. A repeated key is kept once."""
+        """Store keys. Repetitions are ignored."""
         sqlite3 = import_module("sqlite3")  # some Pythons are built without it
         self._rows = sqlite3.connect("", check_same_thread=False)
         weakref.finalize(self, self._rows.close)
@@ -101,26 +101,26 @@ class ThreadKeys:
 
 
 class ForeignSource(Source):
-    """A saver of another package. It finds all its keys on first use, and does not see later ones."""
+    """A saver of another package. Its keys are listed once, at the first use."""
 
     kind: ClassVar[str]
     """Name of the package, also in URLs."""
     pattern: ClassVar[bytes]
     redis_type: ClassVar[bytes]
-    """Pattern and type of the keys that `heads` looks at."""
+    """SCAN pattern and Redis type of the keys that `heads` reads."""
     get: ClassVar[str]
-    """Command that reads a value, which is JSON."""
+    """Command that returns a value as JSON."""
     refusals: tuple[type[Exception], ...] = (*Source.refusals, AttributeError, RecursionError)
-    """Also errors of documents of other programs, which may have any form and any depth."""
+    """Includes errors of other programs' documents, which may have any form and depth."""
 
     def __init__(self, driver: RedisDriver, serde: SerializerProtocol, name: str, prefix: str | None) -> None:
         """Use a driver. The caller closes its client.
 
         Args:
             driver: Driver of the server, which is only read.
-            serde: Serializer that decodes values. See `decode`.
+            serde: Serializer of the values. See `decode`.
             name: Name of the server in messages, without a password.
-            prefix: Beginning of the keys. None accepts any, if all checkpoints have the same.
+            prefix: Beginning of the keys. None accepts any prefix that all checkpoints share.
         """
         self.failures, self.name = driver.failures, name
         self.driver, self.prefix = driver, prefix
@@ -128,7 +128,7 @@ class ForeignSource(Source):
         self._keys: ThreadKeys | None = None
 
     def decode(self, *, objects: bool) -> None:
-        """Decode values to objects, for a saver that takes objects, or leave them packed."""
+        """Choose if values are decoded to objects, for a saver as the target, or stay packed."""
         self._serde = _with_objects(self._given_serde) if objects else self._given_serde
 
     def _threads(self) -> Iterable[str]:
@@ -141,8 +141,8 @@ class ForeignSource(Source):
             if len(keys.prefixes) > 1:
                 counts = ", ".join(f"{shown(prefix)} ({count:,})" for prefix, count in sorted(keys.prefixes.items()))
                 raise EndpointError(
-                    f"{self.name} has checkpoints with several prefixes: {counts}. Say which to move: --source-prefix, "
-                    "or prefix= of opened()"
+                    f"{self.name} has checkpoints with several prefixes: {counts}. Choose one: --source-prefix, or "
+                    "prefix= of opened()"
                 )
             self._keys = keys
         return self._keys
@@ -161,11 +161,11 @@ class ForeignSource(Source):
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
         saved = self.driver.run(self._read(thread, key, entry))
         if saved is not None and not is_sound(saved.checkpoint, saved.metadata):
-            raise ValueError("it has not the form of a checkpoint with its metadata")
+            raise ValueError("it does not have the form of a checkpoint with its metadata")
         return saved
 
     def _read(self, thread: str, key: CheckpointKey, entry: Entry) -> Operation[Record | None]:
-        """Read a checkpoint with its pending writes. Return None if it is gone."""
+        """Read a checkpoint with its pending writes. Return None if it was deleted."""
         document, *rest = map(_parsed, (yield from batched([Command((self.get, key)) for key in entry.keys])))
         if document is None:
             return None
@@ -173,14 +173,14 @@ class ForeignSource(Source):
         stored = [write for part in rest for write in (part if isinstance(part, list) else [part]) if write is not None]
         writes = [(write["task_id"], write["channel"], self.written(write)) for write in stored]
         if not all(isinstance(task, str) and isinstance(channel, str) for task, channel, _ in writes):
-            raise ValueError("a pending write has no task, or no channel")
+            raise ValueError("a pending write has no task or no channel")
         under = config.to_config(thread, key[0], entry.parent) if entry.parent else None
         saved = CheckpointTuple(config.to_config(thread, *key), checkpoint, metadata, under, writes)
         return record(saved, {task: info.path for task, info in entry.tasks.items()})
 
     @classmethod
     def scan(cls) -> Stream[Head]:
-        """Find the keys of the saver by SCAN."""
+        """Find the saver's keys by SCAN."""
         return mapped(scan_keys(cls.pattern), cls._named)
 
     @classmethod
@@ -192,7 +192,7 @@ class ForeignSource(Source):
     @classmethod
     @abstractmethod
     def heads(cls, keys: Sequence[bytes]) -> Operation[list[Head]]:
-        """Read the names in values, except those that are gone, or are not the saver's."""
+        """Read the names in values. Skip deleted keys and other programs' keys."""
 
     @abstractmethod
     def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
@@ -208,7 +208,7 @@ class ForeignSource(Source):
 
 
 def _with_objects(serde: SerializerProtocol) -> SerializerProtocol:
-    """Return a serializer that makes objects instead of leaving them packed."""
+    """Return a serializer that decodes objects instead of leaving them packed."""
     if isinstance(serde, OpaqueSerializer):
         return JsonPlusSerializer()
     if isinstance(serde, EncryptedSerializer):
@@ -230,23 +230,25 @@ def batched(commands: Sequence[Command]) -> Operation[list[Any]]:
 
 
 def summarized(command: str, keys: Sequence[bytes], summary: Callable[[Any], T]) -> Operation[list[T]]:
-    """Read long values, a few at a time, and keep only a summary of each."""
+    """Read long values, a few at a time, and return a summary of each."""
     summaries = list[T]()
     for start in range(0, len(keys), VALUES_PER_BATCH):
         some = keys[start : start + VALUES_PER_BATCH]
-        summaries += map(summary, (yield Batch([Command((command, key)) for key in some])))  # no name keeps the replies
+        summaries += map(
+            summary, (yield Batch([Command((command, key)) for key in some]))
+        )  # no variable keeps the replies alive
     return summaries
 
 
 def _parsed(reply: Any) -> Any:
-    """Parse JSON. A client on which redis-py's `json()` was called has done it already."""
+    """Parse JSON, unless the client did. It does after a call of redis-py's `json()`."""
     return json.loads(reply) if isinstance(reply, (bytes, str)) else reply
 
 
 # -- langgraph-checkpoint-aws
 
 _HEAD_BYTES = 1000
-"""Bytes of a text that are read to learn its names. If they are longer, the whole text is read."""
+"""Bytes of a text that are read for its names. If the names are longer, the whole text is read."""
 _NAMES = ("thread_id", "checkpoint_id", "parent_checkpoint_id")
 _TEXT = rb'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rb'\{"thread_id":(T),"checkpoint_id":(T),"parent_checkpoint_id":(T|null),'.replace(b"T", _TEXT))
@@ -255,12 +257,11 @@ _HEAD = re.compile(rb'\{"thread_id":(T),"checkpoint_id":(T),"parent_checkpoint_i
 class ValkeyStrings(ForeignSource):
     """The JSON texts of ValkeySaver (langgraph-checkpoint-aws), in strings.
 
-        checkpoint:{<thread>}:<namespace>:<checkpoint>   a checkpoint: its names, and all in LangGraph's format, in
-                                                         base64
-        writes:{<thread>}:<namespace>:<checkpoint>       its pending writes: a list
-        thread:{<thread>}:<namespace>                    the ids of its checkpoints: a list, which is not needed here
+        checkpoint:{<thread>}:<namespace>:<checkpoint>   a checkpoint: its names, then LangGraph's format in base64
+        writes:{<thread>}:<namespace>:<checkpoint>       list of its pending writes
+        thread:{<thread>}:<namespace>                    list of checkpoint ids, which is not needed here
 
-    The text begins with the names. It has no paths of tasks.
+    Tasks have no paths.
     """
 
     kind = "langgraph-checkpoint-aws"
@@ -271,11 +272,11 @@ class ValkeyStrings(ForeignSource):
         """Read the names in checkpoints."""
         beginnings = yield from batched([Command(("GETRANGE", key, 0, _HEAD_BYTES - 1)) for key in keys])
         matches = [_HEAD.match(raw(beginning)) for beginning in beginnings]
-        found = [_parsed_or_none(b"[%s]" % b",".join(match.groups())) if match else None for match in matches]
-        longer = [at for at, values in enumerate(found) if values is None]
+        rows = [_parsed_or_none(b"[%s]" % b",".join(match.groups())) if match else None for match in matches]
+        longer = [at for at, values in enumerate(rows) if values is None]
         for at, values in zip(longer, (yield from summarized("GET", [keys[at] for at in longer], _names)), strict=True):
-            found[at] = values
-        heads = [_string_head(key, *values) for key, values in zip(keys, found, strict=True) if values]
+            rows[at] = values
+        heads = [_string_head(key, *values) for key, values in zip(keys, rows, strict=True) if values]
         return [head for head in heads if head is not None]
 
     def entries(self, heads: Sequence[Head]) -> Operation[ThreadOutline]:
@@ -303,7 +304,7 @@ class ValkeyStrings(ForeignSource):
 
 
 def _names(text: Any) -> list[Any] | None:
-    """Return the names in the whole text of a checkpoint; None for another text."""
+    """Return the names in a checkpoint's text; None for another text."""
     fields = _parsed_or_none(text or "null")
     return list(map(fields.get, _NAMES)) if isinstance(fields, dict) else None
 
@@ -335,7 +336,7 @@ _ONE_ARGUMENT, _ARGUMENTS, _KEYWORDS, _METHOD, _SNAPSHOT = 0, 1, 2, 3, 7
 """Codes of LangGraph's msgpack extensions."""
 _SERIALIZER = OpaqueSerializer()
 _NOT_REVIVED = (ValueError, TypeError, LookupError, AttributeError, ImportError, NotImplementedError)
-"""Errors of LangChain's loader for an object that it does not know or allow."""
+"""Errors of LangChain's loader for unknown or forbidden objects."""
 
 
 class RedisDocuments(ForeignSource):
@@ -345,12 +346,12 @@ class RedisDocuments(ForeignSource):
         <prefix>:<thread>:<namespace>                          the newest checkpoint of ShallowRedisSaver
         <writes>:<thread>:<namespace>:<checkpoint>:<task>:<n>  a pending write; n is its index
 
-    An empty namespace is `__empty__` in keys and documents. It is empty in the keys of ShallowRedisSaver, and in the
-    documents of its twin for asyncio. The documents are found by their type and the names in them, with any prefix.
-    Everything else (pointers to the newest checkpoint, lists of keys, search indexes) follows from them.
+    An empty namespace is `__empty__` in keys and documents, but empty in the keys of ShallowRedisSaver and in the
+    documents of AsyncShallowRedisSaver. Documents are found with any prefix, by their type and the names in them. All
+    other keys (pointers to the newest checkpoint, lists of keys, search indexes) are not needed.
 
-    0.1 stored the JSON of a pending write as it is. Since 0.2 it is in base64. A thread may have both. 0.0 named the
-    parent in place of the checkpoint, so a thread with such documents is refused.
+    Release 0.1 stored the plain JSON of a pending write; since 0.2 it is in base64. A thread may have both. Release 0.0
+    named the parent instead of the checkpoint, so a thread with such documents is refused.
     """
 
     kind = "langgraph-checkpoint-redis"
@@ -367,12 +368,12 @@ class RedisDocuments(ForeignSource):
         """Find the checkpoints of a thread, and their tasks.
 
         Raises:
-            ValueError: The thread has documents of release 0.0, which have the parent's id twice, or none.
+            ValueError: The thread has documents of release 0.0, in which the id is that of the parent, or empty.
         """
         if any(head.prefix is not None and head.at[1] in ("", head.parent) for head in heads):
             raise ValueError(
-                "it has documents of langgraph-checkpoint-redis 0.0, which name the parent in place of the checkpoint. "
-                "Read its state with that release, and put it into a new thread by update_state"
+                "it has documents of langgraph-checkpoint-redis 0.0, which name the parent instead of the checkpoint. "
+                "Read its state with that release, and write it to a new thread with update_state"
             )
         # If both savers stored a checkpoint, RedisSaver's document wins, because it names the parent.
         by_parent = sorted(heads, key=lambda head: head.parent is not None)
@@ -393,7 +394,7 @@ class RedisDocuments(ForeignSource):
         return outline
 
     def _digest(self, stored: Any) -> bytes:
-        """Return the digest of a value in a special channel. It is empty if the value is gone."""
+        """Return the digest of a value of a special channel. It is empty if the value was deleted."""
         if (document := _parsed(stored)) is None:
             return b""
         return special(task_of(document["task_id"], document["channel"]), self.written(document))
@@ -415,7 +416,7 @@ class RedisDocuments(ForeignSource):
             data = base64.b64decode(blob, validate=True)
             return self._serde.loads_typed(("bytes" if kind == "base64" else kind, data))
         try:
-            value = json.loads(blob)  # 0.1; no text is both, because base64 of JSON does not begin as JSON does
+            value = json.loads(blob)  # 0.1; base64 of JSON never parses as JSON
         except json.JSONDecodeError:
             value = json.loads(base64.b64decode(blob, validate=True))
         if write["channel"] == INTERRUPT and isinstance(value, list):  # 0.1 has no mark
@@ -425,7 +426,7 @@ class RedisDocuments(ForeignSource):
 
 
 def _order(head: Head) -> tuple[str, str, int, bytes]:
-    """Sort pending writes by task as LangGraph does, and each task's in the order in which it wrote them."""
+    """Sort key of pending writes: by task as LangGraph does, then in the order of writing."""
     return head.path or "", head.task, head.number, head.key
 
 
@@ -453,25 +454,25 @@ def _without(name: str, stand_in: str) -> str:
 
 
 def _prefix(key: bytes, rest: str) -> str | None:
-    """Return the beginning of a key before `rest`; None if the key does not end so."""
+    """Return the beginning of a key that ends with `rest`; None for another key."""
     end = rest.encode("utf-8", "surrogatepass")
     return key.removesuffix(end).decode("utf-8", "backslashreplace") if key.endswith(end) else None
 
 
 def typed(value: Any, *, marked_bytes: bool) -> tuple[str, bytes]:
-    """Encode a value that was parsed from JSON, as LangGraph's serializer would: a type and bytes.
+    """Encode parsed JSON as LangGraph's serializer would, to a type and bytes.
 
     Args:
-        value: The value.
+        value: The parsed value.
         marked_bytes: True if `{"__bytes__": ...}` means bytes.
 
     Raises:
-        ValueError: The value holds what msgpack cannot, such as an integer of more than 64 bits.
+        ValueError: Msgpack cannot represent the value, for example an integer of more than 64 bits.
     """
     try:
         return _SERIALIZER.dumps_typed(_value(value, marked_bytes))
     except ormsgpack.MsgpackEncodeError as error:
-        raise ValueError(f"LangGraph's serializer cannot hold it: {error}") from error
+        raise ValueError(f"LangGraph's serializer cannot encode it: {error}") from error
 
 
 def _value(value: Any, marked_bytes: bool) -> Any:
@@ -488,7 +489,7 @@ def _value(value: Any, marked_bytes: bool) -> Any:
 
 
 def _revived(fields: dict[str, Any]) -> Any:
-    """Return the object that a dict means, or the dict itself if it means none. Its values are revived already."""
+    """Return the object that a dict stands for, or the dict itself. Its values are already converted."""
     if fields.get("__interrupt__") is True and "value" in fields:
         rest = {name: value for name, value in fields.items() if name != "__interrupt__"}
         return _packed(_KEYWORDS, "langgraph.types", "Interrupt", rest)
@@ -507,7 +508,7 @@ def _constructed(fields: dict[str, Any]) -> Any:
     try:
         return LC_REVIVER(fields) if fields.get("lc") == 1 else fields
     except _NOT_REVIVED:
-        return fields  # as their own saver answers
+        return fields  # as their own saver returns it
 
 
 def _of_class(fields: dict[str, Any]) -> Any:
@@ -526,7 +527,7 @@ def _of_class(fields: dict[str, Any]) -> Any:
 
 
 def _packed(code: int, *parts: Any) -> ormsgpack.Ext:
-    """Pack an object: the module and name of its class, its arguments, and the method that makes it, if any."""
+    """Pack an object by the module and name of its class, its arguments, and its constructor method, if any."""
     return ormsgpack.Ext(code, _pack(parts))
 
 

@@ -1,7 +1,6 @@
-"""Read and write the folder of `langgraph dev` (`.langgraph_api`): an `InMemorySaver`, pickled, in three files.
+"""Read and write the folder of `langgraph dev` (`.langgraph_api`): an `InMemorySaver`, pickled in three files.
 
-Unpickling can run any code. The unpickler here makes only dicts, texts, numbers and bytes, and raises for anything
-else.
+Unpickling can run any code. The unpickler here makes only dicts, str, numbers and bytes, and refuses everything else.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ _UNREADABLE = (
     *(pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError),
     *(OverflowError, RecursionError, MemoryError),
 )
-"""Errors of unpickling other bytes, or bytes that claim to be terabytes."""
+"""Errors of unpickling invalid bytes, or bytes that claim to be terabytes."""
 
 
 def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemorySaver:
-    """Read the files of a folder. With `empty_too` the folder, or its files, may be missing.
+    """Read the files of a folder. With `empty_too` all files may be missing.
 
     Raises:
-        EndpointError: The files are missing, cannot be read, or hold something else.
+        EndpointError: The files are missing, unreadable or invalid.
     """
     saver = InMemorySaver(serde=serde)
     missing = [name for name in _FILES.values() if not (folder / name).exists()]
     if missing and not (empty_too and len(missing) == len(_FILES)):
         raise EndpointError(
-            f"folder {shown(str(folder))} has no {missing[0]}; name the folder .langgraph_api that langgraph dev writes"
+            f"folder {shown(str(folder))} has no {missing[0]}; write the folder .langgraph_api of langgraph dev"
         )
     if not missing:
         storage, writes, blobs = (_load(folder / name) for name in _FILES.values())
@@ -54,7 +53,7 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
 
 
 def save(saver: InMemorySaver, folder: Path) -> None:
-    """Write the files of a folder, each in one step, the one that names checkpoints last."""
+    """Write the files of a folder, each atomically, and the one with the checkpoints last."""
     make_folder(folder)
     for name, file_name in reversed(_FILES.items()):
         with new_file(folder / file_name) as file:
@@ -66,29 +65,28 @@ def _load(path: Path) -> Mapping[Any, Any]:
         with path.open("rb") as file:
             return _mapping(_Restricted(file).load())
     except _UNREADABLE as error:
-        raise EndpointError(f"{shown(str(path))} is not what langgraph dev writes: {printable(str(error))}") from error
+        raise EndpointError(f"{shown(str(path))} is not a file of langgraph dev: {printable(str(error))}") from error
 
 
 def _mapping(value: object) -> Mapping[Any, Any]:
     if not isinstance(value, dict):
-        kind = type(value).__name__
         raise EndpointError(
-            f"this folder is not what langgraph dev writes: a file in it has a {kind} in place of a dict"
+            f"a file in this folder is not of langgraph dev: it has a {type(value).__name__}, not a dict"
         )
     return value
 
 
 def _latin(text: str, encoding: str) -> bytes:
-    """Stand in for `_codecs.encode`, by which protocol 2 writes bytes."""
+    """Replace `_codecs.encode`, which protocol 2 uses for bytes."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it has bytes in the encoding {shown(encoding)}")
     return text.encode("latin1")
 
 
 def _bytes(*arguments: Any) -> bytes:
-    """Stand in for `bytes`, except of a number, which would make that many zeros."""
+    """Replace `bytes`, and refuse a number, which would make that many zeros."""
     if any(isinstance(argument, int) for argument in arguments):
-        raise pickle.UnpicklingError("it makes bytes of a number")
+        raise pickle.UnpicklingError("it makes bytes from a number")
     return bytes(*arguments)
 
 
@@ -107,7 +105,5 @@ class _Restricted(pickle.Unpickler):
         try:
             return _ALLOWED[module, name]
         except KeyError:
-            named = printable(f"{module}.{name}")
-            raise pickle.UnpicklingError(
-                f"it names {named}, which redis_saver does not load from a pickle, as that could run code"
-            ) from None
+            text = f"it names {printable(f'{module}.{name}')}, which redis_saver refuses, because it could run code"
+            raise pickle.UnpicklingError(text) from None

@@ -1,4 +1,4 @@
-"""Open sources and targets by their URLs: of threads, and of a store's items."""
+"""Open sources and targets by URL, for threads and for items of a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SOURCE_FORMS = (
     f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), "
     "with the URL of their server"
 )
-"""URLs that only a source may have."""
+"""Additional URLs of sources."""
 STORE_FORMS = f"{_OUR_FORMS} (LangGraph's PostgresStore), or file:PATH (what export --store wrote)"
 _OURS = urls.SCHEMES | {"memory"}
 _FOREIGN: Mapping[str, type[ForeignSource]] = {source.kind: source for source in (RedisDocuments, ValkeyStrings)}
@@ -63,7 +63,7 @@ class _Wanted(NamedTuple):
 
     @property
     def path(self) -> Path:
-        """Path of a file or folder. `//` may stand before an absolute one."""
+        """Path of a file or folder. `//` may precede an absolute path."""
         return Path(self.url.partition(":")[2].removeprefix("//"))
 
     @property
@@ -86,21 +86,21 @@ def opened(
     Args:
         url: `redis://...` and the other forms of `RedisSaver.from_conn_string`, `postgresql://...`, `sqlite:PATH`,
             `inmem:FOLDER`, `file:PATH`. A source may also be `langgraph-checkpoint-redis:URL` or
-            `langgraph-checkpoint-aws:URL`, with the URL of the server where that package's savers keep their threads.
-        target: True to write it. A source must exist, and is not changed.
-        prefix: Beginning of all keys in Redis; by default `langgraph`. For `langgraph-checkpoint-redis:` the
+            `langgraph-checkpoint-aws:URL`, with the URL of the server of that package's saver.
+        target: True for a target. A source must exist, and is not changed.
+        prefix: Beginning of all keys in Redis; by default `langgraph`. For `langgraph-checkpoint-redis:` it is the
             `checkpoint_prefix`; by default any.
-        ttl: TTL of the threads that are written to Redis; by default they do not expire.
-        require_encryption: True to refuse plain values in Redis. By default plain threads are moved, too.
+        ttl: TTL of threads that are written to Redis; by default they do not expire.
+        require_encryption: True to refuse plain values in Redis. By default they are moved, too.
 
     Raises:
-        EndpointError: The URL is not understood, or leads nowhere, or a package is missing. The message has no
-            password.
+        EndpointError: The URL is invalid, its server or file cannot be opened, or a package is missing. The message
+            contains no password.
     """
     wanted = _Wanted(url, target, prefix, ttl, require_encryption)
     is_foreign = wanted.scheme in _FOREIGN
     if ttl is not None and not is_foreign and wanted.scheme in _OPENERS and wanted.scheme not in _OURS:
-        raise EndpointError(f"ttl={ttl}: {wanted.name} cannot expire threads, only Redis can. Leave the TTL out")
+        raise EndpointError(f"ttl={ttl}: only threads in Redis can expire, not in {wanted.name}. Leave the TTL out")
     forms = f"source or target: write {FORMS}{'' if target else f'; or {SOURCE_FORMS}'}"
     return _opened(wanted, _OPENERS, forms)
 
@@ -114,12 +114,12 @@ def opened_store(url: str, *, target: bool, prefix: str | None = None) -> Abstra
 
     Args:
         url: `redis://...` and the other forms of `RedisStore.from_conn_string`, `postgresql://...`, `file:PATH`.
-        target: True to write it. A source must exist, and is not changed.
+        target: True for a target. A source must exist, and is not changed.
         prefix: Beginning of all keys in Redis; by default `langgraph`.
 
     Raises:
-        EndpointError: The URL is not understood, or leads nowhere, or a package is missing. The message has no
-            password.
+        EndpointError: The URL is invalid, its server or file cannot be opened, or a package is missing. The message
+            contains no password.
     """
     forms = f"store, or a file of items: write {STORE_FORMS}"
     return _opened(_Wanted(url, target, prefix), _STORE_OPENERS, forms)
@@ -131,7 +131,7 @@ def _opened(wanted: _Wanted, openers: Mapping[str, _Opener], forms: str) -> Iter
     if scheme not in openers or not rest.strip("/"):
         raise EndpointError(f"{wanted.name} is not the URL of a {forms}")
     if scheme in urls.PATHS and not urls.is_path(wanted.url):
-        raise EndpointError(f"{scheme}: takes a path, and not the URL {urls.without_login(rest)}. Write {scheme}:PATH")
+        raise EndpointError(f"{scheme}: takes a path, not the URL {urls.without_login(rest)}. Write {scheme}:PATH")
     with ExitStack() as stack:
         with _opening(rest if scheme in _FOREIGN else wanted.url):
             endpoint = openers[scheme](wanted, stack)
@@ -140,7 +140,7 @@ def _opened(wanted: _Wanted, openers: Mapping[str, _Opener], forms: str) -> Iter
 
 @contextmanager
 def _opening(url: str) -> Iterator[None]:
-    """Turn errors of the block into ours, which name the endpoint that is being opened."""
+    """Turn errors of the block into ours, which name the endpoint."""
     try:
         yield
     except RedisSaverError:
@@ -151,7 +151,7 @@ def _opening(url: str) -> Iterator[None]:
 
 
 def _failures() -> tuple[type[Exception], ...]:
-    """List the errors of opening an endpoint, also those of the database drivers that are loaded."""
+    """Return the errors of opening an endpoint, including those of the imported database drivers."""
     return (ImportError, ValueError, OSError, RedisError, RedisClusterException, *postgres.failures())
 
 
@@ -161,10 +161,10 @@ def is_encrypted() -> bool:
 
 
 def serializer(serde: SerializerProtocol | None = None) -> SerializerProtocol:
-    """Return a serializer, by default one that leaves objects packed. It encrypts if the environment has a key.
+    """Return a serializer, by default one that leaves objects packed. If the environment has a key, it encrypts.
 
     Raises:
-        EndpointError: The key cannot be used, or a package is missing.
+        EndpointError: The key is invalid, or a package is missing.
     """
     serde = serde or OpaqueSerializer()
     try:
@@ -177,7 +177,7 @@ def needs(extra: str, package: str) -> Any:
     """Import a package of one of our extras.
 
     Raises:
-        EndpointError: It is not installed.
+        EndpointError: The package is not installed.
     """
     try:
         return import_module(package)
@@ -199,13 +199,9 @@ def _open_foreign(wanted: _Wanted, stack: ExitStack) -> ForeignSource:
     kind, _, url = wanted.url.partition(":")
     name = f"{kind}:{urls.without_login(url)}"
     if wanted.target or wanted.ttl is not None:
-        raise EndpointError(
-            f"{name}: threads are moved from there, and not to there. Write a target, such as redis://host:6379"
-        )
+        raise EndpointError(f"{name} can only be a source. Write another target, such as redis://host:6379")
     if wanted.prefix is not None and kind == ValkeyStrings.kind:
-        raise EndpointError(
-            f"{name}: the keys of a ValkeySaver have no prefix to choose. Leave prefix {shown(wanted.prefix)} out"
-        )
+        raise EndpointError(f"{name}: keys of a ValkeySaver have no prefix. Leave prefix {shown(wanted.prefix)} out")
     client = clients.connect(url, asynchronous=False)
     stack.callback(clients.close, client)
     driver = SyncDriver(client)
@@ -242,14 +238,12 @@ def _open_sqlite(wanted: _Wanted, stack: ExitStack) -> Any:
     saver = sqlite.SqliteSaver(connection, serde=serializer())
     if wanted.target:
         saver.setup()
-        connection.execute("PRAGMA synchronous=NORMAL")  # another run writes again what a power cut loses
+        connection.execute("PRAGMA synchronous=NORMAL")  # after a power cut, another run writes the lost part again
     else:
-        saver.is_setup = True  # or the saver would write to it
+        saver.is_setup = True  # or the saver would write to the file
         columns = {column[1] for column in connection.execute("PRAGMA table_info(writes)")}
         if not columns:
-            raise EndpointError(
-                f"{wanted.name}: the file has no tables of LangGraph's SqliteSaver; give the file that it wrote"
-            )
+            raise EndpointError(f"{wanted.name}: not a file of LangGraph's SqliteSaver, because its tables are missing")
         saver._has_task_path = "task_path" in columns  # noqa: SLF001
     return endpoint_of(saver, wanted.name)
 
@@ -262,7 +256,7 @@ def _open_memory_dump(wanted: _Wanted, stack: ExitStack) -> Any:
             langgraph_dev.save(saver, wanted.path)
 
     if wanted.target:
-        stack.callback(save)  # also after an error: another run goes on from there
+        stack.callback(save)  # even after an error: another run continues from there
     return endpoint_of(saver, wanted.name)
 
 
@@ -291,8 +285,8 @@ def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
 def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
     if wanted.target and is_encrypted():
         raise EndpointError(
-            f"{wanted.name}: a PostgresStore keeps plain JSON, and with LANGGRAPH_AES_KEY set all values are to be "
-            "written encrypted. Nothing was written. Unset it to move plain items"
+            f"{wanted.name}: a PostgresStore keeps plain JSON, but LANGGRAPH_AES_KEY requires encryption. Nothing was "
+            "written. Unset it to move plain items"
         )
     endpoint = PostgresItems(_connected(wanted.url, stack), wanted.name)
     package = needs("postgres", "langgraph.store.postgres")
@@ -301,8 +295,8 @@ def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
             store.setup()
     if not endpoint.has_table():
         raise EndpointError(
-            f"{endpoint.name} has no table of LangGraph's PostgresStore: give the database of the store, or let its "
-            "setup() make the table"
+            f"{endpoint.name} has no table of LangGraph's PostgresStore: write the URL of the store's database, or call "
+            "the store's setup()"
         )
     return endpoint
 
@@ -318,7 +312,7 @@ def opened_cold(url: str, stack: ExitStack) -> list[PostgresItems]:
     """Open the `PostgresStore` of a cold tier. The list is empty if its database has none.
 
     Raises:
-        EndpointError: The URL is not of Postgres, or leads nowhere, or a package is missing.
+        EndpointError: The URL is invalid, its database cannot be opened, or a package is missing.
     """
     with _opening(url):
         endpoint = PostgresItems(_connected(url, stack), urls.without_login(url))
@@ -326,7 +320,7 @@ def opened_cold(url: str, stack: ExitStack) -> list[PostgresItems]:
 
 
 def is_file_of_items(url: str) -> bool:
-    """True if a URL leads to a file that begins as files of items do. Opening an unreadable file says what is wrong."""
+    """True for the URL of a file of items. An unreadable file is False, and opening it raises the error."""
     wanted = _Wanted(url, target=False)
     try:
         with wanted.path.open("rb") as file:

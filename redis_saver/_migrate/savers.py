@@ -1,6 +1,7 @@
-"""Savers as sources and targets of threads: any by LangGraph's interface; better known ones by outlines without values.
+"""Savers as sources and targets of threads.
 
-Such an outline is cheap, so finding what a target already has costs little. It also has the tasks' paths.
+Any saver is used by LangGraph's interface. For known savers, outlines are read without values, which is cheap. These
+outlines also have the tasks' paths.
 """
 
 from __future__ import annotations
@@ -40,12 +41,6 @@ from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
 from redis_saver.errors import EndpointError, ThreadMigrationError
 
-_ASYNCHRONOUS = {
-    ("langgraph.checkpoint.redis.aio", "AsyncRedisSaver"),
-    ("langgraph.checkpoint.redis.ashallow", "AsyncShallowRedisSaver"),
-    ("langgraph_checkpoint_aws.checkpoint.valkey.async_saver", "AsyncValkeySaver"),
-}
-"""Savers whose connections work only on their event loop."""
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
 _MAX_PATTERNS = 3
 
@@ -62,12 +57,12 @@ def as_endpoint(role: str, value: Any) -> Any:
         return value
     hint = "enter its `with` first"
     if isinstance(value, str):
-        hint = "a URL is opened by `with opened(url, target=...) as ...`"
-    raise TypeError(f"{role}: {kind_of(value)}; migrate takes a checkpoint saver, or what opened() gives: {hint}")
+        hint = "open a URL by `with opened(url, target=...) as ...`"
+    raise TypeError(f"{role}: {kind_of(value)}; migrate takes a checkpoint saver or the value of opened(): {hint}")
 
 
 def endpoint_of(saver: BaseCheckpointSaver[Any], name: str = "") -> SaverEndpoint:
-    """Return the endpoint that fits a saver's class."""
+    """Return an endpoint for a saver's class."""
     if isinstance(saver, Saver):
         return OurEndpoint(saver, name)
     if isinstance(saver, InMemorySaver):
@@ -85,20 +80,20 @@ def _classes(saver: Any) -> set[tuple[str, str]]:
 
 
 def _foreign_source(saver: Any) -> ForeignSource | None:
-    """Return a source that reads the keys of another package's saver over its client; None for any other saver.
+    """Return a source that reads the keys of another package's saver by its client; None for any other saver.
 
     Raises:
-        TypeError: The saver is for asyncio, or of a release that keeps its client elsewhere.
+        TypeError: The saver is for asyncio, or of an unknown release, whose client was not found.
     """
     classes = _classes(saver)
     is_redis = ("langgraph.checkpoint.redis.base", "BaseRedisSaver") in classes
     if not is_redis and ("langgraph_checkpoint_aws.checkpoint.valkey.base", "BaseValkeySaver") not in classes:
         return None
     client = getattr(saver, "_redis" if is_redis else "client", None)
-    if client is None or classes & _ASYNCHRONOUS:
-        is_async = classes & _ASYNCHRONOUS
-        why = "whose client works on its event loop only" if is_async else "of a release that is not known"
-        remedy = "Pass a saver with a blocking client, or what opened() gives for the server's URL"
+    is_async = any(name.startswith("Async") for _, name in classes)
+    if client is None or is_async:
+        why = "whose client works on its event loop only" if is_async else "of an unknown release"
+        remedy = "Pass a saver with a blocking client, or open the server's URL by opened()"
         raise TypeError(f"source: {kind_of(saver)}, {why}. {remedy}")
     if is_redis:
         prefix = getattr(saver, "_checkpoint_prefix", None)
@@ -107,7 +102,7 @@ def _foreign_source(saver: Any) -> ForeignSource | None:
 
 
 class SaverEndpoint(Target):
-    """Any saver, by LangGraph's interface. Its tasks get new paths that keep the order of their writes."""
+    """Any saver, by LangGraph's interface. Its tasks get new paths, which keep the order of their writes."""
 
     def __init__(self, saver: BaseCheckpointSaver[Any], name: str = "") -> None:
         """Use a saver. The caller closes it."""
@@ -133,7 +128,7 @@ class SaverEndpoint(Target):
         return record(checkpoint_tuple, {task: info.path for task, info in tasks.items()})
 
     def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:  # noqa: ARG002
-        """Return the tasks of a checkpoint with their paths, even if its outline has none."""
+        """Return the tasks of a checkpoint with their paths, even if the outline has no paths."""
         return entry.tasks
 
     def write(self, thread: str, saved: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
@@ -223,7 +218,7 @@ class MemoryEndpoint(SaverEndpoint):
         if others := [thread for thread in threads if not isinstance(thread, str)]:
             raise ThreadMigrationError(
                 f"{self.name} has a thread whose id {shown(others[0])} is of type {type(others[0]).__name__}. "
-                "Other savers take only str: copy it to a thread with a str for its id first"
+                "Other savers take only str: first copy it to a thread whose id is a str"
             )
         return threads
 
@@ -241,7 +236,7 @@ class MemoryEndpoint(SaverEndpoint):
 
 
 class _SqlEndpoint(SaverEndpoint, ABC):
-    """A saver with LangGraph's tables in a database. It stores metadata as JSON."""
+    """A saver with LangGraph's tables in a database, which stores metadata as JSON."""
 
     saver: Any
     _LEAST: str
@@ -251,7 +246,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
     _WRITES: str
     """Table of pending writes."""
     _VALUE: str
-    """Its column with the value."""
+    """Column of values in that table."""
 
     def __init__(self, saver: Any, name: str, failure: type[Exception], *refusals: type[Exception]) -> None:
         super().__init__(saver, name)
@@ -261,7 +256,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
     def _select(self, query: str, *arguments: str) -> list[Any]: ...
 
     def _path(self) -> str:
-        """Return the column with a task's path."""
+        """Return the column of a task's path."""
         return "task_path"
 
     def _threads(self) -> Iterable[str]:
@@ -287,7 +282,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
         }
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Return metadata as the saver returns them: JSON, in any order."""
+        """Return metadata as the saver returns them: as JSON. The order of names does not matter."""
         stored = get_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
         return json.dumps(json.loads(json.dumps(stored)), sort_keys=True)
 
@@ -307,7 +302,7 @@ class SqliteEndpoint(_SqlEndpoint):
             return cursor.execute(query, arguments).fetchall()  # type: ignore[no-any-return]
 
     def _path(self) -> str:
-        """Return an empty text for databases from before langgraph-checkpoint-sqlite 3.1, which have no paths."""
+        """Return an empty text for databases of langgraph-checkpoint-sqlite before 3.1, which have no paths."""
         columns = {column[1] for column in self._select("PRAGMA table_info(writes)")}
         return "task_path" if "task_path" in columns else "''"
 
@@ -327,12 +322,12 @@ class PostgresEndpoint(_SqlEndpoint):
             return [tuple(row.values()) for row in cursor.execute(query, arguments)]
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Return metadata as the saver returns them: without `writes`, which LangGraph kept there before 0.5."""
+        """Return metadata as the saver returns them: without `writes`, which LangGraph stored there before 0.5."""
         return super().as_stored(get_serializable_checkpoint_metadata({}, metadata))  # type: ignore[arg-type]
 
 
 def check_empty(source: Any) -> None:
-    """Look what else there is if a source on Redis has no thread, and its user may look.
+    """Look for other savers' keys on the server of a Redis source without threads.
 
     Raises:
         EndpointError: There are threads under another prefix, or of another saver. The message counts their keys, and
@@ -346,17 +341,15 @@ def check_empty(source: Any) -> None:
         except source.failures as error:
             if type(error).__name__ != "NoPermissionError":
                 raise
-            return  # a user who may read only their own keys, and has none
+            return  # the user may read only their own keys
     if patterns:
-        first = patterns[:_MAX_PATTERNS]
-        text = "; ".join(f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in first)
-        more = f"; and {len(patterns) - _MAX_PATTERNS} other patterns" if len(patterns) > _MAX_PATTERNS else ""
+        text = "; ".join(f"{count:,} keys {pattern} ({remedy})" for (pattern, remedy), count in patterns)
         under = f" with the prefix {shown(source.prefix)}" if source.prefix is not None else ""
-        raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}{more}")
+        raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}")
 
 
 def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
-    """Count the keys of savers on a server, by pattern and by how to move them, the most frequent first."""
+    """Count the keys of savers on a server, by pattern and remedy. Return the most frequent ones."""
     counts: Counter[tuple[str, str]] = Counter()
     for match in filter(None, map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))):
         name = shown(match[1].decode("utf-8", "backslashreplace"))
@@ -365,4 +358,4 @@ def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
         remedy = f"of {source.kind}: write {source.kind}:URL"
         keys = driver.stream(source.scan())
         counts.update((f"{shown(key.prefix)}:*", remedy) for key in keys if key.prefix is not None)
-    return counts.most_common()
+    return counts.most_common(_MAX_PATTERNS)

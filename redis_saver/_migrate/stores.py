@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -22,7 +23,9 @@ from redis_saver._store.store import Store, context_of, driver_of
 from redis_saver._store.writing import Import, StoredItem
 
 _OF_ONE_PARTITION = (errors.StoreDamaged, errors.KeyConflict, errors.UnsupportedFormat, errors.StoreBusy)
-"""Errors of a single partition. Items of other partitions are moved all the same."""
+"""Errors of a single partition. Items of other partitions are still moved."""
+_NOT_TEXT = re.compile("[\0\ud800-\udfff]")
+"""Characters that Postgres does not take."""
 _ROWS_PER_PAGE = 100
 _MICROSECONDS = "(extract(epoch from {}) * 1000000)::bigint"
 _ROW = (
@@ -51,7 +54,7 @@ RETURNING 1
 
 
 def same_value(mine: Any, theirs: Any) -> bool:
-    """True if two values are equal, whatever the order in their dicts. A number never equals a bool."""
+    """True if two values are equal. The order in dicts does not matter, and a number never equals a bool."""
     pairs = [(mine, theirs)]
     while pairs:
         here, there = pairs.pop()
@@ -86,7 +89,7 @@ class OurItems(Items):
     def _run_each(
         self, operations: Mapping[Partition, Callable[[], Operation[T]]]
     ) -> dict[Partition, T | errors.RedisSaverError]:
-        """Run an operation on each partition, together. If one fails, run each alone; a result may be an error."""
+        """Run an operation on each partition, in one batch. If one fails, run each alone, and return errors as results."""
         try:
             results = self._run(together(self._context, [begin() for begin in operations.values()]))
         except _OF_ONE_PARTITION:
@@ -100,7 +103,7 @@ class OurItems(Items):
             return error
 
     def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
-        """Iterate over the items by partition. In memory are a partition's names and a page of its items."""
+        """Iterate over the items by partition. Memory holds a partition's names and a page of its items."""
         for partition in self._partitions(labels):
             try:
                 fields = self._run(list_fields(self._context, partition, member(labels[PARTITION_LABELS:])))
@@ -120,7 +123,7 @@ class OurItems(Items):
             yield from (partition for partition, _ in page)
 
     def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
-        """Return what the store has of each item, in one round trip, and one more for each megabyte of a partition."""
+        """Return the store's version of each item, in one round trip, plus one per megabyte of a partition."""
         asked: dict[Partition, dict[bytes, int]] = {}
         results: list[ItemOrError | None] = [None] * len(items)
         for position, item in enumerate(items):
@@ -139,7 +142,7 @@ class OurItems(Items):
         return results
 
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
-        """Store items in three round trips, because partitions are announced, and an import changes their tokens."""
+        """Store items. This takes three round trips, because it adds partitions to the directory and changes their tokens."""
         imports: dict[Partition, list[Import]] = {}
         written = Written([], [])
         for item, expected in wanted:
@@ -168,10 +171,9 @@ def _read_all(context: StoreContext, partition: Partition, fields: list[bytes]) 
 
 
 class PostgresItems(Items):
-    """The table of a `PostgresStore`, on a connection in autocommit.
+    """The table of a `PostgresStore`, on a connection in autocommit. It stores values as JSON.
 
-    The store's interface sets times and deadlines itself, so the table is read and written here. It holds values as
-    JSON.
+    The store's interface would set its own times and deadlines, so this class reads and writes the table.
     """
 
     def __init__(self, connection: Any, name: str) -> None:
@@ -183,15 +185,15 @@ class PostgresItems(Items):
             *(errors.ItemMigrationError, TypeError, ValueError, RecursionError),
             *(psycopg.DataError, psycopg.errors.ProgramLimitExceeded),
         )
-        """Errors of a single item: a name or a value that Postgres does not take."""
+        """Errors of a single item, whose name or value Postgres does not take."""
 
     def has_table(self, name: str = "store") -> bool:
-        """True if the database has the table of a `PostgresStore`."""
+        """True if the database has this table of a `PostgresStore`."""
         with self.doing():
             return bool(self._connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0])
 
     def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
-        """Iterate over the items as of one moment. A hundred are in memory."""
+        """Iterate over the items in one snapshot. Memory holds a hundred rows."""
         condition, bounds = _below(labels)
         with self.doing(), self._connection.transaction(), self._connection.cursor(name="redis_saver_items") as cursor:
             cursor.itersize = _ROWS_PER_PAGE
@@ -211,7 +213,7 @@ class PostgresItems(Items):
             return not_moved(f"{self.name} has {item_name(item)}, {why}", error)
 
     def look_up(self, items: Sequence[StoredItem]) -> list[ItemOrError | None]:
-        """Return what the table has of each item."""
+        """Return the table's version of each item."""
         storable = [item for item in items if _has_storable_names(item)]  # `write` reports the others
         stored: dict[tuple[tuple[str, ...], str], ItemOrError] = {}
         with self.doing():
@@ -221,7 +223,7 @@ class PostgresItems(Items):
         return [stored.get((item.namespace, item.key)) for item in items]
 
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
-        """Store items in one transaction. If Postgres refuses an item, store each in a transaction of its own."""
+        """Store items in one transaction. If Postgres refuses an item, use a transaction for each item."""
         rows: list[tuple[StoredItem, dict[str, Any]]] = []
         written = Written([], [])
         for item, expected in wanted:
@@ -242,7 +244,7 @@ class PostgresItems(Items):
         return written
 
     def _put(self, rows: Sequence[tuple[StoredItem, dict[str, Any]]]) -> list[StoredItem]:
-        """Store all items or none. Return those that were left, because the table has another item than expected."""
+        """Store all items or none. Skip and return those whose rows have changed."""
         changed: list[StoredItem] = []
         if not rows:
             return changed
@@ -252,7 +254,7 @@ class PostgresItems(Items):
                 changed += [item] if cursor.fetchone() is None else []
                 cursor.nextset()
             replaced = [row for item, row in rows if row["expected"] and item not in changed]
-            if replaced and self.has_table("store_vectors"):  # the vectors belong to the values that were replaced
+            if replaced and self.has_table("store_vectors"):  # the vectors of the old values
                 cursor.executemany("DELETE FROM store_vectors WHERE prefix = %(prefix)s AND key = %(key)s", replaced)
         return changed
 
@@ -275,15 +277,15 @@ def _row(item: StoredItem, expected: int) -> dict[str, Any]:
     """Return an item as parameters of `_PUT`.
 
     Raises:
-        ItemMigrationError, TypeError, ValueError, RecursionError: Postgres, or JSON, cannot hold it.
+        ItemMigrationError, TypeError, ValueError, RecursionError: Postgres or JSON cannot represent the item.
     """
     if not _has_storable_names(item):
         raise errors.ItemMigrationError(
-            "Postgres takes no NUL and no half of a surrogate pair in a name, and a PostgresStore no period in a label"
+            "Postgres takes no NUL and no lone surrogate in a name, and a PostgresStore no period in a label"
         )
     text = json.dumps(item.value, allow_nan=False)
     if not same_value(json.loads(text), item.value):
-        raise errors.ItemMigrationError("its value is not the same as JSON, and a PostgresStore keeps JSON")
+        raise errors.ItemMigrationError("its value changes as JSON, which a PostgresStore keeps")
     return {
         "prefix": ".".join(item.namespace),
         "key": item.key,
@@ -306,7 +308,4 @@ def _below(labels: tuple[str, ...]) -> tuple[str, dict[str, str]]:
 
 
 def _has_storable_names(item: StoredItem) -> bool:
-    return not any("." in label for label in item.namespace) and all(
-        "\0" not in name and not any("\ud800" <= letter <= "\udfff" for letter in name)
-        for name in (*item.namespace, item.key)
-    )
+    return "." not in "".join(item.namespace) and not _NOT_TEXT.search("".join((*item.namespace, item.key)))

@@ -194,7 +194,7 @@ def test_bad_settings_are_refused() -> None:
     import fakeredis
 
     for settings, said in (
-        ({"ttl": 60}, "a bare int does not say its unit"),
+        ({"ttl": 60}, "a bare int has no unit"),
         ({"ttl": {"default_ttl": 1, "refresh_on_read": True}}, "unknown key"),
         ({"on_error": "ignore"}, "RedisCache: on_error='ignore': write 'skip' or 'raise'"),
         ({"single_flight": "1ms"}, "from 10ms to a day"),
@@ -207,7 +207,7 @@ def test_bad_settings_are_refused() -> None:
             RedisCache(fakeredis.FakeRedis(), **settings)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="RedisCache takes a client of redis.*RedisCache.from_conn_string"):
         RedisCache("redis://localhost")  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="RedisCache takes .* For this one there is AsyncRedisCache"):
+    with pytest.raises(TypeError, match="RedisCache takes .* Use AsyncRedisCache for this one"):
         RedisCache(fakeredis.FakeAsyncRedis())  # type: ignore[arg-type]
 
 

@@ -654,7 +654,7 @@ async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -
     assert code == 1 and out[-1] == "2 threads: 1 sound, 1 not"
     assert out[1:3] == [
         "  error: checkpoint '1': the index names it, but it is gone from the data",
-        "    restore the thread from a backup, or give it up with delete_thread()",
+        "    restore the thread from a backup, or delete it with delete_thread()",
     ]
     code, out = ran(capsys, *where, "--json", "thread", "nobody")
     assert code == 1

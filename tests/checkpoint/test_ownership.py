@@ -94,7 +94,7 @@ async def test_a_taken_thread_refuses_its_last_owner_and_changes_nothing(target:
                 lambda: one.prune([THREAD], strategy="delete"),
             ):
                 with pytest.raises(
-                    NotOwner, match=r"the second owns the thread since 20.*\{thread\}:owner'\)\. Nothing was written"
+                    NotOwner, match=r"the second has owned the thread since 20.*\{thread\}:owner'\)\. Nothing was written"
                 ) as caught:
                     await write()
                 assert caught.value.by == "the second"
@@ -141,7 +141,7 @@ async def test_a_clock_that_jumps_back_takes_no_epoch_back(target: Target) -> No
 async def test_a_busy_thread(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform, by="worker 7", run_id="run/7 %-") as given:
-        with pytest.raises(NotOwner, match="worker 7 owns the thread since"):
+        with pytest.raises(NotOwner, match="worker 7 has owned the thread since"):
             async with owning(target.uniform()):
                 pass
         with pytest.raises(NotOwner, match=r"worker 7.*\{thread\}:owner"):
@@ -240,7 +240,7 @@ async def test_who_changes_the_state_of_an_owned_thread_has_to_take_it(target: T
             lambda: update(past),  # a fork
             lambda: run(theirs, other, None, past),  # time travel
         ):
-            with pytest.raises(NotOwner, match="the run owns the thread since"):
+            with pytest.raises(NotOwner, match="the run has owned the thread since"):
                 await change()
         assert await run(compiled, uniform, {"n": 4}, given) == {"n": 6}
         async with owning(other, on_busy="take") as taken:
@@ -366,7 +366,7 @@ def lapse(target: Target, record: bytes) -> None:
     [
         (b"", "nobody"),
         (b"\xff\x00garbage", "nobody"),
-        (b"1-ab 2 3 - - \r\n-ERR x\x1b[0m", "owns the thread since 1970"),
+        (b"1-ab 2 3 - - \r\n-ERR x\x1b[0m", "has owned the thread since 1970"),
     ],
 )
 async def test_other_bytes_under_the_owners_key(target: Target, stored: bytes, says: str) -> None:

@@ -165,7 +165,7 @@ BAD = {
     "redis://127.0.0.1:1": "Connection refused",
     "redis+cluster://127.0.0.1:1": "Connection refused",
     "unix:///nowhere": "No such file",
-    "redis://me:secret@127.0.0.1:abc": "host:port is missing or is not understood",
+    "redis://me:secret@127.0.0.1:abc": "host:port is missing or invalid",
     "http://me:secret@127.0.0.1": "write redis://",
     "nonsense": "write redis://",
 }

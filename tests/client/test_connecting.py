@@ -196,7 +196,7 @@ async def test_who_passes_a_client_keeps_it() -> None:
 def test_clients_of_the_wrong_kind() -> None:
     with pytest.raises(TypeError, match="AsyncRedisSaver"):
         RedisSaver(redis.asyncio.Redis())
-    with pytest.raises(TypeError, match="there is RedisSaver"):
+    with pytest.raises(TypeError, match="Use RedisSaver for this one"):
         AsyncRedisSaver(redis.Redis())
     for kind in (RedisSaver, AsyncRedisSaver):
         with pytest.raises(TypeError, match="from_conn_string"):

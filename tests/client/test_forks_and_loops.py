@@ -309,7 +309,7 @@ def test_a_client_that_cannot_have_a_twin_is_a_clear_error(prefix: str) -> None:
         client = Odd("mine")
         saver = AsyncRedisSaver(client, prefix=prefix)
         await awrite(saver)
-        with pytest.raises(TypeError, match="client=Odd: it is bound to another event loop.*from_conn_string"):
+        with pytest.raises(TypeError, match="client=Odd: it belongs to another event loop.*from_conn_string"):
             await asyncio.to_thread(saver.get_tuple, config())
         assert await saver.aget_tuple(config()) is not None
         await client.aclose()

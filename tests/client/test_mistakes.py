@@ -45,8 +45,8 @@ from redis_saver.migrate import migrate
 MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "url": (lambda: RedisSaver("redis://:secret@host"), TypeError, "RedisSaver.from_conn_string(url)"),
     "async url": (lambda: AsyncRedisSaver("redis://:secret@host"), TypeError, "AsyncRedisSaver.from_conn_string(url)"),
-    "asyncio client": (lambda: RedisSaver(redis.asyncio.Redis()), TypeError, "there is AsyncRedisSaver"),
-    "blocking client": (lambda: AsyncRedisSaver(redis.Redis()), TypeError, "there is RedisSaver"),
+    "asyncio client": (lambda: RedisSaver(redis.asyncio.Redis()), TypeError, "Use AsyncRedisSaver for this one"),
+    "blocking client": (lambda: AsyncRedisSaver(redis.Redis()), TypeError, "Use RedisSaver for this one"),
     "redis_url": (
         lambda: RedisSaver(redis_url="redis://:secret@h"),
         TypeError,
@@ -100,7 +100,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "no client": (
         lambda: RedisSaver(),
         TypeError,
-        "RedisSaver is missing its argument 'client': write RedisSaver(client), or enter RedisSaver.from_conn_string(url)",
+        "RedisSaver is missing its argument 'client': write RedisSaver(client), or use RedisSaver.from_conn_string(url)",
     ),
     "no client, asyncio": (
         lambda: AsyncRedisCache(ttl="1h"),
@@ -125,12 +125,12 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "a client by URL": (
         lambda: RedisSaver.from_conn_string(redis.Redis(password="secret")),
         TypeError,
-        "RedisSaver.from_conn_string takes a URL, such as 'redis://localhost:6379'. For a client write RedisSaver(client)",
+        "RedisSaver.from_conn_string takes a URL such as 'redis://localhost:6379'. For a client write RedisSaver(client)",
     ),
     "not entered": (
         lambda: RedisSaver.from_conn_string("redis://:secret@h").setup(),
         AttributeError,
-        "RedisSaver.from_conn_string(url) has no attribute 'setup': nothing is open before its block begins. Write `with "
+        "RedisSaver.from_conn_string(url) has no attribute 'setup' outside its block. Write `with "
         "RedisSaver.from_conn_string(url) as opened:`, and use `opened.setup` in the block",
     ),
     "not entered, asyncio": (
@@ -168,7 +168,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "RedisSaver: compression='gzip' is unknown; write 'zstd'",
     ),
-    "ttl": (lambda: RedisSaver(redis.Redis(), ttl=60), TypeError, "ttl=60: a bare int does not say its unit"),
+    "ttl": (lambda: RedisSaver(redis.Redis(), ttl=60), TypeError, "ttl=60: a bare int has no unit"),
     "mode": (
         lambda: TieredSaver(RedisSaver(redis.Redis()), InMemorySaver(), mode="write-behnd"),
         ValueError,

@@ -266,12 +266,12 @@ async def test_a_server_without_tls_is_named_after_one_handshake(plain: Server) 
     url = f"rediss://:secret@127.0.0.1:{plain.port}?socket_timeout=0.5"
     raw = redis.Redis(port=plain.port)
     before = raw.info("stats")["total_connections_received"]
-    with pytest.raises(redis.RedisError, match=f"at 127.0.0.1:{plain.port} answers without TLS") as caught:
+    with pytest.raises(redis.RedisError, match=f"at 127.0.0.1:{plain.port} does not use TLS") as caught:
         with RedisSaver.from_conn_string(url) as saver:
             saver.get_tuple({"configurable": {"thread_id": "t"}})
     assert "secret" not in str(caught.value)
     assert raw.info("stats")["total_connections_received"] == before + 2, "a handshake, and a question"
-    with pytest.raises(redis.RedisError, match="answers without TLS"):
+    with pytest.raises(redis.RedisError, match="does not use TLS"):
         async with AsyncRedisSaver.from_conn_string(url) as asaver:
             await asaver.setup()
     raw.close()

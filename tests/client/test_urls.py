@@ -155,7 +155,7 @@ def test_a_url_in_place_of_a_path(scheme: str, target: bool) -> None:
             pass
 
     said = Said(open)
-    assert said.has_nothing_of("QXZJЖЩ") and "takes a path, and not the URL redis://host/0" in said.text
+    assert said.has_nothing_of("QXZJЖЩ") and "takes a path, not the URL redis://host/0" in said.text
 
 
 @pytest.mark.parametrize("sign", "/?#")
@@ -183,15 +183,15 @@ def test_a_password_that_is_percent_encoded_arrives(password: str) -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("redis://host/zero", "its path is /db"),
+        ("redis://host/zero", "after the hosts write /db"),
         ("redis://host/1?db=2", "given once"),
         ("redis://host:70000", "a host is missing, or a port is above 65535"),
-        ("redis://one,two", "one host"),
+        ("redis://one,two", "take several hosts"),
         ("redis+cluster://host/1", "only database 0"),
         ("redis+sentinel://host/s/x", "/service/db"),
         ("redis://host?db", "option 1 is not name=value"),
         ("redis://host?socket_timeout=1&socket_timeout=2", "option 2 is not name=value, or is given twice"),
-        ("redis://host?socket_timeout=soon", "redis-py cannot read the value of option socket_timeout"),
+        ("redis://host?socket_timeout=soon", "redis-py cannot parse the value of option socket_timeout"),
         ("redis://host/0 ", "a space"),
         ("redis://:%ff@host", "not UTF-8"),
         ("unix://host/path", "unix:///path"),

@@ -117,7 +117,7 @@ async def test_a_run_that_another_one_followed_writes_no_more(environment: pytes
         made = await graph.ainvoke({"n": 5}, given())
         assert made == {"n": 2 if goes_on else 6}
         go_on.set()
-        with pytest.raises(NotOwner, match="run .* owns the thread since"):
+        with pytest.raises(NotOwner, match="run .* has owned the thread since"):
             await first
         assert (await graph.aget_state({"configurable": {"thread_id": "thread"}})).values == made
         await graph.aupdate_state({"configurable": {"thread_id": "thread"}}, {"n": 7})  # no run's

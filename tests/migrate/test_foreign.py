@@ -326,9 +326,9 @@ def test_a_saver_whose_client_cannot_be_used_is_refused() -> None:
     package = pytest.importorskip("langgraph.checkpoint.redis")
     for cls, why in (
         (package.AsyncRedisSaver, "works on its event loop only"),
-        (package.RedisSaver, "of a release that is not known"),
+        (package.RedisSaver, "of an unknown release"),
     ):
-        with pytest.raises(TypeError, match=rf"{why}. Pass a saver with a blocking client, or what opened\(\) gives"):
+        with pytest.raises(TypeError, match=rf"{why}. Pass a saver with a blocking client, or open the server"):
             migrate(object.__new__(cls), InMemorySaver())
 
 
@@ -533,8 +533,8 @@ def test_the_command_says_so_too(
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["SERVER", "langgraph-checkpoint-redis:SERVER"], "threads are moved from there, and not to there"),
-        (["langgraph-checkpoint-aws:SERVER", "SERVER", "--source-prefix", "p"], "have no prefix to choose"),
+        (["SERVER", "langgraph-checkpoint-redis:SERVER"], "can only be a source"),
+        (["langgraph-checkpoint-aws:SERVER", "SERVER", "--source-prefix", "p"], "have no prefix"),
         (["langgraph-checkpoint-aws:redis://me:secret@127.0.0.1:PORT", "SERVER"], "127.0.0.1:PORT"),
         (["langgraph-checkpoint-redis:sqlite:path", "SERVER"], "not understood"),
         (["langgraph-checkpoint-redis", "SERVER"], "is not the URL of a source"),
@@ -561,7 +561,7 @@ def test_named_threads(new: RedisSaver, capsys: pytest.CaptureFixture[str], plai
     assert "1 failed" in (said := capsys.readouterr()).out and f"{plain.url} has no such thread" in said.err
     with pytest.raises(TypeError, match="threads='user-chat': write a list"):
         migrate(source, back, threads="user-chat")
-    with pytest.raises(ValueError, match="threads= and thread_prefix='u': give one of the two"):
+    with pytest.raises(ValueError, match="threads= and thread_prefix='u': pass only one of them"):
         migrate(source, back, threads=["user-chat"], thread_prefix="u")
 
 
@@ -671,7 +671,7 @@ def test_equal_sets_have_equal_bytes() -> None:
 
 
 def test_a_number_that_is_too_large_is_an_error() -> None:
-    with pytest.raises(ValueError, match="LangGraph's serializer cannot hold it"):
+    with pytest.raises(ValueError, match="LangGraph's serializer cannot encode it"):
         typed({"n": 2**70}, marked_bytes=True)
 
 

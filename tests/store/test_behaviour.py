@@ -503,7 +503,7 @@ async def test_mistakes_of_settings(target: Target) -> None:
         with pytest.raises((TypeError, ValueError), match=words):
             RedisStore(client, **settings)
     for wrong, words in (
-        (fakeredis.FakeAsyncRedis(), "there is AsyncRedisStore"),
+        (fakeredis.FakeAsyncRedis(), "Use AsyncRedisStore for this one"),
         ("redis://h", r"RedisStore\.from_conn_string"),
     ):
         with pytest.raises(TypeError, match=words):

@@ -309,7 +309,7 @@ async def test_calls_of_a_pipeline_that_fails_go_alone_and_that_is_logged(
     assert all(found)
     assert saver.saver.stats().retries == before.retries + 2
     assert caplog.messages == [
-        "2 calls that travelled together failed, and are made again alone: ConnectionError: Connection closed by server."
+        "a pipeline of 2 calls failed; each is sent again alone: ConnectionError: Connection closed by server."
     ]
 
 
