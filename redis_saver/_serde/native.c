@@ -1,17 +1,17 @@
-/* Messages to and from msgpack, compiled: what JsonPlusSerializer does by way of pydantic, several times as fast.
+/* Encodes and decodes messages as JsonPlusSerializer does with pydantic, several times as fast. This module is optional.
  *
- * Optional. Where a value is not one that this file knows (a subclass, more fields, a number beyond 64 bits, a field out of
- * order), the functions answer None, and JsonPlusSerializer does it; and so it does all where this could not be built.
+ * If a value is not one that this file knows (a subclass, extra fields, a number beyond 64 bits, a field out of order), a
+ * function returns None, and JsonPlusSerializer does the work. It does all the work if this file could not be built.
  *
- * The interpreter's lock is never given up. Other code can run only where something is allocated that Python's garbage
- * collector knows of (on 3.10 and 3.11 it collects there), so nothing that is borrowed from what others can change is held
- * across that; `pack`, which could not do without, has no garbage collected meanwhile. `snapshot` calls Python, and looks then only into
- * copies that are its own.
+ * This code never releases the interpreter lock. Other code can only run when an object that the garbage collector tracks
+ * is allocated (Python 3.10 and 3.11 collect there). So no borrowed reference into a mutable object is held across such an
+ * allocation. `pack` has to do that, so it turns the collector off. `snapshot` calls Python, and then reads only its own
+ * copies.
  *
- * What there is to know of a class of messages is said once, by `learn`, which trusts messages.py; of its fields with a Kind each, a
- * tuple as in messages.py: types, literals, element, keys, required. Where there is None for a Kind, any plain value will do.
+ * `learn` registers a class of messages, and trusts messages.py. A Kind is the tuple of messages.py: types, literals,
+ * element, keys, required. None instead of a Kind allows any plain value.
  *
- * The limited API from Python 3.10 on: what is built for one version serves all later ones. */
+ * It uses the limited API of Python 3.10, so one build serves all later versions. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030A0000
@@ -26,10 +26,10 @@
 enum { DEEPEST = 64, DEEPEST_COPY = 256, EXT_PYDANTIC = 5, KEYS = 1024, MAX_KEY = 32, CLASSES = 32, FIELDS = 15 };
 enum { NONE = 1, STR = 2, INT = 4, DICT = 8, LIST = 16 };
 
-/* What LangChain's constructor and validators may change. */
+/* Effects of LangChain's constructors and validators, numbered as in messages.py. */
 enum { NOTHING_CHANGES, CALLS_STAY, UNREADABLE };
 
-/* What stands in a payload behind the packed fields; without a NUL at its end. */
+/* End of a payload, after the packed fields. It does not include the final NUL. */
 static const char suffix[20] = "\263model_validate_json";
 
 enum { FIELDS_SET, EXTRA, PRIVATE, TOOL_CALLS, INVALID_TOOL_CALLS, ADDITIONAL_KWARGS, TEXTS };
@@ -39,8 +39,8 @@ static const char *const texts[TEXTS] = {
 
 typedef enum {
     OK,
-    UNKNOWN, /* to be left to JsonPlusSerializer */
-    FAILED,  /* with an exception */
+    UNKNOWN, /* JsonPlusSerializer has to do it */
+    FAILED,  /* an exception is set */
 } Status;
 
 #define TRY(call)                                                                                                                          \
@@ -58,24 +58,24 @@ typedef struct {
 
 typedef struct {
     PyObject *type;
-    PyObject *empty;  /* a dict of the fields, to be filled */
-    PyObject *names;  /* a set of them */
-    PyObject *owner;  /* what keeps all this */
-    const char *head; /* what stands in a payload before the packed fields */
+    PyObject *empty;  /* a dict of the fields, copied and filled */
+    PyObject *names;  /* the set of field names */
+    PyObject *owner;  /* keeps all this alive */
+    const char *head; /* start of a payload, before the packed fields */
     Py_ssize_t head_size, count;
     int rule;
     Field fields[FIELDS];
 } Plan;
 
 typedef struct {
-    PyObject *keys[KEYS]; /* strings that were keys, so that equal ones are one object, as in ormsgpack */
+    PyObject *keys[KEYS]; /* cached keys, so that equal keys are one object, as in ormsgpack */
     PyObject *texts[TEXTS];
     PyObject *no_dict, *no_list; /* frozen */
     Plan plans[CLASSES];
     int count, last;
 } State;
 
-/* The plan of a class, which most often is one of the last. */
+/* Returns the plan of a class. It is usually one of the last ones used. */
 static inline const Plan *find_plan(State *state, PyObject *type) {
     if (state->count && state->plans[state->last].type == type) return &state->plans[state->last];
     for (int i = 0; i < state->count; i++)
@@ -85,8 +85,8 @@ static inline const Plan *find_plan(State *state, PyObject *type) {
 
 /* -- checking */
 
-/* Whether a value is what an annotation says. The keys of a TypedDict are in the order of its declaration after validation, and in any
- * order before. Returns 1 or 0; 0 also with an exception. */
+/* Returns 1 if a value matches its annotation, else 0, also with an exception. After validation the keys of a TypedDict have
+ * the order of its declaration. Before, they may have any order. */
 static int fits(PyObject *value, PyObject *kind, int in_order) {
     if (kind == Py_None) return 1;
     long types = PyLong_AsLong(PyTuple_GetItem(kind, 0));
@@ -116,7 +116,7 @@ static int fits(PyObject *value, PyObject *kind, int in_order) {
     return !required;
 }
 
-/* Most fields are of one of the types. */
+/* Fast path: most fields have one of the types. */
 static inline int field_fits(PyObject *value, const Field *field, int in_order) {
     if (PyUnicode_CheckExact(value) && (field->types & STR)) return 1;
     if (value == Py_None && (field->types & NONE)) return 1;
@@ -125,7 +125,7 @@ static inline int field_fits(PyObject *value, const Field *field, int in_order) 
 
 /* -- writing */
 
-/* Where bytes go: memory that grows. */
+/* A growing output buffer. */
 typedef struct {
     char *start, *at, *end;
 } Sink;
@@ -164,7 +164,8 @@ static inline Status put_number(Sink *sink, int tag, uint64_t number, int size) 
     return OK;
 }
 
-/* The header of what has so many elements or bytes: in the tag itself, or behind a tag for 8 bits (0 if there is none), for 16, for 32. */
+/* Writes the head of an object with this many elements or bytes: in the tag itself, or after a tag for 8 bits (0 if there is
+ * none), 16 bits or 32 bits. */
 static inline Status put_size(Sink *sink, Py_ssize_t size, int fix, Py_ssize_t most, int tag8, int tag16) {
     if (size < most) return put_byte(sink, fix | (int)size);
     if (tag8 && size <= 0xff) return put_number(sink, tag8, size, 1);
@@ -177,7 +178,7 @@ static inline Status put_string(Sink *sink, PyObject *string) {
     const char *bytes = PyUnicode_AsUTF8AndSize(string, &size);
     if (!bytes) {
         if (!PyErr_ExceptionMatches(PyExc_UnicodeEncodeError)) return FAILED;
-        PyErr_Clear(); /* half of a pair of surrogates */
+        PyErr_Clear(); /* a lone surrogate */
         return UNKNOWN;
     }
     TRY(put_size(sink, size, 0xa0, 32, 0xd9, 0xda));
@@ -244,7 +245,7 @@ static Status put_value(Sink *sink, PyObject *value, int depth) {
     return UNKNOWN;
 }
 
-/* About as many bytes of memory as a string takes, with its UTF-8. */
+/* Estimates the memory of a string in bytes, with its UTF-8. */
 static Py_ssize_t memory_of(PyObject *string) {
     Py_ssize_t length = PyUnicode_GetLength(string), size, width = 1;
     const unsigned char *bytes = (const unsigned char *)PyUnicode_AsUTF8AndSize(string, &size);
@@ -254,8 +255,8 @@ static Py_ssize_t memory_of(PyObject *string) {
     return 80 + width * length + size;
 }
 
-/* A copy that nobody can change of a value that was packed: of a dict or list, a tuple of its type and of its items. Adds about as many
- * bytes of memory as it takes. */
+/* Freezes a packed value: a dict or list becomes a tuple of its type and its items. Adds its estimated memory in bytes to
+ * the size. */
 static PyObject *frozen(PyObject *value, const State *state, Py_ssize_t *memory) {
     int is_dict = PyDict_CheckExact(value);
     if (PyUnicode_CheckExact(value)) *memory += memory_of(value);
@@ -270,7 +271,7 @@ static PyObject *frozen(PyObject *value, const State *state, Py_ssize_t *memory)
     PyTuple_SetItem(kept, 0, Py_NewRef((PyObject *)Py_TYPE(value)));
     while (is_dict ? PyDict_Next(value, &position, &key, &item) : position < size && (item = PyList_GetItem(value, position++))) {
         if (is_dict) {
-            /* Most short ones are the names of something, of which there is one for all. */
+            /* Most short strings are names, and share one object. */
             if (PyUnicode_GetLength(key) > MAX_KEY) *memory += memory_of(key);
             PyTuple_SetItem(kept, at++, Py_NewRef(key));
         }
@@ -287,7 +288,7 @@ static int same_string(PyObject *one, PyObject *other) {
     return one == other || (PyUnicode_CheckExact(one) && !PyUnicode_Compare(one, other));
 }
 
-/* Whether a value is what was frozen. */
+/* True if a value equals a frozen one. */
 static int same(PyObject *value, PyObject *kept, const State *state) {
     if (value == kept) return !PyTuple_CheckExact(kept);
     if (kept == state->no_dict) return PyDict_CheckExact(value) && !PyDict_Size(value);
@@ -312,13 +313,12 @@ static int same(PyObject *value, PyObject *kept, const State *state) {
     if (PyUnicode_CheckExact(value)) return !PyUnicode_Compare(value, kept);
     if (PyFloat_CheckExact(value)) {
         double one = PyFloat_AsDouble(value), other = PyFloat_AsDouble(kept);
-        return !memcmp(&one, &other, sizeof one); /* 0.0 is equal to -0.0, but not the same */
+        return !memcmp(&one, &other, sizeof one); /* 0.0 equals -0.0, but has other bytes */
     }
     return (PyLong_CheckExact(value) || PyBytes_CheckExact(value)) && PyObject_RichCompareBool(value, kept, Py_EQ) == 1;
 }
 
-/* The fields of a message: packed, and with `kept`, frozen. That is a tuple with room for as many, and behind them for how many bytes of memory
- * they take. */
+/* Packs the fields of a message. With `kept`, also freezes them: a tuple of the values, then their memory in bytes. */
 static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan, const State *state, PyObject *kept) {
     PyObject *key, *value;
     Py_ssize_t position = 0, memory = 0;
@@ -340,7 +340,7 @@ static Status put_fields(Sink *sink, PyObject *fields, const Plan *plan, const S
     return OK;
 }
 
-/* Whether the fields of a message are what was frozen. */
+/* True if the fields of a message equal frozen ones. */
 static int same_fields(PyObject *fields, const Plan *plan, PyObject *kept, const State *state) {
     PyObject *key, *value;
     Py_ssize_t position = 0;
@@ -353,7 +353,7 @@ static int same_fields(PyObject *fields, const Plan *plan, PyObject *kept, const
     return 1;
 }
 
-/* The fields of a message that has no more than those of its class; NULL with UNKNOWN or FAILED. */
+/* Returns the fields of a message without extra fields, or NULL with UNKNOWN or FAILED. */
 static PyObject *fields_of(PyObject *message, const Plan *plan, const State *state, Status *status) {
     PyObject *extra = PyObject_GenericGetAttr(message, state->texts[EXTRA]);
     *status = UNKNOWN;
@@ -381,7 +381,7 @@ static Status put_message(Sink *sink, PyObject *message, const Plan *plan, const
     return status;
 }
 
-/* What is in a message's Ext. */
+/* Writes the contents of a message's extension. */
 static Status put_payload(Sink *sink, PyObject *message, State *state) {
     const Plan *plan = find_plan(state, (PyObject *)Py_TYPE(message));
     if (!plan) return UNKNOWN;
@@ -390,7 +390,7 @@ static Status put_payload(Sink *sink, PyObject *message, State *state) {
     return put(sink, suffix, sizeof suffix);
 }
 
-/* A message as an element of a list: an Ext, whose header takes as many bytes as its size needs. */
+/* Writes a message as an element of a list: an extension, whose head depends on its size. */
 static Status put_element(Sink *sink, PyObject *message, State *state) {
     static const char room[6];
     Py_ssize_t begin = sink->at - sink->start;
@@ -409,7 +409,7 @@ static Status put_element(Sink *sink, PyObject *message, State *state) {
     return OK;
 }
 
-/* None where JsonPlusSerializer is to go on, NULL with an exception. */
+/* Returns None if JsonPlusSerializer has to do it, or NULL with an exception. */
 static PyObject *not_ok(Status status) {
     if (status == FAILED) return NULL;
     Py_RETURN_NONE;
@@ -443,7 +443,7 @@ static PyObject *payload(PyObject *module, PyObject *message) {
 static PyObject *pack(PyObject *module, PyObject *messages) {
     State *state = PyModule_GetState(module);
     if (!PyList_Check(messages)) return PyErr_BadArgument(), NULL;
-    int collecting = PyGC_Disable(); /* So what is frozen is what was packed, on Python 3.10 and 3.11, too. */
+    int collecting = PyGC_Disable(); /* So the frozen values are the packed ones, on Python 3.10 and 3.11, too. */
     Sink sink = {0};
     PyObject *packed = PyList_New(0), *fields = PyList_New(0);
     Status status = packed && fields ? OK : FAILED;
@@ -489,14 +489,14 @@ static PyObject *unchanged(PyObject *module, PyObject *args) {
 
 typedef struct {
     State *state;
-    PyObject *message; /* called with a message, answers what it is packed as */
+    PyObject *message; /* returns the packable form of a message */
     int deepest;
 } Copier;
 
 static PyObject *copied(PyObject *value, Copier *copier, int depth, Status *status);
 
-/* A list or dict of what one holds, or a tuple; whatever methods its class may have. NULL with UNKNOWN or FAILED. In one step: no garbage is
- * collected. */
+/* Copies a list, dict or tuple, without calling methods of its class. Returns NULL with UNKNOWN or FAILED. It is one step, as
+ * no garbage is collected. */
 static PyObject *shallow(PyObject *value, Status *status) {
     PyObject *copy = NULL, *key, *item;
     Py_ssize_t position = 0;
@@ -506,9 +506,9 @@ static PyObject *shallow(PyObject *value, Status *status) {
     else if (PyList_Check(value)) copy = PyList_GetSlice(value, 0, PyList_Size(value));
     else if (PyDict_CheckExact(value)) copy = PyDict_Copy(value);
     else if ((copy = PyDict_New()))
-        /* Its own order may be another one. */
+        /* An OrderedDict may have another order. */
         while (copy && PyDict_Next(value, &position, &key, &item)) {
-            if (!PyUnicode_CheckExact(key)) *status = UNKNOWN; /* to be hashed by who knows whom */
+            if (!PyUnicode_CheckExact(key)) *status = UNKNOWN; /* hashing may run any code */
             if (*status == UNKNOWN || PyDict_SetItem(copy, key, item)) Py_CLEAR(copy);
         }
     if (collecting) PyGC_Enable();
@@ -516,7 +516,7 @@ static PyObject *shallow(PyObject *value, Status *status) {
     return copy;
 }
 
-/* Copies what is in a list or dict that nobody else has, so that other code may run meanwhile. */
+/* Copies the contents of a list or dict that no other code has, so other code may run meanwhile. */
 static Status copy_items(PyObject *container, Copier *copier, int depth) {
     PyObject *key = NULL, *item, *copy;
     Py_ssize_t position = 0;
@@ -536,13 +536,13 @@ static Status copy_items(PyObject *container, Copier *copier, int depth) {
     return OK;
 }
 
-/* What there is to pack in place of a value; NULL with UNKNOWN or FAILED. */
+/* Returns the object to pack instead of a value, or NULL with UNKNOWN or FAILED. */
 static PyObject *copied(PyObject *value, Copier *copier, int depth, Status *status) {
     PyTypeObject *type = Py_TYPE(value);
     if (PyUnicode_CheckExact(value) || PyLong_CheckExact(value) || PyFloat_CheckExact(value)) return Py_NewRef(value);
     if (PyList_Check(value) || PyDict_Check(value) || PyTuple_CheckExact(value)) {
         *status = UNKNOWN;
-        /* A class of another class may be that of an enumeration. */
+        /* A class with a metaclass may be an Enum. */
         if (depth >= DEEPEST_COPY || (PyObject *)Py_TYPE(type) != (PyObject *)&PyType_Type) return NULL;
         PyObject *copy = shallow(value, status);
         if (!copy) return NULL;
@@ -579,7 +579,7 @@ static Status take_number(Source *source, int size, uint64_t *number) {
     return OK;
 }
 
-/* A string; one that is a key is the same object each time. */
+/* Reads a string. Equal keys are one object. */
 static PyObject *take_string(Source *source, uint64_t size, PyObject **keys) {
     const char *bytes = (const char *)source->at;
     if (!has(source, size)) return NULL;
@@ -618,7 +618,7 @@ static PyObject *take_list(Source *source, uint64_t size, State *state, int dept
     return list;
 }
 
-/* The header of a key: of how many bytes it is. */
+/* Reads the head of a key, and returns its size in bytes. */
 static Status take_key_size(Source *source, uint64_t *size) {
     if (!has(source, 1)) return UNKNOWN;
     int tag = *source->at++;
@@ -640,7 +640,7 @@ static PyObject *take_dict(Source *source, uint64_t size, State *state, int dept
     return dict;
 }
 
-/* A value; NULL where it is to be left to JsonPlusSerializer, or with an exception. */
+/* Reads a value. Returns NULL if JsonPlusSerializer has to do it, or with an exception. */
 static PyObject *take(Source *source, State *state, int depth) {
     uint64_t number;
     if (depth > DEEPEST || !has(source, 1)) return NULL;
@@ -686,7 +686,7 @@ static PyObject *take(Source *source, State *state, int depth) {
     return NULL;
 }
 
-/* The fields of a message in the order of its class and of the kinds they should be. */
+/* Reads the fields of a message, which must have the order and the kinds of its class. */
 static PyObject *take_fields(Source *source, const Plan *plan, State *state) {
     if (!has(source, 1) || *source->at != (0x80 | plan->count)) return NULL;
     source->at++;
@@ -703,7 +703,7 @@ static PyObject *take_fields(Source *source, const Plan *plan, State *state) {
     return fields;
 }
 
-/* A new value of what was frozen. */
+/* Returns a new value made of a frozen one. */
 static PyObject *thawed(PyObject *kept, const State *state) {
     if (kept == state->no_dict) return PyDict_New();
     if (kept == state->no_list) return PyList_New(0);
@@ -729,7 +729,7 @@ static PyObject *thawed_fields(PyObject *kept, const Plan *plan, const State *st
     return fields;
 }
 
-/* A message of these fields, as validation would leave it. Takes over the reference. */
+/* Makes a message with these fields, as validation would leave it. Steals the reference. */
 static PyObject *make_message(PyObject *fields, const Plan *plan, State *state) {
     PyTypeObject *type = (PyTypeObject *)plan->type;
     PyObject *message = ((allocfunc)PyType_GetSlot(type, Py_tp_alloc))(type, 0);
@@ -745,7 +745,7 @@ static PyObject *make_message(PyObject *fields, const Plan *plan, State *state) 
     return message;
 }
 
-/* Whether LangChain would leave the tool calls of these fields as they are. */
+/* True if LangChain would not change the tool calls in these fields. */
 static int calls_stay(PyObject *fields, State *state) {
     PyObject *calls = PyDict_GetItemWithError(fields, state->texts[TOOL_CALLS]);
     PyObject *invalid = PyDict_GetItemWithError(fields, state->texts[INVALID_TOOL_CALLS]);
@@ -755,14 +755,14 @@ static int calls_stay(PyObject *fields, State *state) {
     return !PyList_Size(invalid) && (PyList_Size(calls) || !PyDict_GetItemWithError(more, state->texts[TOOL_CALLS]));
 }
 
-/* NULL where an exception is to be raised, None where JsonPlusSerializer is to go on: it says what is wrong. */
+/* Returns NULL with an exception, or None if JsonPlusSerializer has to raise the right error. */
 static PyObject *left(void) {
     if (PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError)) return NULL;
     PyErr_Clear();
     Py_RETURN_NONE;
 }
 
-/* The plan of the class that a payload says it is of. */
+/* Returns the plan of the class that a payload names. */
 static const Plan *plan_of(const char *bytes, Py_ssize_t size, const State *state) {
     for (const Plan *plan = state->plans; plan < state->plans + state->count; plan++)
         if (size >= plan->head_size && !memcmp(bytes, plan->head, plan->head_size)) return plan;
@@ -795,7 +795,7 @@ static void prefetch_items(PyObject *kept) {
     for (Py_ssize_t i = 0; PyTuple_CheckExact(kept) && i < PyTuple_Size(kept); i++) PREFETCH(PyTuple_GetItem(kept, i));
 }
 
-/* Brings near what of the messages behind one is needed next: it is as old as they are, and lies anywhere in memory. */
+/* Prefetches the next message: the messages are old objects, scattered over memory. */
 static void prefetch(PyObject *fields, Py_ssize_t at) {
     Py_ssize_t left = PyTuple_Size(fields) - at;
     if (left > 6) PREFETCH(PyTuple_GetItem(fields, at + 6));
@@ -907,7 +907,7 @@ static PyMethodDef methods[] = {
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)execute}, {0}};
 
-/* Without m_traverse: the classes it holds live as long as the interpreter. */
+/* No m_traverse: the registered classes live as long as the interpreter. */
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "native", .m_size = sizeof(State),
                                  .m_methods = methods,  .m_slots = slots,   .m_free = release};
 
