@@ -1,6 +1,6 @@
--- Included by the scripts that delete or replace a thread, behind lib/may_write.
+-- Included by the scripts that delete or replace a thread, after lib/may_write.
 
--- Ends the ownership, unless the writer is the owner. Then the owner's next write is refused.
+-- Ends the ownership, so that the owner's next write is refused, unless the writer is the owner.
 local function end_ownership()
   if string.sub(writer, 1, 1) == ' ' then
     redis.call('UNLINK', owner, (string.gsub(owner, 'owner$', 'waiters')))

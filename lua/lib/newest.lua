@@ -1,6 +1,6 @@
 -- Shared by the scripts (included): the newest checkpoint of a namespace.
 
--- The id of the newest checkpoint of a namespace, or nil.
+-- Returns the id of the newest checkpoint of a namespace, or nil.
 local function newest_id(index, ns)
   local upper = '(c' .. string.sub(ns, 1, -2) .. '\1'
   local member = redis.call('ZREVRANGEBYLEX', index, upper, '[c' .. ns, 'LIMIT', 0, 1)[1]

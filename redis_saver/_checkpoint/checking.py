@@ -314,7 +314,7 @@ class Inventory:
         cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
         while True:
             reply = yield Command(("HSCAN", self._data_key, cursor, "COUNT", count))
-            with decoding("what thread {!r} holds", self._thread):
+            with decoding("the contents of thread {!r}", self._thread):
                 cursor, fields = _page(reply)
                 if cursor in cursors:  # a server never returns a cursor twice, even if others write
                     raise ValueError(f"HSCAN answers cursor {shown(cursor)} a second time, and would never end")
