@@ -1,4 +1,4 @@
--- Reads a page of a thread's checkpoints, newest first, with the sizes of their values and writes instead of these.
+-- Reads a page of a thread's checkpoints, newest first. Values and pending writes are measured, and not returned.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

@@ -34,8 +34,8 @@ FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
 """The COUNT of HSCAN: of the first page, and at most. It is lower for long fields."""
 BYTES_PER_PAGE = 500_000
 """Target size of a page of fields, in bytes."""
-NAMES_PER_PAGE, CHUNKS_PER_PAGE = 20, 500
-"""Number of chunks in a request: names chunks, and chunks of values."""
+CHUNKS_PER_PAGE = 100
+"""Number of chunks in a request."""
 
 _RESTORE = "restore the thread from a backup, or delete it with delete_thread()"
 _READ = f"read it with the serializer, key and limits that wrote it; if you have done so, {_RESTORE}"
@@ -314,7 +314,7 @@ class Inventory:
         cursor, count, seen, cursors = 0, FIRST_PAGE, set[bytes](), set[int]()
         while True:
             reply = yield Command(("HSCAN", self._data_key, cursor, "COUNT", count))
-            with decoding("what thread {!r} holds", self._thread):
+            with decoding("the contents of thread {!r}", self._thread):
                 cursor, fields = _page(reply)
                 if cursor in cursors:  # a server never returns a cursor twice, even if others write
                     raise ValueError(f"HSCAN answers cursor {shown(cursor)} a second time, and would never end")
@@ -323,7 +323,7 @@ class Inventory:
             new = {field: stored for field, stored in fields.items() if field not in seen}
             seen.update(new)
             wanted = {named for field, stored in new.items() if field[:1] == b"c" and (named := _named(stored))}
-            read = yield from self._fetch(wanted - self._names.keys(), NAMES_PER_PAGE)
+            read = yield from self._fetch(wanted - self._names.keys())
             with decoding("the names of channels of thread {!r}", self._thread):
                 self._names |= {named: chunk for named, chunk in read.items() if named[1:] == chunks.digest(chunk)}
             for field, stored in new.items():
@@ -334,11 +334,11 @@ class Inventory:
             size = sum(map(len, fields.values())) + 1
             count = max(1, min(FIELDS_PER_PAGE, 4 * count, count * BYTES_PER_PAGE // size))
 
-    def _fetch(self, wanted: Iterable[bytes], per_page: int) -> Operation[dict[bytes, bytes]]:
+    def _fetch(self, wanted: Iterable[bytes]) -> Operation[dict[bytes, bytes]]:
         """Read chunks as they are stored, except missing ones."""
         ordered, read = sorted(wanted), dict[bytes, bytes]()
-        for start in range(0, len(ordered), per_page):
-            page = ordered[start : start + per_page]
+        for start in range(0, len(ordered), CHUNKS_PER_PAGE):
+            page = ordered[start : start + CHUNKS_PER_PAGE]
             stored = yield Command(("HMGET", self._data_key, *page))
             with decoding("chunks of thread {!r}", self._thread):
                 read |= {field: chunk for field, chunk in zip(page, stored, strict=True) if chunk is not None}
@@ -483,7 +483,7 @@ class Inventory:
             elif self._decodes and wanted:
                 # The previous value has most of these chunks too.
                 last = {chunk: last[chunk] for chunk in wanted & last.keys()}
-                new = yield from self._fetch(wanted - last.keys(), CHUNKS_PER_PAGE)
+                new = yield from self._fetch(wanted - last.keys())
                 with self._findings.reading(describe(field)):
                     last |= codec.as_chunks(
                         self._context, [part for pair in new.items() for part in pair], self._thread

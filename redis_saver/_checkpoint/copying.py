@@ -30,13 +30,13 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     for _ in range(pruning.ATTEMPTS):
         token = uuid4().hex
         staged = context.keyspace.keys(target, token)
-        if (seen := (yield from read_references(context, source))) is None:
+        if (references := (yield from read_references(context, source))) is None:
             return
-        reachable = yield from reachable_chunks(context, source, seen)
-        counted = yield from _stage(context, source, target, seen, reachable, staged)
+        reachable = yield from reachable_chunks(context, source, references)
+        counted = yield from _stage(context, source, target, references, reachable, staged)
         if counted is not None:
             keys, writer = (*context.keyspace.keys(target), *staged), guards.writer_of(context, target, deletes=True)
-            arguments = (token, counted[0], default_ttl(context), *counted[1:], seen.format)
+            arguments = (token, counted[0], default_ttl(context), *counted[1:], references.format)
             if (yield guards.owned_call(scripts.PROMOTE, keys, writer, arguments)):
                 context.chunk_cache.forget(keys[1])
                 return
@@ -47,10 +47,10 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     )
 
 
-def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[bytes] | None]:
+def _fields(references: References, reachable: ReachableChunks) -> dict[bytes, list[bytes] | None]:
     """Return the fields to copy, each with its members of the index; None for a field that may be missing."""
     fields: dict[bytes, list[bytes] | None] = {}
-    for key, links in seen.links.items():
+    for key, links in references.checkpoints.items():
         member = names.checkpoint(*key)
         fields[member] = [member, names.by_age(*key)] if key[0] else [member]
         fields[links.names_chunk] = []
@@ -61,25 +61,25 @@ def _fields(seen: References, reachable: ReachableChunks) -> dict[bytes, list[by
             else:
                 fields[field] = []
     fields.update((chunk, []) for chunk in reachable.chunks(reachable.roots))
-    fields.update((member, [member]) for member in seen.writes)
+    fields.update((member, [member]) for member in references.writes)
     return fields
 
 
 def _stage(
-    context: Context, source: str, target: str, seen: References, reachable: ReachableChunks, staged: names.Keys
+    context: Context, source: str, target: str, references: References, reachable: ReachableChunks, staged: names.Keys
 ) -> Operation[tuple[int, ...] | None]:
     """Copy the fields into keys beside the target.
 
     Returns the numbers of pages, bytes, values and pending writes, or None if the copy has to start again.
     """
-    with decoding("what thread {!r} holds", source):
-        fields = _fields(seen, reachable)
+    with decoding("the contents of thread {!r}", source):
+        fields = _fields(references, reachable)
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
     data = context.keyspace.keys(source).data_key
     while left:
         values = yield Call(scripts.READ_FIELDS, (data,), (reading.BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
         pairs, members = list[Argument](), list[bytes]()
-        with decoding("what thread {!r} holds", source):
+        with decoding("the contents of thread {!r}", source):
             if not values:
                 raise ValueError("the server answered a page without values")
             page = dict(zip(left, values, strict=False))
@@ -89,7 +89,7 @@ def _stage(
                     continue
                 if not isinstance(stored, bytes):
                     raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
-                if not _is_as_planned(field, stored, seen, reachable):
+                if not _is_as_planned(field, stored, references, reachable):
                     return None
                 value = header.copied(context, stored, source, target) if field[:1] == b"c" else stored
                 blobs += field[:1] == b"b"
@@ -99,7 +99,7 @@ def _stage(
                 members += fields[field] or ()
         if lost:  # damage, unless a removal gave the thread another revision
             now = yield from read_references(context, source)
-            if now and now.revision == seen.revision:
+            if now and now.revision == references.revision:
                 text = f"DAMAGED a stored value is gone: {describe(lost[0])}"
                 raise from_text(text, context.keyspace.keys(source)) or ThreadDamaged(text)
             return None
@@ -110,9 +110,9 @@ def _stage(
     return pages, size, blobs, writes
 
 
-def _is_as_planned(field: bytes, stored: bytes, seen: References, reachable: ReachableChunks) -> bool:
+def _is_as_planned(field: bytes, stored: bytes, references: References, reachable: ReachableChunks) -> bool:
     """True if a field refers to the same values or chunks as when the copy was planned."""
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
-        return stored.startswith(seen.links[ns, checkpoint_id].raw)
+        return stored.startswith(references.checkpoints[ns, checkpoint_id].raw)
     return roots_of(field, stored) == reachable.roots.get(field, [])

@@ -46,8 +46,6 @@ class Ancestor(NamedTuple):
     checkpoint_id: str
     seeds: dict[str, Seed]
     writes: list[chunked.Write]
-    point: KnownPoint | None
-    """The known point at which the walk of some channels ended, if any."""
 
 
 class Seed(NamedTuple):
@@ -87,6 +85,10 @@ class Walk(NamedTuple):
 
     ancestors: list[Ancestor]
     chunks: dict[bytes, bytes]
+    known: dict[str, History]
+    """The histories at known points where the walk of a channel ended."""
+    used: list[bytes]
+    """The ids of these known points, escaped."""
     basis: Basis | None
     """None if the result cannot be remembered."""
 
@@ -120,6 +122,7 @@ def walk(
     thread, ns, checkpoint_id = address
     keys = keys or context.keyspace.keys(thread)
     seen, ancestors, chunks = set[bytes](), list[Ancestor](), dict[bytes, bytes]()
+    known, used = dict[str, History](), list[bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[Basis]()
     while remaining:
@@ -135,7 +138,7 @@ def walk(
         if len(keys) > 2 and answer == HistoryReply.INTENTS:
             raise HasIntents
         if len(keys) > 2 and isinstance(answer, list) and answer[:1] == [HistoryReply.PARTIAL]:
-            with decoding("what hot has of the ancestors of a checkpoint of thread {!r}", thread):
+            with decoding("the ancestors in hot of a checkpoint of thread {!r}", thread):
                 bases = [_page(basis, (), 0, remaining.values()) for basis in answer[1:]]
             raise Partial(_basis(bases))
         with decoding("the ancestors of a checkpoint of thread {!r}", thread):
@@ -155,13 +158,15 @@ def walk(
                 writes = [write for write in writes if write.channel in wanted]
                 triples = zip(raw_seeds[::3], raw_seeds[1::3], raw_seeds[2::3], strict=True)
                 seeds = {remaining.pop(escaped): Seed(field, value) for escaped, field, value in triples}
-                reached = points[number - 1] if number else None
-                for channel in reached.histories if reached else ():
-                    remaining.pop(names.component(channel), None)
-                ancestors.append(Ancestor(names.name_of(raw_id), seeds, writes, reached))
+                ancestors.append(Ancestor(names.name_of(raw_id), seeds, writes))
+                if number:
+                    used.append(points[number - 1].checkpoint_id)
+                    for channel, history in points[number - 1].histories.items():
+                        if remaining.pop(names.component(channel), None) is not None:
+                            known[channel] = history
         if not position:
             break
-    return Walk(ancestors, chunks, _basis(pages))
+    return Walk(ancestors, chunks, known, used, _basis(pages))
 
 
 def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> Basis:
@@ -244,7 +249,6 @@ def _histories(
     """Decode the histories that a walk collected, and remember them."""
     thread = f"thread {shown(address.thread_id)}"
     allowance = limits.Allowance(context.limits, thread)
-    remaining, known = set(channels), dict[str, History]()
     writes: dict[str, list[chunked.Write]] = {channel: [] for channel in channels}
     seeds: dict[str, Seed] = {}
     for ancestor in walked.ancestors:
@@ -252,16 +256,11 @@ def _histories(
             is_whole = write.type != chunked.IN_CHUNKS
             writes[write.channel].append(write if is_whole else codec.whole_write(write, chunks, thread, allowance))
         seeds.update(ancestor.seeds)
-        remaining.difference_update(ancestor.seeds)
-        if ancestor.point is not None:
-            for channel in remaining.intersection(ancestor.point.histories):
-                known[channel] = ancestor.point.histories[channel]
-                remaining.remove(channel)
     answers: dict[str, DeltaChannelHistory] = {}
     learned: dict[str, History] = {}
     seen: dict[ChannelKey, Version] = {}
     for channel in channels:
-        base = known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
+        base = walked.known.get(channel) or History(seeds[channel].value if channel in seeds else None, None, ())
         history = base._replace(writes=(*base.writes, *reversed(writes[channel])))
         answers[channel] = {"writes": [codec.load_write(context, write, thread, allowance) for write in history.writes]}
         if history.seed is not None:
@@ -279,8 +278,8 @@ def _histories(
                 history = history._replace(version=version, seed=stored.value)
         learned[channel] = history
     if walked.basis is not None:
-        used = [ancestor.point.checkpoint_id for ancestor in walked.ancestors if ancestor.point]
-        context.chunk_cache.remember_history(data, address.checkpoint_ns, _point(walked.basis, learned), used, seen)
+        point = _point(walked.basis, learned)
+        context.chunk_cache.remember_history(data, address.checkpoint_ns, point, walked.used, seen)
     else:
         context.chunk_cache.remember(data, seen)
     return answers

@@ -209,7 +209,7 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
     try:
         while True:
             reply = yield Call(scripts.TAKE_OWNERSHIP, keys, (*arguments, arrival))
-            with decoding("who owns thread {!r}", terms.thread):
+            with decoding("the owner of thread {!r}", terms.thread):
                 answer = _answered(reply, nonce)
             if isinstance(answer, Record):
                 return answer
@@ -279,7 +279,7 @@ def release(context: Context, thread: str, token: str) -> Operation[bool]:
 
 
 def _is_done(reply: Any, thread: str) -> bool:
-    with decoding("who owns thread {!r}", thread):
+    with decoding("the owner of thread {!r}", thread):
         if not isinstance(reply, int) or reply not in (0, 1):
             raise ValueError(f"{shown(reply)} is neither 1 nor 0")
     return bool(reply)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from langgraph.checkpoint.base.id import UUID
 
 from redis_saver._checkpoint import delta, guards, listing, retention, scripts
-from redis_saver._checkpoint.retention import CheckpointKey, ReachableChunks, References, Retention
+from redis_saver._checkpoint.retention import CheckpointKey, Checkpoints, ReachableChunks, References, Retention
 from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
@@ -147,27 +147,29 @@ def _prune_thread(
     total, keys = Pruned(), context.keyspace.keys(thread)
     attempts, written, dirty = (ATTEMPTS_OF_TRIM, limit.written, limit.dirty) if limit else (ATTEMPTS, frozenset(), b"")
     for _ in range(attempts):
-        seen = yield from retention.read_references(context, thread)
-        if seen is None:
+        references = yield from retention.read_references(context, thread)
+        if references is None:
             return total
+        checkpoints = references.checkpoints
         lacking = (yield from _lacking_in_cold(thread, dirty)) if dirty else set()
-        keep = kept.kept({key: links.time for key, links in seen.links.items()})
-        keep = yield from _needed(context, thread, seen, keep | ((written | lacking) & seen.links.keys()), lacking)
-        with decoding("what thread {!r} holds", thread):
-            victims = set(seen.links) - keep
-            strays = [member for member in _stray_writes(seen) if _key_of(member) not in lacking]
-            sweeps = limit is None or _is_sweep_due(seen, victims)
+        keep = kept.kept({key: links.time for key, links in checkpoints.items()})
+        keep |= (written | lacking) & checkpoints.keys()
+        keep = yield from _needed(context, thread, checkpoints, keep, lacking)
+        with decoding("the contents of thread {!r}", thread):
+            victims = set(checkpoints) - keep
+            strays = [member for member in _stray_writes(references) if _key_of(member) not in lacking]
+            sweeps = limit is None or _is_sweep_due(references, victims)
         if limit and not victims and not sweeps:
             return total
-        reachable = (
-            (yield from retention.reachable_chunks(context, thread, seen)) if sweeps else ReachableChunks({}, [], {})
-        )
-        with decoding("what thread {!r} holds", thread):
+        reachable = ReachableChunks({}, [], {})
+        if sweeps:
+            reachable = yield from retention.reachable_chunks(context, thread, references)
+        with decoding("the contents of thread {!r}", thread):
             # Over two tiers cold has the parents and all victims. Hot keeps the newest ones until the end.
-            plan = _plan(seen, reachable, sorted(victims, key=_by_age, reverse=not dirty), strays)
+            plan = _plan(references, reachable, sorted(victims, key=_by_age, reverse=not dirty), strays)
             if not dirty:
-                plan.names[:0] = _orphaned(seen, victims)
-            is_known = limit is not None and not strays and not _is_doubtful(seen, victims, dirty)
+                plan.names[:0] = _orphaned(checkpoints, victims)
+            is_known = limit is not None and not strays and not _is_doubtful(checkpoints, victims, dirty)
         script_keys = (*keys, dirty) if dirty else keys
         removed, done = yield from carry_out(thread, script_keys, writer, plan, dry_run=dry_run, is_known=is_known)
         total = removed if dry_run else added(total, removed)
@@ -182,7 +184,7 @@ def _prune_thread(
 def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]:
     """Return the checkpoints that cold lacks, or lacks writes of."""
     members = yield Command(("ZRANGE", dirty, 0, -1))
-    with decoding("what cold lacks of thread {!r}", thread):
+    with decoding("the dirty records of thread {!r}", thread):
         return {_key_of(member) for member in members if member[:1] in (b"c", b"w")}
 
 
@@ -192,14 +194,15 @@ def _key_of(member: bytes) -> CheckpointKey:
     return ns, checkpoint_id
 
 
-def _is_sweep_due(seen: References, victims: set[CheckpointKey]) -> bool:
+def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
     """True if a trim also removes chunks: there are enough roots of removed values, or a names chunk becomes free."""
-    left = {links.names_chunk for key, links in seen.links.items() if key not in victims}
-    frees_names = any(seen.links[key].names_chunk not in left for key in victims)
-    return frees_names or seen.strays >= max(ROOTS_PER_CHECKPOINT * len(seen.links), seen.size // BYTES_PER_ROOT)
+    left = {links.names_chunk for key, links in references.checkpoints.items() if key not in victims}
+    frees_names = any(references.checkpoints[key].names_chunk not in left for key in victims)
+    enough = max(ROOTS_PER_CHECKPOINT * len(references.checkpoints), references.size // BYTES_PER_ROOT)
+    return frees_names or references.strays >= enough
 
 
-def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) -> bool:
+def _is_doubtful(checkpoints: Checkpoints, victims: set[CheckpointKey], dirty: bytes) -> bool:
     """True if a removal could make a remembered history wrong while its counts still match (docs/design.md).
 
     It could if it removes a checkpoint between two remaining ones. It also could if the parent of a remaining
@@ -208,8 +211,8 @@ def _is_doubtful(seen: References, victims: set[CheckpointKey], dirty: bytes) ->
     newest = dict(sorted(victims))
     return any(
         checkpoint_id < newest.get(ns, "")
-        or (not dirty and links.parent != "" and (ns, links.parent) not in seen.links)
-        for (ns, checkpoint_id), links in seen.links.items()
+        or (not dirty and links.parent != "" and (ns, links.parent) not in checkpoints)
+        for (ns, checkpoint_id), links in checkpoints.items()
         if (ns, checkpoint_id) not in victims
     )
 
@@ -237,13 +240,13 @@ class Removal(NamedTuple):
 
 def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operation[Removal]:
     """Plan the removal of the checkpoints of some runs. The plan is empty if the thread does not exist."""
-    seen = yield from retention.read_references(context, thread)
-    if seen is None:
+    references = yield from retention.read_references(context, thread)
+    if references is None:
         return Removal(b"", [], [])
-    victims = {key for key, links in seen.links.items() if links.run in runs}
-    reachable = yield from retention.reachable_chunks(context, thread, seen)
-    with decoding("what thread {!r} holds", thread):
-        return _plan(seen, reachable, sorted(victims, key=_by_age, reverse=True))
+    victims = {key for key, links in references.checkpoints.items() if links.run in runs}
+    reachable = yield from retention.reachable_chunks(context, thread, references)
+    with decoding("the contents of thread {!r}", thread):
+        return _plan(references, reachable, sorted(victims, key=_by_age, reverse=True))
 
 
 def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
@@ -254,24 +257,24 @@ def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
 
 
 def _needed(
-    context: Context, thread: str, seen: References, keep: set[CheckpointKey], lacking: set[CheckpointKey]
+    context: Context, thread: str, checkpoints: Checkpoints, keep: set[CheckpointKey], lacking: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
     """Return the checkpoints that stay: those to keep, without finished calls, and the ancestors that they need.
 
     A call stays if cold lacks a part of it. So does its root checkpoint, which shows later that the call is finished.
     """
-    roots = yield from _roots_of_calls(context, thread, seen)
-    of_lacking = {("", root) for ns, _ in lacking if (root := roots.get(ns))} & seen.links.keys()
+    roots = yield from _roots_of_calls(context, thread, checkpoints)
+    of_lacking = {("", root) for ns, _ in lacking if (root := roots.get(ns))} & checkpoints.keys()
     of_root = {key for key in keep if not key[0]} | of_lacking
-    of_root = yield from _with_ancestors(context, thread, seen, of_root)
-    finished = retention.finished_calls(roots, seen.links.keys(), of_root)
+    of_root = yield from _with_ancestors(context, thread, checkpoints, of_root)
+    finished = retention.finished_calls(roots, checkpoints.keys(), of_root)
     others = {key for key in keep if key[0] and key[0] not in finished}
-    return of_root | (yield from _with_ancestors(context, thread, seen, others))
+    return of_root | (yield from _with_ancestors(context, thread, checkpoints, others))
 
 
-def _roots_of_calls(context: Context, thread: str, seen: References) -> Operation[dict[str, str | None]]:
+def _roots_of_calls(context: Context, thread: str, checkpoints: Checkpoints) -> Operation[dict[str, str | None]]:
     """Return the root checkpoint of each subgraph call, which the call's newest checkpoint names, by namespace."""
-    calls = [newest for newest in dict(sorted(seen.links)).items() if retention.is_call(newest[0])]
+    calls = [newest for newest in dict(sorted(checkpoints)).items() if retention.is_call(newest[0])]
     roots, data = dict[str, str | None](), context.keyspace.keys(thread).data_key
     for start in range(0, len(calls), CALLS_PER_PAGE):
         page = calls[start : start + CALLS_PER_PAGE]
@@ -285,7 +288,7 @@ def _roots_of_calls(context: Context, thread: str, seen: References) -> Operatio
 
 
 def _with_ancestors(
-    context: Context, thread: str, seen: References, keep: set[CheckpointKey]
+    context: Context, thread: str, checkpoints: Checkpoints, keep: set[CheckpointKey]
 ) -> Operation[set[CheckpointKey]]:
     """Return checkpoints with the ancestors that their `DeltaChannel`s need.
 
@@ -298,82 +301,85 @@ def _with_ancestors(
     while added:
         needed = set[CheckpointKey]()
         for key in sorted(added):
-            parent = key[0], seen.links[key].parent
+            parent = key[0], checkpoints[key].parent
             if not parent[1]:
                 continue
             with decoding("the channels of a checkpoint of thread {!r}", thread):
-                empty = _to_rebuild(seen, key, parent if parent in keep else None, covered)
+                empty = _to_rebuild(checkpoints, key, parent if parent in keep else None, covered)
             if not empty:
                 continue
             channels = {names.name_of(channel): channel for channel in empty}
             ancestors = (yield from delta.walk(context, config.Address(thread, *key), list(channels))).ancestors
             for channel, escaped in channels.items():
-                written = [i for i, each in enumerate(ancestors) if any(w.channel == channel for w in each.writes)]
+                written = [i for i, of in enumerate(ancestors) if any(write.channel == channel for write in of.writes)]
                 if not written:
                     continue
-                seeded = [i for i, each in enumerate(ancestors) if channel in each.seeds]
-                needed.update((key[0], each.checkpoint_id) for each in ancestors[: max(written + seeded) + 1])
+                seeded = [i for i, ancestor in enumerate(ancestors) if channel in ancestor.seeds]
+                needed.update((key[0], of.checkpoint_id) for of in ancestors[: max(written + seeded) + 1])
                 covered.add((key, escaped))
-        added = (needed & seen.links.keys()) - keep
+        added = (needed & checkpoints.keys()) - keep
         keep |= added
     return keep
 
 
 def _to_rebuild(
-    seen: References, key: CheckpointKey, parent: CheckpointKey | None, covered: set[tuple[CheckpointKey, bytes]]
+    checkpoints: Checkpoints,
+    key: CheckpointKey,
+    parent: CheckpointKey | None,
+    covered: set[tuple[CheckpointKey, bytes]],
 ) -> list[bytes]:
     """Return the empty channels of a checkpoint whose ancestors have to be read.
 
     Args:
-        seen: The links of the thread.
+        checkpoints: The links of the thread's checkpoints.
         key: The checkpoint.
         parent: Its parent, if that stays.
         covered: Pairs of a checkpoint and a channel whose needed ancestors all stay. The function adds the channels
             that the parent covers.
     """
-    inherited, empty = _entries(seen, parent), list[bytes]()
-    for channel, entry in _entries(seen, key).items():
+    inherited, empty = _entries(checkpoints, parent), list[bytes]()
+    for channel, entry in _entries(checkpoints, key).items():
         before = inherited.get(channel)
         if entry[:1] != header.ABSENT:
             continue
         if before and (before[:1] != header.ABSENT or (parent, channel) in covered):
             covered.add((key, channel))
-        elif before != entry and _was_written(seen, key, entry):
+        elif before != entry and _was_written(checkpoints, key, entry):
             empty.append(channel)
     return empty
 
 
-def _was_written(seen: References, key: CheckpointKey, entry: bytes) -> bool:
+def _was_written(checkpoints: Checkpoints, key: CheckpointKey, entry: bytes) -> bool:
     """True if a channel was written since the first known ancestor: each write gives it a new version.
 
     So channels that were always empty cost no round trip.
     """
-    for _ in seen.links:  # bounds the loop, as a caller may have put a checkpoint as its own ancestor
-        key = key[0], seen.links[key].parent
-        if key not in seen.links:
+    for _ in checkpoints:  # bounds the loop, as a caller may have put a checkpoint as its own ancestor
+        key = key[0], checkpoints[key].parent
+        if key not in checkpoints:
             return False
-        if entry not in seen.links[key].entries:
+        if entry not in checkpoints[key].entries:
             return True
     return False
 
 
-def _entries(seen: References, key: CheckpointKey | None) -> dict[bytes, bytes]:
+def _entries(checkpoints: Checkpoints, key: CheckpointKey | None) -> dict[bytes, bytes]:
     """Return the entries of a checkpoint, by channel."""
     if key is None:
         return {}
-    return {entry[1 : entry.index(b"\0") + 1]: entry for entry in header.own_entries(seen.links[key].entries)}
+    return {entry[1 : entry.index(b"\0") + 1]: entry for entry in header.own_entries(checkpoints[key].entries)}
 
 
-def _stray_writes(seen: References) -> list[bytes]:
+def _stray_writes(references: References) -> list[bytes]:
     """Return the writes of missing checkpoints that nobody will ever read.
 
     Writes stay if their checkpoint may still arrive: it is newer than the newest of its namespace, or less than an hour
     old.
     """
-    newest, strays = dict(sorted(seen.links)), list[bytes]()
-    for member in seen.writes:
+    newest, strays = dict(sorted(references.checkpoints)), list[bytes]()
+    for member in references.writes:
         ns, checkpoint_id = key = _key_of(member)
-        if key not in seen.links and checkpoint_id < newest.get(ns, "") and not _is_recent(checkpoint_id):
+        if key not in references.checkpoints and checkpoint_id < newest.get(ns, "") and not _is_recent(checkpoint_id):
             strays.append(member)
     return strays
 
@@ -388,17 +394,17 @@ def _is_recent(checkpoint_id: str) -> bool:
     return made.version == 6 and made.time / 10 > (since_1582 - timedelta(hours=1)) / timedelta(microseconds=1)
 
 
-def _orphaned(seen: References, victims: set[CheckpointKey]) -> list[list[bytes]]:
+def _orphaned(checkpoints: Checkpoints, victims: set[CheckpointKey]) -> list[list[bytes]]:
     """Return the steps that remove the parent's name from headers that stay without their parent.
 
     Like `PostgresSaver.prune`, this includes headers whose parent was removed earlier (`delete_for_runs`). These steps
     come first, so that no header ever names a removed parent.
     """
-    stay = seen.links.keys() - victims
+    stay = checkpoints.keys() - victims
     return [
         [FORGET_PARENT + names.checkpoint(ns, checkpoint_id)]
         for ns, checkpoint_id in stay
-        if (parent := seen.links[ns, checkpoint_id].parent) and (ns, parent) not in stay
+        if (parent := checkpoints[ns, checkpoint_id].parent) and (ns, parent) not in stay
     ]
 
 
@@ -407,41 +413,41 @@ def _by_age(key: CheckpointKey) -> str:
 
 
 def _plan(
-    seen: References, reachable: ReachableChunks, order: Sequence[CheckpointKey], stray_writes: Sequence[bytes] = ()
+    references: References, reachable: ReachableChunks, order: Sequence[CheckpointKey], strays: Sequence[bytes] = ()
 ) -> Removal:
     """Plan the removal of each victim: its header, and the values and the run that no other checkpoint holds.
 
     Args:
-        seen: The links of the thread.
+        references: The links of the thread.
         reachable: Its chunks.
         order: The victims. If the newest come first, a removal that dies leaves the ancestors of those that remain.
             Subgraph calls go before root checkpoints, which show that calls are finished.
-        stray_writes: Members of other writes to remove.
+        strays: Members of other writes to remove.
 
     Each victim goes in one step, so the next removal finds all that a dead one leaves. `remove.lua` removes up to 500
     records of writes with a header. The rest follow, and nobody reads them any more. Chunks go last: `@gc_roots` keeps
     their roots until then.
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
-    for member in seen.writes:
+    for member in references.writes:
         of_checkpoint[_key_of(member)].append(member)
     order, victims = sorted(order, key=lambda key: not key[0]), set(order)
-    removed = {member for key in victims for member in of_checkpoint[key]}.union(stray_writes)
+    removed = {member for key in victims for member in of_checkpoint[key]}.union(strays)
     last_holder: dict[bytes, CheckpointKey] = {}
-    for key in [*order, *(key for key in seen.links if key not in victims)]:
-        links = seen.links[key]
+    for key in [*order, *(key for key in references.checkpoints if key not in victims)]:
+        links = references.checkpoints[key]
         last_holder.update((names.blob(key[0], entry[1:]), key) for entry in links.entries)
         last_holder[links.names_chunk] = key
         if links.run:
             last_holder[links.run] = key
     freed: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     live = {name for name, key in last_holder.items() if key not in victims}
-    live |= reachable.chunks([*live, *(member for member in seen.writes if member not in removed)])
+    live |= reachable.chunks([*live, *(member for member in references.writes if member not in removed)])
     dead = reachable.unused([*(name for name, key in last_holder.items() if key in victims), *removed], live)
     for name, key in last_holder.items():
         if key in victims and name not in live:
             freed[key].append(name)
-    last_of, left = {key[0]: key for key in order}, {ns for ns, _ in seen.links.keys() - victims}
+    last_of, left = {key[0]: key for key in order}, {ns for ns, _ in references.checkpoints.keys() - victims}
     for ns in last_of.keys() - left:
         freed[last_of[ns]] += [mark + names.component(ns) for mark in MARKS_OF_NAMESPACES]
     heights = _heights((chunk for chunk in dead if chunk[:1] == chunks.LIST), reachable.lists)
@@ -451,10 +457,11 @@ def _plan(
     for key in order:
         plan.append([names.checkpoint(*key), *freed[key]])
         plan += [[member] for member in of_checkpoint[key][WRITES_WITH_A_HEADER:]]
-    plan += [[member] for member in stray_writes]
+    plan += [[member] for member in strays]
     notes_roots = any(name in reachable.roots for names_of in (*freed.values(), removed) for name in names_of)
-    strays = [retention.STRAY] if notes_roots or reachable.strays else []
-    return Removal(seen.revision, plan, [[name] for name in (*gone, *strays)])
+    if notes_roots or reachable.strays:
+        gone.append(retention.STRAY)
+    return Removal(references.revision, plan, [[chunk] for chunk in gone])
 
 
 def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
@@ -509,7 +516,7 @@ def carry_out(
         removed = yield guards.owned_call(scripts.REMOVE, keys, writer, (revision, *flags, *step))
         if removed is None:
             return total, False
-        with decoding("what was removed of thread {!r}", thread):
+        with decoding("the reply to a removal from thread {!r}", thread):
             *counted, revision = removed
             total = added(total, counted)
             if not isinstance(revision, bytes):

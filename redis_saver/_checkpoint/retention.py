@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta, timezone
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import reading, scripts
 from redis_saver._common import config, limits, names, times
@@ -101,6 +101,10 @@ STRAY = b"@gc_roots"
 """The field with the roots of overwritten or removed values. Their chunks may be unused."""
 
 
+Checkpoints: TypeAlias = Mapping[CheckpointKey, header.Links]
+"""The links of checkpoints."""
+
+
 class References(NamedTuple):
     """The links of a thread's checkpoints, at a revision."""
 
@@ -113,8 +117,8 @@ class References(NamedTuple):
     """Size of `@gc_roots` in bytes."""
     writes: list[bytes]
     """The members of all pending writes, in order."""
-    links: dict[CheckpointKey, header.Links]
-    """Ordered by (namespace, id)."""
+    checkpoints: dict[CheckpointKey, header.Links]
+    """The links of each checkpoint, ordered by (namespace, id)."""
 
 
 def read_references(context: Context, thread: str) -> Operation[References | None]:
@@ -210,10 +214,10 @@ def roots_of(field: bytes, stored: bytes) -> list[bytes]:
     return [stored] if field[:1] == b"b" and chunks.in_chunks(stored) else []
 
 
-def reachable_chunks(context: Context, thread: str, seen: References) -> Operation[ReachableChunks]:
+def reachable_chunks(context: Context, thread: str, references: References) -> Operation[ReachableChunks]:
     """Read the roots and lists of chunks of all values and pending writes of a thread."""
-    values = {names.blob(ns, entry[1:]) for (ns, _), links in seen.links.items() for entry in links.entries}
-    left, reachable = [STRAY, *values, *seen.writes], ReachableChunks({}, [], {})
+    values = {names.blob(ns, entry[1:]) for (ns, _), links in references.checkpoints.items() for entry in links.entries}
+    left, reachable = [STRAY, *values, *references.writes], ReachableChunks({}, [], {})
     while left:
         arguments: tuple[Argument, ...] = (reading.BYTES_PER_PAGE, *left[:VALUES_PER_PAGE])
         answer = yield Call(scripts.CHUNK_LISTS, context.keyspace.keys(thread), arguments)

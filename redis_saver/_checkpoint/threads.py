@@ -135,7 +135,7 @@ def described(context: Context, thread: str, asked: ThreadQuery = ANY) -> Call:
 
 def info(thread: str, answer: Sequence[Any]) -> ThreadInfo:
     """Decode the reply to `described`."""
-    with decoding("what there is of thread {!r}", thread):
+    with decoding("the description of thread {!r}", thread):
         newest, head, checkpoints, size, left, waits, pinned, failed, owner, lease = answer
         return ThreadInfo(
             thread_id=thread,

@@ -186,7 +186,7 @@ class OurEndpoint(SaverEndpoint):
             for task, write in (yield from self._read_writes(thread, key, some)).items():
                 value = codec.load_write(self._context, write, Address(thread, *key), allowance)[2]
                 tasks[key][task] = TaskInfo(write.task_path, special(task, value))
-        return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.links.items()}
+        return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.checkpoints.items()}
 
     def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:
         writes = driver_of(self.saver).run(self._read_writes(thread, key, list(entry.tasks)))

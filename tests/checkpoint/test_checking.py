@@ -511,7 +511,7 @@ async def test_pages_that_do_not_go_on_end(target: Target) -> None:
     await put(target.uniform(), config(), {"a": 1})
     saver = target.uniform()
     Around(saver.saver, stuck)
-    with pytest.raises(DecodeError, match="what thread 'thread' holds.*cursor 2 a second time"):
+    with pytest.raises(DecodeError, match="the contents of thread 'thread'.*cursor 2 a second time"):
         await saver.check("thread")
 
 

@@ -279,7 +279,7 @@ async def test_a_damaged_reply_to_a_take_is_damage(target: Target, reply: Any) -
         return reply if script_of(request) is scripts.TAKE_OWNERSHIP else found
 
     Around(uniform.saver, damaging)
-    with pytest.raises(DecodeError, match="who owns thread"):
+    with pytest.raises(DecodeError, match="the owner of thread"):
         async with AsyncExitStack() as stack:
             await begin(uniform, stack, lease="1d")
     await given_back(target)
@@ -297,7 +297,7 @@ async def test_a_damaged_reply_to_a_renewal_is_damage(target: Target, reply: Any
     Around(uniform.saver, damaging)
     rules = uniform.saver._rules
     for operation in (ownership.renew(rules, THREAD, "1-ab", 1), ownership.release(rules, THREAD, "ab")):
-        with pytest.raises(DecodeError, match="who owns thread"):
+        with pytest.raises(DecodeError, match="the owner of thread"):
             await ran(uniform, operation)
 
 

@@ -482,7 +482,7 @@ def wrong(reply: Any) -> Any:
 async def test_a_damaged_reply_to_a_poll_is_damage(target: Target, reply: Any) -> None:
     waiter = taken(target.uniform(), "a" * 16)
     next(waiter)
-    with pytest.raises(DecodeError, match="who owns thread"):
+    with pytest.raises(DecodeError, match="the owner of thread"):
         waiter.send(reply)
 
 
