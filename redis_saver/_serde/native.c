@@ -1,15 +1,17 @@
-/* Encodes and decodes messages as JsonPlusSerializer does with pydantic, several times as fast. This module is optional.
+/* Encodes and decodes messages as JsonPlusSerializer does with pydantic, several times as fast. This module is
+ * optional.
  *
- * If a value is not one that this file knows (a subclass, extra fields, a number beyond 64 bits, a field out of order), a
- * function returns None, and JsonPlusSerializer does the work. It does all the work if this file could not be built.
+ * If a value is not one that this file knows (a subclass, extra fields, a number beyond 64 bits, a field out of
+ * order), a function returns None, and JsonPlusSerializer does the work. It does all the work if this file could not
+ * be built.
  *
- * This code never releases the interpreter lock. Other code can only run when an object that the garbage collector tracks
- * is allocated (Python 3.10 and 3.11 collect there). So no borrowed reference into a mutable object is held across such an
- * allocation. `pack` has to do that, so it turns the collector off. `snapshot` calls Python, and then reads only its own
- * copies.
+ * This code never releases the interpreter lock. Other code can only run when an object that the garbage collector
+ * tracks is allocated (Python 3.10 and 3.11 collect there). So no borrowed reference into a mutable object is held
+ * across such an allocation. `pack` has to do that, so it turns the collector off. `snapshot` calls Python, and then
+ * reads only its own copies.
  *
- * `learn` registers a class of messages, and trusts messages.py. A Kind is the tuple of messages.py: types, literals,
- * element, keys, required. None instead of a Kind allows any plain value.
+ * `learn` registers a class of messages, and trusts messages.py. A Kind is the tuple of messages.py: types,
+ * literals, element, keys, required. None instead of a Kind allows any plain value.
  *
  * It uses the limited API of Python 3.10, so one build serves all later versions. */
 
@@ -85,8 +87,8 @@ static inline const Plan *find_plan(State *state, PyObject *type) {
 
 /* -- checking */
 
-/* Returns 1 if a value matches its annotation, else 0, also with an exception. After validation the keys of a TypedDict have
- * the order of its declaration. Before, they may have any order. */
+/* Returns 1 if a value matches its annotation, else 0, also with an exception. After validation the keys of a
+ * TypedDict have the order of its declaration. Before, they may have any order. */
 static int fits(PyObject *value, PyObject *kind, int in_order) {
     if (kind == Py_None) return 1;
     long types = PyLong_AsLong(PyTuple_GetItem(kind, 0));
@@ -164,8 +166,8 @@ static inline Status put_number(Sink *sink, int tag, uint64_t number, int size) 
     return OK;
 }
 
-/* Writes the head of an object with this many elements or bytes: in the tag itself, or after a tag for 8 bits (0 if there is
- * none), 16 bits or 32 bits. */
+/* Writes the head of an object with this many elements or bytes: in the tag itself, or after a tag for 8 bits (0 if
+ * there is none), 16 bits or 32 bits. */
 static inline Status put_size(Sink *sink, Py_ssize_t size, int fix, Py_ssize_t most, int tag8, int tag16) {
     if (size < most) return put_byte(sink, fix | (int)size);
     if (tag8 && size <= 0xff) return put_number(sink, tag8, size, 1);
@@ -255,8 +257,8 @@ static Py_ssize_t memory_of(PyObject *string) {
     return 80 + width * length + size;
 }
 
-/* Freezes a packed value: a dict or list becomes a tuple of its type and its items. Adds its estimated memory in bytes to
- * the size. */
+/* Freezes a packed value: a dict or list becomes a tuple of its type and its items. Adds its estimated memory in
+ * bytes to the size. */
 static PyObject *frozen(PyObject *value, const State *state, Py_ssize_t *memory) {
     int is_dict = PyDict_CheckExact(value);
     if (PyUnicode_CheckExact(value)) *memory += memory_of(value);
@@ -495,8 +497,8 @@ typedef struct {
 
 static PyObject *copied(PyObject *value, Copier *copier, int depth, Status *status);
 
-/* Copies a list, dict or tuple, without calling methods of its class. Returns NULL with UNKNOWN or FAILED. It is one step, as
- * no garbage is collected. */
+/* Copies a list, dict or tuple, without calling methods of its class. Returns NULL with UNKNOWN or FAILED. It is one
+ * step, as no garbage is collected. */
 static PyObject *shallow(PyObject *value, Status *status) {
     PyObject *copy = NULL, *key, *item;
     Py_ssize_t position = 0;
