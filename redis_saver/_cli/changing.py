@@ -172,7 +172,7 @@ def _prune(
 
     with servers.savers(readable=False) as savers:
         query = ThreadQuery(thread_prefix or "")
-        infos = () if threads else savers.source.threads(query)  # damaged threads, too
+        infos = () if threads else savers.source.threads(query)  # includes damaged threads
         names = list(dict.fromkeys(threads or [info.thread_id for info in infos]))
         for thread in names:
             savers.refuse_cold_backed(thread, "pruned")
@@ -298,7 +298,7 @@ def _checkpoints(savers: Savers, name: str) -> int:
 
 
 def _delete_thread(savers: Savers, name: str) -> int | None:
-    count = _count(partial(_checkpoints, savers, name))  # a damaged thread is deleted all the same
+    count = _count(partial(_checkpoints, savers, name))  # a damaged thread can be deleted, too
     savers.saver.delete_thread(name)
     return count
 

@@ -16,11 +16,10 @@ import typer
 from redis.exceptions import NoPermissionError, ResponseError
 from rich.text import Text
 
-from redis_saver._checkpoint import checking, threads
-from redis_saver._checkpoint.checking import CheckReport
+from redis_saver._checkpoint import checking
 from redis_saver._checkpoint.listing import mapped, scan_keys
 from redis_saver._checkpoint.saver import RedisSaver, context_of, driver_of
-from redis_saver._checkpoint.threads import ThreadInfo
+from redis_saver._checkpoint.threads import ANY, ThreadInfo
 from redis_saver._cli import screen
 from redis_saver._cli.looking import OTHER_PREFIX
 from redis_saver._cli.options import EVERY, JSON, command
@@ -105,7 +104,7 @@ class Overview:
 def overview(saver: RedisSaver) -> Overview:
     """Count all threads, including damaged ones. Cost: a scan of all keys. No values are read."""
     counts, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
-    for info in driver.stream(threads_of(context_of(saver), threads.ANY)):
+    for info in driver.stream(threads_of(context_of(saver), ANY)):
         counts.add(info)
     for records, age, aside in driver.stream(mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))):
         counts.dirty_threads += records > 0
@@ -447,7 +446,7 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
     return 1 if unsound else 0
 
 
-def _report(saver: Any, thread: str, *, is_named: bool) -> CheckReport | None:
+def _report(saver: Any, thread: str, *, is_named: bool) -> checking.CheckReport | None:
     """Check a thread. If it cannot be checked, report why. Return None if nobody named it and it is gone."""
     try:
         return saver.check(thread)  # type: ignore[no-any-return]
@@ -458,10 +457,10 @@ def _report(saver: Any, thread: str, *, is_named: bool) -> CheckReport | None:
         remedy = "check its name and --prefix"
     except ThreadBusy as error:
         what, remedy = str(error), "run this again when the thread is not in use"
-    return CheckReport(thread, findings=(checking.Finding("error", f"thread {thread!r}", what, remedy),))
+    return checking.CheckReport(thread, findings=(checking.Finding("error", f"thread {thread!r}", what, remedy),))
 
 
-def _lines(report: CheckReport) -> Iterator[str]:
+def _lines(report: checking.CheckReport) -> Iterator[str]:
     numbers = [(report.checkpoints, "checkpoint"), (report.values, "value"), (report.chunks, "chunk")]
     numbers += [(report.writes, "pending write"), (report.bytes, "byte")]
     line = f"{report.thread_id!r}: {'sound' if report.sound else 'not sound'}: "

@@ -270,7 +270,7 @@ class _Values:
     def __init__(self, savers: Savers, *, whole: bool, raw: bool) -> None:
         self._whole, self._raw = whole, raw
         serde: Any = savers.hot.serde
-        self._serde = getattr(serde, "serde", serde)  # without encryption
+        self._serde = getattr(serde, "serde", serde)  # the serializer below the encryption
 
     def show(self, saved: CheckpointTuple) -> None:
         """Print a checkpoint with its channels and pending writes."""

@@ -389,7 +389,7 @@ class _Run:
         return not self.stop.asked
 
     def _are_up(self) -> bool:
-        return all([self.hot.is_up(), self.cold.is_up()])  # no short cut, so that each server prints its error
+        return all([self.hot.is_up(), self.cold.is_up()])  # a list, so that both are checked and print their errors
 
     def attempt(self, act: Callable[[], int]) -> int | None:
         """Return the number of records that `act` leaves, or None if Redis does not answer."""
@@ -400,7 +400,7 @@ class _Run:
 
     def go_on(self, saver: TieredSaver) -> None:
         """Watch the flusher until a signal."""
-        self._catch_up(saver)  # another flusher may have met an outage
+        self._catch_up(saver)  # an outage may have delayed records of other flushers
         checked_at, were_up = time.monotonic(), True
         while not self.stop.wait(_STEP):
             self.tell(saver.stats())

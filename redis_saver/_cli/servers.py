@@ -164,7 +164,7 @@ class Servers(NamedTuple):
 
 def _readable_serializer() -> SerializerProtocol:
     """Return a serializer that makes objects only of safe classes, and decrypts if there is a key."""
-    logging.getLogger("langgraph").addHandler(logging.NullHandler())  # it would log other classes
+    logging.getLogger("langgraph").addHandler(logging.NullHandler())  # it would log all other classes
     return serializer(StrictSerializer())
 
 

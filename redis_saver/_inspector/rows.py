@@ -10,8 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from langgraph.checkpoint.serde.types import ERROR, INTERRUPT
 
-from redis_saver._checkpoint import auditing
-from redis_saver._checkpoint.auditing import Entry
+from redis_saver._checkpoint.auditing import Entry, ran_between
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._common import times
 from redis_saver._common.display import shown
@@ -110,7 +109,7 @@ class TreeRow(NamedTuple):
 
 def tree_row(entry: Entry, parent: Entry | None) -> TreeRow:
     """Return a checkpoint as a row of a tree."""
-    ran = auditing.ran_between(parent, entry) if parent else ()
+    ran = ran_between(parent, entry) if parent else ()
     tasks = {write.task_id for write in entry.writes}
     return TreeRow(entry, task_state({write.channel for write in entry.writes}), len(tasks), ran)
 

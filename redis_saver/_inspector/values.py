@@ -102,8 +102,6 @@ WHOLE_TEXT = 200_000
 At: TypeAlias = tuple[int, ...]
 """Positions that lead to a part of a channel's value, from the outermost on."""
 _Kinds: TypeAlias = type[Any] | tuple[type[Any], ...]
-_NUMBERS = (UUID, Decimal, date, time, timedelta, timezone, ZoneInfo, PurePath)
-_ADDRESSES = (ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network)
 
 
 @dataclass(slots=True)
@@ -214,7 +212,6 @@ _OPENED: tuple[tuple[_Kinds, Callable[[Any], list[tuple[Any, Any]]]], ...] = (
     ((set, frozenset), lambda value: list(enumerate(value))),
     (BaseException, lambda value: list(enumerate(value.args))),
 )
-_LEAVES = (str, bytes, bytearray, int, float, complex, type(None), Enum, re.Pattern, *_NUMBERS, *_ADDRESSES)
 
 
 def _text(value: object) -> str:
@@ -239,8 +236,10 @@ _WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
     (int, lambda value: int.__repr__(value) if value.bit_length() < _MAX_DECIMAL else f"{value:#x}"),
     ((float, complex, type(None)), repr),
     (re.Pattern, lambda value: f"/{value.pattern}/"),
-    ((*_NUMBERS, *_ADDRESSES), str),
+    ((UUID, Decimal, date, time, timedelta, timezone, ZoneInfo, PurePath), str),
+    ((ipaddress.IPv4Address, ipaddress.IPv6Address, ipaddress.IPv4Network, ipaddress.IPv6Network), str),
 )
+_LEAVES: Any = tuple(kinds for kinds, _ in _WRITTEN)
 
 
 def part(value: Any, at: At) -> tuple[list[Any], Any]:

@@ -877,7 +877,7 @@ def test_a_wrong_target_is_one_line(lived: dict[str, str], places: Places, tmp_p
     assert Ran("migrate", f"sqlite:{tmp_path}/empty.db", places.url("ours")).code == 2
     for pair in ((lived["ours"], "memory://"), ("memory://name", lived["ours"])):
         ran = Ran("migrate", *pair)
-        assert ran.code == 2 and "ends with it. Name a server" in ran.err and ran.err.count("\n") == 1
+        assert ran.code == 2 and "only as long as this command. Name a server" in ran.err and ran.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(("extra", "url"), [("sqlite", "sqlite:x"), ("postgres", "postgresql://host/db")])
