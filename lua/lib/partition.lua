@@ -153,14 +153,16 @@ local function sweep(state, now)
   return state.first > 0 and state.first <= now, #fields
 end
 
--- Opens a partition after removing expired items. Returns (state, reply, micros, now). The state is nil if the script
--- is to return the reply: `nothing` if the partition has no items, `again` if more has expired than one call removes,
--- or an error reply. Then comes the time, in microseconds and in milliseconds.
-local function open_swept(again, nothing)
-  local state, problem = open_partition(redis.call('HGET', items, '@state'))
+-- Opens a partition after removing expired items; `text` is its state if the script has read that. Returns (state,
+-- reply, micros, now, gone). The state is nil if the script has to return the reply: `nothing` if the partition has no
+-- items, `again` if more has expired than one call removes, or an error reply. Then come the time, in microseconds and
+-- in milliseconds, and the number of removed items.
+local function open_swept(again, nothing, text)
+  local state, problem = open_partition(text or redis.call('HGET', items, '@state'))
   local micros, now = clock()
   if not state then return nil, problem or nothing, micros, now end
-  if sweep(state, now) then return nil, again end
+  local more, gone = sweep(state, now)
+  if more then return nil, again end
   if state.count == 0 then return nil, nothing, micros, now end
-  return state, nil, micros, now
+  return state, nil, micros, now, gone
 end

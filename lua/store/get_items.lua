@@ -31,13 +31,8 @@ end
 --- @include lib/refresh
 --- @include lib/documents
 
-local state, problem = open_partition(text)
-if problem then return problem end
-if not state then return {} end
-local _, now = clock()
-local more, gone = sweep(state, now)
-if more then return MORE end
-if state.count == 0 then return {} end
+local state, reply, _, now, gone = open_swept(MORE, {}, text)
+if not state then return reply end
 if gone > 0 then records = redis.call('HMGET', items, unpack(ARGV, 4)) end
 if refreshes ~= '0' then
   if not documents[1] and documents_of(state) then return DOCUMENTED end

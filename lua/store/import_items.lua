@@ -30,14 +30,14 @@ local FIRST, EACH = 3, 8
 --- @include lib/store_items
 --- @include lib/documents
 
--- Counts the items with one of `many` versions from this one on. No two items have the same version.
+-- Counts the items with a version from this one to `many - 1` above it. No two items have the same version.
 local function count_versions(version, many)
   return redis.call('ZCOUNT', order, text_of(version), text_of(version + many - 1))
 end
 
--- Returns the first version from this one on that no item has. `next_free` has the results of this call. Some stores
--- give one time to all items of a batch, so many versions in a row may be taken: doubling, then halving finds their
--- end.
+-- Returns the first version from this one on that no item has. `next_free` has the results of earlier calls. Some
+-- stores give one time to all items of a batch, so a long run of versions may be taken. Doubling, then halving finds
+-- its end.
 local function free_version(next_free, version)
   local free, many = next_free[version] or version, 1
   while count_versions(free, many) >= many do

@@ -3,9 +3,9 @@
 -- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
 -- ARGV[1] above       a version; '0' for all
 -- ARGV[2] what        records, vectors (records and vectors), or versions (no records)
--- Returns {token, count, checksum, is_last, field, record, ...}: the partition's token, the number of its items, the
--- sum of all versions modulo 2^50, 1 if no more items follow; then the field and the record (or version) of each item,
--- and its vectors if asked for ('' for none). Returns an empty list if there is no such partition; or a code
+-- Returns {token, count, checksum, is_last, field, record, ...}: the partition's token; the number of its items; the
+-- sum of all versions modulo 2^50; 1 if no more items follow, else 0; then the field and the record (or version) of
+-- each item, and its vectors if asked for ('' for none). Returns an empty list if there is no such partition; or a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.

@@ -12,9 +12,9 @@
 -- ARGV[8] vectors     the number of dimensions, a frame of the serializer's type, its bytes; '' for none
 -- ARGV[9..]           the same six for each other item, each item once; then the tags of each document, if any
 -- The version of a stored item is the server's time in microseconds, or one more than the last version. An item that
--- this put has stored already stays, so a request may be sent twice. If a request expects versions, `@compared`
--- remembers it by its first put. Sent again after others put the item, it changes nothing. It is forgotten after 16
--- more such requests, and with the last item of the partition.
+-- this put has stored already stays, so a request may be sent twice. `@compared` remembers the last 16 requests that
+-- expect versions, by their first puts. If one of them is sent again after others put the item, it changes nothing.
+-- `@compared` is lost with the last item of the partition.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token

@@ -113,7 +113,8 @@ class Store(BaseStore, Generic[ClientT]):
         """Use your own client. The store does not close it.
 
         Args:
-            client: A client as savers take it. Savers and stores may share one.
+            client: For `RedisStore`, a blocking client of redis-py or valkey-py, also of a cluster or Sentinel. For
+                `AsyncRedisStore`, one for asyncio. Savers and stores may share a client.
             serde: Serializer of the values. Default: `FastSerializer`.
             prefix: Beginning of all keys. Savers and stores may share one.
             ttl: Default TTL of items, from their last put or read: a `timedelta`, a text such as `"30d"`, or
@@ -125,12 +126,16 @@ class Store(BaseStore, Generic[ClientT]):
             cache_bytes: Memory for recently read pages and partitions, in bytes. 0 remembers nothing. None: 64 MB, or
                 512 MB with `index`.
             limits: Longest names and values (`name_bytes`, `value_bytes`). Longer ones raise `LimitExceeded`.
-            require_encryption: As a saver takes it.
-            strict: As a saver takes it.
-            cluster_timeout: As a saver takes it.
-            require_primary: As a saver takes it.
-            min_replicas: As a saver takes it. With it, puts to several partitions are sent one by one.
-            replica_timeout: As a saver takes it.
+            require_encryption: True: reading a value that is not encrypted raises `PlainValueRefused` before it is
+                decoded. None: True if `serde` is an `EncryptedSerializer`.
+            strict: True: decode with a `StrictSerializer`, which makes only objects of safe classes
+                (`docs/security.md`).
+            cluster_timeout: Seconds for which a request to a cluster is repeated while its slot moves or its primary is
+                replaced. Then it raises `ClusterMoving`.
+            require_primary: True: reads from a replica raise the client's `ReadOnlyError`. This costs no round trip.
+            min_replicas: Number of replicas that must confirm a write (WAIT, in the same round trip). With it, puts to
+                several partitions are sent one by one.
+            replica_timeout: Seconds to wait for the replicas. Then the write raises `ReplicationTimeout`.
 
         Raises:
             ImportError: `compression` or `index` without its extra.
@@ -371,8 +376,8 @@ class Store(BaseStore, Generic[ClientT]):
     async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
-        With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing. Before that, it
-        makes the documents of all items; after it, it waits until the server has indexed them.
+        With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing. It makes the
+        documents of all items first, and finally waits until the server has indexed them.
 
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, or lacks the vector search that `index` needs.

@@ -59,13 +59,13 @@ def lengths(rows: Rows) -> Floats:
 
 
 class VectorIndex:
-    """Vectors of items at one moment. Nobody changes an index: `changed` makes another one.
+    """Vectors of items at one moment.
 
-    Both share the memory of the rows that stay.
+    Nobody changes an index. `changed` makes another one, which shares the memory of the rows that stay.
     """
 
     def __init__(self, dims: int) -> None:
-        """Start without vectors; they have `dims` dimensions."""
+        """Start without vectors of `dims` dimensions."""
         self.dims = dims
         self._blocks: list[Rows] = []
         """Rows. Nobody changes a block."""
