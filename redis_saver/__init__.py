@@ -26,37 +26,14 @@ from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver._tiered_store.copies import TieredStoreStats
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
-from redis_saver.errors import (
-    BacklogFull,
-    BacklogWarning,
-    CalledOnEventLoop,
-    Closed,
-    ClusterMoving,
-    Conflict,
-    DecodeError,
-    EncodeError,
-    EndpointError,
-    FileDamaged,
-    ForkMissed,
-    IndexNotBuilt,
-    ItemMigrationError,
-    KeyConflict,
-    LimitExceeded,
-    LoopEnded,
-    NotOwner,
-    PlainValueRefused,
-    RedisSaverError,
-    ReplicationTimeout,
-    StaleParent,
-    StoreBusy,
-    StoreDamaged,
-    ThreadBusy,
-    ThreadDamaged,
-    ThreadMigrationError,
-    ThreadNotFound,
-    UnsupportedFormat,
+
+from redis_saver.errors import (  # isort: skip
+    BacklogFull, BacklogWarning, CalledOnEventLoop, Closed, ClusterMoving, Conflict, DecodeError, EncodeError,
+    EndpointError, FileDamaged, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, LimitExceeded,
+    LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout, StaleParent, StoreBusy,
+    StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound, UnsupportedFormat,
     UnsupportedServer,
-)
+)  # fmt: skip
 
 __version__ = _version("redis-saver")
 _logging.getLogger("redis_saver").addHandler(_logging.NullHandler())  # silent, until the program sets up logging

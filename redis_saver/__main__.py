@@ -1,4 +1,4 @@
-"""`python -m redis_saver`: the command line, where the script `redis-saver` is not on the PATH."""
+"""`python -m redis_saver`: the command line, if the script `redis-saver` is not on the PATH."""
 
 import sys
 

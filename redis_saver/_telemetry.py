@@ -1,7 +1,7 @@
 """Metrics and spans for OpenTelemetry, and the log of slow calls. `docs/metrics.md` lists the instruments.
 
-Each instrument reads the numbers of its sources when it is asked for them, so counting costs the same whether or not it
-is exported. Only durations are reported call by call, because OpenTelemetry has no histogram that is read.
+Each instrument reads the numbers of its sources at each export, so an export makes no call slower. Only durations are
+recorded at each call, because OpenTelemetry has no observable histogram.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from redis_saver._common.logs import Log
 from redis_saver._engine.stats import BOUNDS, Ended, Measured, Observer, Source
 
 SCOPE = "redis_saver"
-"""The name of the meter and of the tracer."""
+"""Name of the meter and of the tracer."""
 VERSION = version("redis-saver")
 COLLECTION = "db.collection.name"
 ERROR = "error.type"
 OPERATION = "db.operation.name"
 THREAD = "gen_ai.conversation.id"
-"""The attribute of OpenTelemetry's conventions for what LangGraph calls a thread."""
+"""OpenTelemetry's attribute for the id of a thread of LangGraph."""
 OF_ALL = ("traffic", "remembered")
-"""Kinds of sources that savers, stores and caches share. Their numbers name the collection."""
+"""Kinds of sources that savers, stores and caches share. An attribute names their collection."""
 RESULT = "redis_saver.result"
 """Attribute for the result of a read or of a record."""
 DIRECTION = "network.io.direction"
@@ -42,100 +42,94 @@ _LOG = Log("redis_saver.telemetry")
 
 
 class Instrument(NamedTuple):
-    """An instrument that exports numbers of one kind of source."""
+    """An instrument for numbers of one kind of source."""
 
     name: str
     unit: str
     fields: Mapping[str, str]
-    """Numbers of the source, and their values of the attribute. An empty value leaves the attribute out."""
+    """Names of numbers of the source, and their values of the attribute. An empty value omits the attribute."""
     about: str
     kind: Literal["counter", "amount", "gauge"] = "counter"
-    """Counters grow. Counters and amounts of several sources are added up; of gauges the greatest is exported."""
+    """Counters only grow. Counters and amounts of several sources are added; for gauges, the maximum is exported."""
     attribute: str = RESULT
 
 
 INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
     "traffic": (
-        Instrument("redis_saver.round_trips", "{round_trip}", {"round_trips": ""},
-                   "Commands and pipelines that were sent."),
+        Instrument("redis_saver.round_trips", "{round_trip}", {"round_trips": ""}, "Sent commands and pipelines."),
         Instrument("redis_saver.retries", "{request}", {"retries": ""},
-                   "Requests that were sent again, as a slot was moving or a pipeline had failed."),
+                   "Requests that were sent again, because a slot was moving or a pipeline failed."),
         Instrument("redis_saver.script_loads", "{script}", {"script_loads": ""},
-                   "Scripts whose text was sent, as the server did not know them."),
+                   "Scripts whose text was sent, because the server did not know them."),
         Instrument("redis_saver.network.io", "By", {"bytes_sent": "transmit", "bytes_received": "receive"},
                    "Bytes of keys, arguments and replies, without those of the protocol.", attribute=DIRECTION),
     ),
     "remembered": (
         Instrument("redis_saver.remembered.size", "By", {"cache_bytes": ""},
-                   "Memory that what a saver or a store remembers takes, about.", kind="amount"),
+                   "Approximate memory of a saver's or store's caches.", kind="amount"),
         Instrument("redis_saver.remembered.lookups", "{lookup}", {"cache_hits": "hit", "cache_misses": "miss"},
-                   "Calls by whether something was remembered of their thread, page or partition (hit) or not (miss)."),
+                   "Calls by whether their thread, page or partition was cached (hit) or not (miss)."),
     ),
     "cache": (
-        Instrument("redis_saver.cache.lookups", "{entry}", {"hits": "hit", "misses": "miss"},
-                   "Entries that were asked for, by whether they were found."),
-        Instrument("redis_saver.cache.sets", "{entry}", {"sets": ""},
-                   "Entries that were stored."),
+        Instrument("redis_saver.cache.lookups", "{entry}", {"hits": "hit", "misses": "miss"}, "Requested entries."),
+        Instrument("redis_saver.cache.sets", "{entry}", {"sets": ""}, "Stored entries."),
         Instrument("redis_saver.cache.waits", "{entry}", {"waits": ""},
-                   "Entries that were waited for until somebody else had stored them."),
+                   "Entries that a caller waited for until another caller had stored them."),
         Instrument("redis_saver.cache.errors", "{error}", {"errors": ""},
                    "Calls that failed, and entries that could not be decoded."),
         Instrument("redis_saver.cache.skips", "{call}", {"skipped": ""},
-                   "Calls that sent nothing, as the server did not answer shortly before."),
+                   "Calls that sent nothing, because the server had just failed."),
     ),
     "tier": (
         Instrument("redis_saver.tier.reads", "{read}", {"hits": "hit", "misses": "miss", "intents": "intent"},
-                   "Reads by whether hot answered them (hit), had nothing (miss), or was not to be trusted as the "
-                   "thread was being written (intent)."),
+                   "Reads by result: hot answered (hit), hot had nothing (miss), or cold answered because the thread "
+                   "was being written (intent)."),
         Instrument("redis_saver.tier.bypasses", "{operation}", {"bypasses": ""},
-                   "Reads and writes done without hot, which failed."),
+                   "Reads and writes that bypassed hot, because it failed."),
         Instrument("redis_saver.tier.rehydrations", "{checkpoint}", {"rehydrations": ""},
-                   "Checkpoints that were brought back from cold to hot."),
+                   "Checkpoints that were copied from cold back to hot."),
         Instrument("redis_saver.tier.repairs", "{repair}", {"repairs": ""},
-                   "Threads that hot dropped as a part of them was gone, and that cold has."),
+                   "Threads that hot dropped because they were damaged there; cold has them."),
         Instrument("redis_saver.tier.enrollments", "{thread}", {"enrolled": ""},
-                   "Threads that only hot had, and that were brought to cold."),
+                   "Threads that only hot had, and that were written to cold."),
         Instrument("redis_saver.tier.write_through", "{write}", {"written_through": ""},
-                   "Writes of write-behind savers that went to cold first all the same."),
+                   "Writes of write-behind savers that went to cold first."),
         Instrument("redis_saver.tier.flush.records", "{record}",
                    {"flushed": "flushed", "coalesced": "coalesced", "refused": "refused"},
-                   "Records that a flusher brought to cold (flushed), did not need to bring (coalesced), or that "
-                   "cold answered and refused (refused)."),
+                   "Records by result: written to cold, not needed there (coalesced), or refused by cold."),
         Instrument("redis_saver.tier.flush.unreachable", "{claim}", {"unreachable": ""},
-                   "Times that a flusher stopped because cold did not answer."),
+                   "Flushes that stopped because cold could not be reached."),
         Instrument("redis_saver.tier.flush.worker_errors", "{error}", {"worker_errors": ""},
-                   "Times that a worker of the flusher failed outside of a flush, or ended and was replaced."),
-        Instrument("redis_saver.tier.flush.claims", "{claim}", {"flushes": ""},
-                   "Times that a flusher worked on a thread."),
-        Instrument("redis_saver.tier.flush.time", "s", {"flush_seconds": ""},
-                   "How long flushers worked on threads in all."),
+                   "Failures of flusher workers outside of a flush, and workers that ended and were replaced."),
+        Instrument("redis_saver.tier.flush.claims", "{claim}", {"flushes": ""}, "Flushes of a thread."),
+        Instrument("redis_saver.tier.flush.time", "s", {"flush_seconds": ""}, "Total time of flushes."),
         Instrument("redis_saver.tier.backlog.threads", "{thread}", {"dirty_threads": ""},
-                   "Threads of which cold does not have all.", kind="gauge"),
+                   "Threads with records that cold lacks.", kind="gauge"),
         Instrument("redis_saver.tier.backlog.records", "{record}", {"backlog": ""},
-                   "Records that cold does not have.", kind="gauge"),
+                   "Records that cold lacks.", kind="gauge"),
         Instrument("redis_saver.tier.backlog.age", "s", {"oldest_seconds": ""},
-                   "Age of the oldest record that cold does not have.", kind="gauge"),
+                   "Age of the oldest record that cold lacks.", kind="gauge"),
         Instrument("redis_saver.tier.backlog.set_aside", "{record}", {"set_aside": ""},
-                   "Records that cold refused although it answered. They are tried again.", kind="gauge"),
+                   "Records that cold refused. They are retried.", kind="gauge"),
     ),
     "store_tier": (
         Instrument("redis_saver.store_tier.reads", "{read}", {"hits": "hit", "misses": "miss"},
-                   "Gets and searches by whether hot answered them (hit) or cold (miss)."),
+                   "Gets and searches that hot (hit) or cold (miss) answered."),
         Instrument("redis_saver.store_tier.copies", "{copy}", {"fills": "stored", "refused": "refused"},
-                   "Copies by whether hot took them (stored) or not (refused)."),
+                   "Copies that hot stored or refused."),
         Instrument("redis_saver.store_tier.repairs", "{repair}", {"repairs": ""},
-                   "Partitions that hot dropped as a part of them was gone, and copies that could not be decoded."),
+                   "Damaged partitions that hot dropped, and copies that could not be decoded."),
         Instrument("redis_saver.store_tier.bypasses", "{operation}", {"bypasses": ""},
-                   "Reads and writes done without hot, which failed."),
+                   "Reads and writes that bypassed hot, because it failed."),
         Instrument("redis_saver.store_tier.errors", "{error}", {"errors": ""},
                    "Writes that could not be read back from cold."),
     ),
 }  # fmt: skip
-"""By the kind of source that they tell of (`Source.kind`)."""
+"""Instruments by `Source.kind`."""
 
 
 class Exported:
-    """Sources that are exported to a meter provider by one set of instruments. It would ignore a second set."""
+    """Sources that share one set of instruments of a meter provider, which would ignore a second set."""
 
     def __init__(self, metrics: Any, provider: Any) -> None:
         self._lock = Lock()
@@ -151,15 +145,15 @@ class Exported:
             for instrument in instruments:
                 observe, create = partial(self._observe, kind, instrument), make[instrument.kind]
                 create(instrument.name, [observe], unit=instrument.unit, description=instrument.about)
-        about = "The kind of error that the flusher met last."
+        about = "Kind of the flusher's last error."
         meter.create_observable_gauge(LAST_ERROR, [self._errors], unit="{error}", description=about)
-        about = "How long calls of savers, stores and caches took."
+        about = "Duration of calls of savers, stores and caches."
         self.durations: Any = meter.create_histogram(
             DURATION, unit="s", description=about, explicit_bucket_boundaries_advisory=BOUNDS
         )
 
     def add(self, measured: Measured, attributes: Mapping[str, Any]) -> None:
-        """Export one more saver. Its sources represent it, as clones share them and may outlive it."""
+        """Export one more saver. Its sources stand for it, because clones share them and may outlive it."""
         with self._lock:
             self._sources = {key: entry for key, entry in self._sources.items() if entry[0]() is not None}
             for source in measured.sources:
@@ -179,7 +173,7 @@ class Exported:
         totals: dict[Any, tuple[float, dict[str, Any]]] = {}
         for numbers, attributes in self._living(kind):
             for field, value in instrument.fields.items():
-                if field in numbers:  # a saver may not know the backlog
+                if field in numbers:  # the backlog may be unknown
                     named = {**attributes, instrument.attribute: value} if value else attributes
                     key, number = _key(named), numbers[field]
                     totals[key] = (combine(totals[key][0], number) if key in totals else number, named)
@@ -202,38 +196,37 @@ _lock = Lock()
 
 
 def exported(metrics: Any, meter_provider: Any) -> Exported:
-    """Return the sources that a provider has.
+    """Return the sources of a provider.
 
-    The global provider becomes another object once it is set, and keeps its sources.
+    OpenTelemetry replaces the global provider when the program sets one. The new one keeps the sources.
     """
     is_global = meter_provider is None or meter_provider is metrics.get_meter_provider()
     provider = metrics.get_meter_provider() if meter_provider is None else meter_provider
     with _lock:
-        found = _of_providers.get(provider) or (_of_the_global_one[0] if is_global and _of_the_global_one else None)
-        if found is None:
-            found = Exported(metrics, provider)
-        _of_providers[provider] = found
+        sources = _of_providers.get(provider) or (_of_the_global_one[0] if is_global and _of_the_global_one else None)
+        sources = sources or Exported(metrics, provider)
+        _of_providers[provider] = sources
         if is_global:
-            _of_the_global_one[:] = [found]
-        return found
+            _of_the_global_one[:] = [sources]
+        return sources
 
 
 def described(measured: Measured) -> dict[str, Any]:
-    """The attributes that all calls have, as OpenTelemetry's conventions for clients of databases name them."""
-    found: dict[str, Any] = {"db.system.name": "redis", COLLECTION: measured.collection}
+    """Return the attributes of all calls, named by OpenTelemetry's conventions for database clients."""
+    attributes: dict[str, Any] = {"db.system.name": "redis", COLLECTION: measured.collection}
     url = urlsplit(measured.server)
     if url.scheme == "unix":
-        found["server.address"] = url.path
+        attributes["server.address"] = url.path
     elif url.scheme in ("redis", "rediss"):
-        host, _, port = url.netloc.rpartition(":")  # an IPv6 address is in no brackets here
-        found |= {"server.address": host, "server.port": int(port), "db.namespace": url.path.strip("/")}
-    elif url.netloc:  # several nodes, of which the client chooses
-        found["server.address"] = url.netloc
-    return found
+        host, _, port = url.netloc.rpartition(":")  # `described` in `clients` writes IPv6 addresses without brackets
+        attributes |= {"server.address": host, "server.port": int(port), "db.namespace": url.path.strip("/")}
+    elif url.netloc:  # several nodes
+        attributes["server.address"] = url.netloc
+    return attributes
 
 
 class Durations:
-    """Reports the duration of each call to a meter provider."""
+    """Observer that reports the duration of each call to a meter provider."""
 
     def __init__(self, exported: Exported, attributes: Mapping[str, Any]) -> None:
         self.exported = exported
@@ -241,7 +234,7 @@ class Durations:
         self._of_methods: dict[str, Mapping[str, Any]] = {}
 
     def began(self, name: str, *, is_stream: bool) -> Ended:  # noqa: ARG002
-        """Nothing, until the call has ended."""
+        """Do nothing until the call has ended."""
         if (attributes := self._of_methods.get(name)) is None:
             attributes = self._of_methods[name] = {**self._attributes, OPERATION: name}
 
@@ -252,10 +245,10 @@ class Durations:
 
 
 class Spans:
-    """Starts a span for each call. Spans of an instrumented client are its children, except in streams."""
+    """Observer that makes a span for each call. Spans of an instrumented client are its children, except in streams."""
 
     def __init__(self, provider: Any, measured: Measured, attributes: Mapping[str, Any], *, with_threads: bool) -> None:
-        """Give spans to a tracer provider."""
+        """Send spans to a tracer provider."""
         self._trace, self._context = import_module("opentelemetry.trace"), import_module("opentelemetry.context")
         self._provider, self._tracer = weakref.ref(provider), provider.get_tracer(SCOPE, VERSION)
         self._collection, self._attributes = measured.collection, attributes
@@ -270,13 +263,13 @@ class Spans:
         trace, context = self._trace, self._context
         attributes = {**self._attributes, OPERATION: name}
         span = self._tracer.start_span(f"{name} {self._collection}", kind=trace.SpanKind.CLIENT, attributes=attributes)
-        # A stream may go on in another context, which could not take back what was set in this one.
+        # A stream may continue in another context, which could not detach the token.
         token = None if is_stream else context.attach(trace.set_span_in_context(span))
 
         def ended(seconds: float, kind: str | None, error: object, key: bytes | None) -> None:  # noqa: ARG001
             if token is not None:
                 context.detach(token)
-            if kind is not None:  # not the error's text, which may name a thread
+            if kind is not None:  # without the error's text, which may contain a thread id
                 span.set_attribute(ERROR, kind)
                 span.set_status(trace.Status(trace.StatusCode.ERROR))
             if self._thread_of and key is not None and (thread := self._thread_of(key)) is not None:
@@ -287,14 +280,14 @@ class Spans:
 
 
 class SlowCalls:
-    """Logs each call that takes at least `seconds`."""
+    """Observer that logs each call that takes at least `seconds`."""
 
     def __init__(self, measured: Measured, seconds: float, *, with_threads: bool) -> None:
         self._seconds, self._where = seconds, f"{measured.collection} at {measured.server}"
         self._thread_of = measured.thread_of if with_threads else None
 
     def began(self, name: str, *, is_stream: bool) -> Ended:  # noqa: ARG002
-        """Nothing, until the call has ended."""
+        """Do nothing until the call has ended."""
 
         def ended(seconds: float, kind: str | None, error: object, key: bytes | None) -> None:  # noqa: ARG001
             if seconds < self._seconds:

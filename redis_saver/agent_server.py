@@ -1,8 +1,6 @@
 """A checkpointer and a store for LangGraph's Agent Server (`langgraph dev`, `langgraph up`, self-hosted).
 
-The environment has their settings.
-
-Name them in `langgraph.json` by their dotted paths, and have the package in the server's environment:
+Install the package in the server's environment, and name both in `langgraph.json` by their dotted paths:
 
     {
       "dependencies": [".", "redis-saver"],
@@ -10,32 +8,28 @@ Name them in `langgraph.json` by their dotted paths, and have the package in the
       "store": {"path": "redis_saver.agent_server.store"}
     }
 
-The server reads `module.name` for what is installed and `./file.py:name` for a file; it does not find `module:name`.
+The server also reads `./file.py:name` for a file, but not `module:name`. Environment variables have the settings:
 
-    REDIS_URL                          the server to keep both on, in any form of `RedisSaver.from_conn_string`;
-                                       required
-    REDIS_SAVER_PREFIX                 the beginning of all keys; by default the saver's
-    REDIS_SAVER_TTL                    how long after its last write a thread expires, such as 7d or 90m; by default
+    REDIS_URL                          URL of the server for both, as for `RedisSaver.from_conn_string`; required
+    REDIS_SAVER_PREFIX                 beginning of all keys; by default the saver's
+    REDIS_SAVER_TTL                    time from a thread's last write until it expires, such as 7d or 90m; by default
                                        never
-    REDIS_SAVER_REFRESH_ON_READ        true: reading a thread moves its deadline too; by default false
-    REDIS_SAVER_KEEP_LAST              number of newest checkpoints to keep of each namespace, such as 100; by default
-                                       all
-    REDIS_SAVER_OWNERSHIP              run: a run owns its thread from when it first reads it, so what an older run
-                                       still writes is refused; by default nobody owns threads
-    REDIS_SAVER_STORE_TTL              how long after its last put or read an item of the store expires; by default
-                                       never
-    REDIS_SAVER_STORE_REFRESH_ON_READ  false: reading an item does not move its deadline; by default true, as in
-                                       LangGraph's stores
-    REDIS_SAVER_STORE_EMBED            the model that embeds items, such as openai:text-embedding-3-small (extra
-                                       `vectors`, and LangChain with the model's package); by default none, so
-                                       searches have no `query`
-    REDIS_SAVER_STORE_DIMS             the number of dimensions of its vectors, such as 1536; required with it
-    REDIS_SAVER_STORE_FIELDS           the fields of items to embed, such as text,meta.title; by default all of an item
-    LANGGRAPH_AES_KEY                  16, 24 or 32 bytes: values and metadata are stored encrypted (needs
-                                       pycryptodome)
+    REDIS_SAVER_REFRESH_ON_READ        true: reads renew the TTL of a thread, too; by default false
+    REDIS_SAVER_KEEP_LAST              number of newest checkpoints to keep per namespace, such as 100; by default all
+    REDIS_SAVER_OWNERSHIP              run: a run owns its thread from its first read, so later writes of an older run
+                                       are refused; by default nobody owns threads
+    REDIS_SAVER_STORE_TTL              time from an item's last put or read until it expires; by default never
+    REDIS_SAVER_STORE_REFRESH_ON_READ  false: reads do not renew the TTL of an item; by default true, as in LangGraph's
+                                       stores
+    REDIS_SAVER_STORE_EMBED            model that embeds items, such as openai:text-embedding-3-small (extra `vectors`,
+                                       and LangChain with the model's package); by default none, and then searches have
+                                       no `query`
+    REDIS_SAVER_STORE_DIMS             number of dimensions of the vectors, such as 1536; required with a model
+    REDIS_SAVER_STORE_FIELDS           fields of items to embed, such as text,meta.title; by default the whole item
+    LANGGRAPH_AES_KEY                  16, 24 or 32 bytes, to encrypt values and metadata (needs pycryptodome)
 
-A variable that is set to nothing is an error, not a default. (`REDIS_URI` is another thing: the server's own queue. So
-are `checkpointer.ttl` and `store.ttl` in `langgraph.json`, which the server reads for savers and stores of its own.)
+An empty variable is an error. `REDIS_URI` is not used here: it names the server's own queue. `checkpointer.ttl` and
+`store.ttl` in `langgraph.json` are not used here either: the server reads them for its own savers and stores.
 """
 
 from __future__ import annotations
@@ -66,11 +60,11 @@ __all__ = ["checkpointer", "store"]
 
 @asynccontextmanager
 async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
-    """Open an `AsyncRedisSaver` as the environment describes it, for one event loop. It closes at the end.
+    """Open an `AsyncRedisSaver` with the environment's settings, for one event loop. The end of the block closes it.
 
     Raises:
-        ValueError: A variable is missing or makes no sense; the message says which and why.
-        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed.
+        ValueError: A variable is missing or invalid. The message names it, and says what to write.
+        ImportError: LANGGRAPH_AES_KEY needs pycryptodome, which is not installed.
         UnsupportedServer: The server lacks what the saver needs.
     """
     settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER", refreshes=False), "history": _history(), **_shared()}
@@ -82,26 +76,26 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
 
 @asynccontextmanager
 async def store() -> AsyncIterator[AsyncRedisStore]:
-    """Open an `AsyncRedisStore` as the environment describes it, for one event loop. It closes at the end.
+    """Open an `AsyncRedisStore` with the environment's settings, for one event loop. The end of the block closes it.
 
     Raises:
-        ValueError: A variable is missing or makes no sense; the message says which and why.
-        ImportError: LANGGRAPH_AES_KEY is set, and pycryptodome is not installed; or REDIS_SAVER_STORE_EMBED, and what
-            it needs is not.
+        ValueError: A variable is missing or invalid. The message names it, and says what to write.
+        ImportError: LANGGRAPH_AES_KEY needs pycryptodome, or REDIS_SAVER_STORE_EMBED needs packages, which are not
+            installed.
         UnsupportedServer: The server lacks what the store needs.
     """
     settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER_STORE", refreshes=True), "index": _index(), **_shared()}
-    async with AsyncRedisStore.from_conn_string(_url(), **settings) as found:
-        await found.asetup()
-        yield found
+    async with AsyncRedisStore.from_conn_string(_url(), **settings) as opened:
+        await opened.asetup()
+        yield opened
 
 
 class SaverOfRuns(AsyncRedisSaver):
-    """An `AsyncRedisSaver` whose runs own their threads: each from its first read on, until the next run begins.
+    """An `AsyncRedisSaver` whose runs own their threads, from a run's first read until the next run begins.
 
-    A run is what the server names by `run_id`. One that was thought dead, and goes on after the next has begun, is
-    refused (`NotOwner`). A call without a `run_id`, such as an update of the state over HTTP, is let through. Cost: one
-    round trip more at the first read of a run.
+    The server names a run by `run_id`. If a run continues after the next one has begun, its writes are refused
+    (`NotOwner`). Calls without a `run_id`, such as an update of the state over HTTP, are not checked. The first read of
+    a run takes one more round trip.
     """
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
@@ -109,21 +103,24 @@ class SaverOfRuns(AsyncRedisSaver):
         super().__init__(*arguments, **settings)
         self._nonce = os.urandom(8)
         self._tokens: BoundedCache[tuple[str, str, str], str] = BoundedCache(_MAX_RUNS)
-        """Owner tokens by thread, run and attempt. A run whose token was forgotten takes its thread again."""
+        """Owner tokens by thread, run and attempt."""
 
     def _get_tuple_gen(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
-        found, run = super()._get_tuple_gen(config), _run_of(config)
+        read, run = super()._get_tuple_gen(config), _run_of(config)
         if run is None or (configs.thread_id(config), *run) in self._tokens:
-            return found
-        return self._begun(configs.thread_id(config), *run, found)
+            return read
+        return self._taken_before(read, configs.thread_id(config), *run)
 
-    def _begun(self, thread: str, run: str, attempt: str, found: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-        named = f"{run} {attempt}".encode("utf-8", "surrogatepass")
-        nonce = sha256(self._nonce + named).hexdigest()[:16]  # two reads at once take the thread once
+    def _taken_before(
+        self, read: Generator[Any, Any, T], thread: str, run: str, attempt: str
+    ) -> Generator[Any, Any, T]:
+        """Take the thread for a run, and then read it."""
+        attempt_name = f"{run} {attempt}".encode("utf-8", "surrogatepass")
+        nonce = sha256(self._nonce + attempt_name).hexdigest()[:16]  # so that two parallel reads take the thread once
         terms = Terms.of(thread, "1s", "take", None, f"run {run}", run)
         record = yield from taken(self._rules, terms, nonce)
         self._tokens.store((thread, run, attempt), record.token)
-        return (yield from found)
+        return (yield from read)
 
     def _put_gen(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, RunnableConfig]:
         return super()._put_gen(self._as_owner(config), *arguments)
@@ -138,19 +135,18 @@ class SaverOfRuns(AsyncRedisSaver):
 
 
 _MAX_RUNS = 10_000
-"""Maximum number of remembered runs. A forgotten run takes its thread again when it reads it."""
+"""Maximum number of remembered runs. A forgotten run takes its thread again at its next read."""
 
 
 def _run_of(config: RunnableConfig) -> tuple[str, str] | None:
-    """Return the run and the attempt that a call belongs to; None if it belongs to none.
+    """Return the run and the attempt of a call, or None.
 
-    The server names the run in one of these places, by release and attempt. A later attempt may come back to a process
-    that knows an earlier one.
+    Depending on its release the server names the run in one of three places. A process may get several attempts.
     """
     metadata = config.get("metadata") or {}
     places = (config, metadata, configs.configurable(config))
-    found = next((place["run_id"] for place in places if place.get("run_id")), None)
-    return None if found is None else (str(found), str(metadata.get("run_attempt")))
+    run = next((place["run_id"] for place in places if place.get("run_id")), None)
+    return None if run is None else (str(run), str(metadata.get("run_attempt")))
 
 
 def _kind() -> type[AsyncRedisSaver]:
@@ -174,18 +170,18 @@ def _url() -> str:
 
 
 def _shared() -> dict[str, Any]:
-    """Return the settings of both."""
+    """Return the common settings of saver and store."""
     serde = EncryptedSerializer.from_pycryptodome_aes() if "LANGGRAPH_AES_KEY" in os.environ else None
     prefix = {"prefix": os.environ["REDIS_SAVER_PREFIX"]} if "REDIS_SAVER_PREFIX" in os.environ else {}
     return {"serde": serde, **prefix}
 
 
 def _pass_histories_on() -> None:
-    """Have Agent Server's adapter ask the saver for the histories of `DeltaChannel`s, where it does not by itself.
+    """Make Agent Server's adapter ask the saver for the histories of `DeltaChannel`s.
 
-    The adapter of langgraph-api 0.16 inherits LangGraph's default, which reads one ancestor a round trip, back to the
-    last snapshot: in a long thread hundreds at the start of each run. All other calls it passes on. An adapter that has
-    its own method, or is not what is known here, is left alone.
+    The adapter of langgraph-api 0.16 passes all other calls on, but inherits LangGraph's default for this one. The
+    default reads one ancestor per round trip, back to the last snapshot: in a long thread hundreds at the start of each
+    run. Adapters of other forms, and those with their own method, are not changed.
     """
     adapter: Any = getattr(sys.modules.get("langgraph_api._checkpointer._adapter"), "_CustomCheckpointerAdapter", None)
     default = BaseCheckpointSaver.aget_delta_channel_history
@@ -196,16 +192,16 @@ def _pass_histories_on() -> None:
     async def aget_delta_channel_history(
         self: Any, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        found: Mapping[str, DeltaChannelHistory] = await self._inner.aget_delta_channel_history(
+        histories: Mapping[str, DeltaChannelHistory] = await self._inner.aget_delta_channel_history(
             config=config, channels=channels
         )
-        return found
+        return histories
 
     adapter.aget_delta_channel_history = aget_delta_channel_history
 
 
 def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
-    """Return the TTL that two variables set. `refreshes` is the default of the second."""
+    """Return the TTL of two variables. `refreshes` is the default of the second."""
     name = f"{prefix}_REFRESH_ON_READ"
     refresh = os.environ.get(name, str(refreshes)).lower()
     if refresh not in ("true", "false"):
@@ -218,7 +214,7 @@ def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
 
 
 def _index() -> RedisIndexConfig | None:
-    """Return how items are embedded; None if they are not."""
+    """Return how to embed items; None for no embedding."""
     embed, dims, fields = (os.environ.get(f"REDIS_SAVER_STORE_{name}") for name in ("EMBED", "DIMS", "FIELDS"))
     if embed is dims is fields is None:
         return None

@@ -1,4 +1,4 @@
-"""Pages in the browser that show threads, checkpoints, values, and what they cost (extra `inspector`)."""
+"""Pages in the browser for threads, checkpoints, values and costs (extra `inspector`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Move threads between two savers, or a saver and a file, and items between two stores. `amigrate` is for asyncio.
+"""Copy threads between savers or files, and items between stores or files. `amigrate` is for asyncio.
 
 from redis_saver.migrate import migrate, migrate_items, opened, opened_store
 

@@ -1,10 +1,10 @@
-"""Connections to the primary that sentinels name: each time one connects, it asks the sentinels anew.
+"""Connections to the primary of a Sentinel service, which ask the sentinels each time they connect.
 
-redis-py's own connection asks when a call takes it from the pool. Where it connects again to repeat a call it goes back
-to the address that it had (redis-py 6 to 8.1; https://github.com/redis/redis-py/issues/3874). A primary that was
-stopped, and came back after a failover, then acknowledges writes that are lost when the sentinels make a replica of it.
+redis-py's own connection asks the sentinels when a call takes it from the pool. If it reconnects to retry a call, it
+uses the old address (redis-py 6 to 8.1; https://github.com/redis/redis-py/issues/3874). A primary that was stopped, and
+came back after a failover, then acknowledges writes that are lost when the sentinels make it a replica.
 
-A URL `redis+sentinel://` uses these classes. For a client of your own, pass one of them on:
+A URL `redis+sentinel://` uses these classes. For your own client, pass one of them:
 `sentinel.master_for("service", connection_class=redis_saver.sentinels.PrimaryConnection)`.
 """
 
@@ -19,14 +19,14 @@ __all__ = ["AsyncPrimaryConnection", "AsyncSSLPrimaryConnection", "PrimaryConnec
 
 
 class PrimaryConnection(redis.sentinel.SentinelManagedConnection):
-    """A blocking connection to the primary; for `master_for` only."""
+    """A blocking connection to the primary, for `master_for` only."""
 
     host: str
     port: int
 
     def _connect_retry(self) -> None:
         if not self._sock:
-            self.connect_to((self.host, self.port))  # type: ignore[no-untyped-call]  # `_connect` asks which it is now
+            self.connect_to((self.host, self.port))  # type: ignore[no-untyped-call]  # `_connect` updates the address
 
     def _connect(self) -> Any:
         self.host, self.port = self.connection_pool.get_master_address()
@@ -57,7 +57,7 @@ class AsyncSSLPrimaryConnection(AsyncPrimaryConnection, redis.asyncio.sentinel.S
 
 
 def connection_class(*, asynchronous: bool, tls: bool) -> type[Any]:
-    """The class of connections to a primary."""
+    """Return the class of connections to a primary."""
     if asynchronous:
         return AsyncSSLPrimaryConnection if tls else AsyncPrimaryConnection
     return SSLPrimaryConnection if tls else PrimaryConnection

@@ -1,4 +1,4 @@
-"""Values and their bytes: LangGraph's format, faster, and safe for values that change meanwhile."""
+"""Serializers of LangGraph's format: faster, and safe for values that change meanwhile."""
 
 from redis_saver._serde.serializer import FastSerializer, StrictSerializer, safe
 

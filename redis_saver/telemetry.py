@@ -1,7 +1,7 @@
-"""Counts and calls of savers, stores and caches for OpenTelemetry (extra `otel`), and a log of slow calls.
+"""Metrics and spans of savers, stores and caches for OpenTelemetry (extra `otel`), and a log of slow calls.
 
 Names follow OpenTelemetry's semantic conventions. Counters are totals of this process. Gauges of a backlog report the
-last scan of hot, so every process has the same numbers: take the greatest, never the sum.
+last scan of hot, so all processes report the same numbers: use their maximum, not their sum.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ def instrument(
     tracer_provider: Any = None,
     thread_ids: bool = False,
 ) -> None:
-    """Export what a saver, a store or a cache counts as metrics, and its calls as spans, as long as it is used.
+    """Export the counts of a saver, store or cache as metrics, and its calls as spans.
 
-    The export does not keep it alive. Another call for the same object replaces its attributes. Objects with the same
-    attributes are combined: counters are added up, and of gauges the greatest is exported. A saver that has not scanned
-    for the backlog (`flusher=False`) has no gauges of it. For a saver over two tiers, its `hot` is exported, too.
+    The export ends when Python collects the object. Another call for the same object replaces its attributes. Objects
+    with the same attributes are combined: counters are added, and for gauges the maximum is exported. A saver without a
+    scan of the backlog (`flusher=False`) exports no gauges of it. The `hot` of a tiered saver is exported, too.
 
     Values, keys, passwords and the texts of errors are never exported.
 
     Args:
         thing: The saver, store or cache.
-        meter_provider: By default OpenTelemetry's global one, which may also be set later.
-        attributes: Attributes of its metrics and spans, such as `{"tier": "chats"}`, to tell it apart in this process.
+        meter_provider: By default OpenTelemetry's global provider, even if the program sets it later.
+        attributes: Attributes of its metrics and spans, such as `{"tier": "chats"}`, to distinguish it.
         tracer_provider: Receives the spans, such as `opentelemetry.trace.get_tracer_provider()`. Default: no spans.
         thread_ids: True to name the thread of a call's first request in spans of savers (`gen_ai.conversation.id`).
 
@@ -58,18 +58,19 @@ def instrument(
         ImportError: The extra `otel` is missing.
         TypeError: It is not a saver, store or cache of this package.
     """
-    of = _measured(thing)
+    source = _measured(thing)
     try:
         metrics = import_module("opentelemetry.metrics")
     except ImportError as error:
         raise ImportError(f"this needs more packages: pip install 'redis-saver[otel]' ({error})") from error
-    told = exported(metrics, meter_provider)
-    told.add(of, dict(attributes or {}))
-    of_calls = {**described(of), **(attributes or {})}
-    replace(of, lambda one: isinstance(one, Durations) and one.exported is told, Durations(told, of_calls))
+    metered = exported(metrics, meter_provider)
+    metered.add(source, dict(attributes or {}))
+    of_calls = {**described(source), **(attributes or {})}
+    durations = Durations(metered, of_calls)
+    replace(source, lambda old: isinstance(old, Durations) and old.exported is metered, durations)
     if tracer_provider is not None:
-        spans = Spans(tracer_provider, of, of_calls, with_threads=thread_ids)
-        replace(of, lambda one: isinstance(one, Spans) and one.is_of(tracer_provider), spans)
+        spans = Spans(tracer_provider, source, of_calls, with_threads=thread_ids)
+        replace(source, lambda old: isinstance(old, Spans) and old.is_of(tracer_provider), spans)
 
 
 def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bool = False) -> None:
@@ -77,24 +78,21 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
 
     Args:
         thing: The saver, store or cache.
-        seconds: Least duration of a logged call. None: log no calls any more.
+        seconds: Minimum duration of a logged call. None stops the log.
         thread_ids: True to name the thread of the call's first request.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+        TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
     """
-    of = _measured(thing)
+    source = _measured(thing)
     new = None
     if seconds is not None:
         configs.number("seconds", seconds, 0)
-        new = SlowCalls(of, seconds, with_threads=thread_ids)
-    replace(of, lambda one: isinstance(one, SlowCalls), new)
+        new = SlowCalls(source, seconds, with_threads=thread_ids)
+    replace(source, lambda old: isinstance(old, SlowCalls), new)
 
 
 def _measured(thing: object) -> Measured:
-    if (of := measured(thing)) is None:
-        raise TypeError(
-            f"this is {kind_of(thing)}: pass a saver, a store or a cache of redis_saver, such as RedisSaver, "
-            "TieredSaver, RedisStore or RedisCache"
-        )
-    return of
+    if (source := measured(thing)) is None:
+        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as TieredSaver")
+    return source

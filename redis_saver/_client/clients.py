@@ -1,4 +1,4 @@
-"""Redis and Valkey clients: made from a URL, given by the user and checked, or made again with the same settings."""
+"""Redis and Valkey clients: made from URLs, checked, described, closed, and copied for other loops and processes."""
 
 from __future__ import annotations
 
@@ -138,13 +138,13 @@ def _secure(url: str, parsed: Url, settings: dict[str, Any]) -> None:
     Raises:
         ValueError: TLS options contradict each other, name a missing file, or come without TLS.
     """
-    given = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
-    if "ssl" in given or (given and not parsed.tls):
+    ssl_names = [name for name in settings if name.removeprefix("sentinel_").startswith("ssl")]
+    if "ssl" in ssl_names or (ssl_names and not parsed.tls):
         scheme = "rediss://" + ("" if parsed.kind in ("", "unix") else f" (rediss+{parsed.kind}://)")
-        raise urls.wrong(url, f"option {given[0]} needs TLS, which the scheme turns on: {scheme}")
+        raise urls.wrong(url, f"option {ssl_names[0]} needs TLS, which the scheme turns on: {scheme}")
     if not parsed.tls:
         return
-    for name in given:
+    for name in ssl_names:
         is_path = name.removeprefix("sentinel_") in ("ssl_ca_certs", "ssl_ca_path", "ssl_certfile", "ssl_keyfile")
         if is_path and settings[name] is not None and not Path(settings[name]).exists():
             raise urls.wrong(url, f"{name}={shown(settings[name])}: there is no such file")
@@ -268,8 +268,8 @@ def check_version(hello: Any) -> None:
         UnsupportedServer: The server is older than `OLDEST`.
     """
     flat = hello if isinstance(hello, Mapping) else dict(zip(hello[::2], hello[1::2], strict=True))
-    said = {_text(key): value for key, value in flat.items()}
-    server, version = _text(said["server"]), _text(said["version"])
+    fields = {_text(key): value for key, value in flat.items()}
+    server, version = _text(fields["server"]), _text(fields["version"])
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
         raise UnsupportedServer(

@@ -37,9 +37,9 @@ def is_known(saver: Any) -> bool:
         if is_one and not _known[kind]:
             _LOG.warning(
                 "redis_saver does not know this %s, which has changed since langgraph-checkpoint-postgres 3.2, and "
-                "uses only LangGraph's interface. delete_for_runs and prune are the saver's own, threads() returns less "
-                "about threads that only Postgres has, and the saver may fail after a fork. Upgrade redis-saver, or "
-                "install langgraph-checkpoint-postgres 3.2.",
+                "uses only LangGraph's interface: delete_for_runs and prune are the saver's own, threads() returns "
+                "less about threads that only Postgres has, and the saver may fail after a fork. Upgrade redis-saver, "
+                "or install langgraph-checkpoint-postgres 3.2.",
                 kind.__name__,
             )
     return _known[kind]

@@ -1,4 +1,4 @@
-"""The engine of migrations. It compares source and target, writes what the target lacks, and compares again.
+"""The engine of migrations. It compares source and target, writes missing data, and compares again.
 
 So it skips data that the target has already, and you can run an interrupted migration again to continue it.
 
@@ -366,8 +366,7 @@ class _Move:
             self.report.compared += 1
         for saved in self._sample.values():
             raise ThreadMigrationError(
-                f"{saved} was written to {self.target.name}, but is missing: somebody removed it, or it expired. Run it "
-                "again"
+                f"{saved} was written to {self.target.name}, but is missing: removed, or expired. Run it again"
             )
 
 
@@ -412,9 +411,9 @@ def _chosen(lacking: _Lacking, sample: int) -> set[CheckpointKey]:
 class Versions:
     """Channel versions of a thread, from its oldest checkpoint on.
 
-    Most savers store each version of a channel once per thread. `SqliteSaver` stores all values with each checkpoint, so
-    one version may have several values: a node changed the state in place, or two branches made the same version. All
-    values except the first get a new version, just above the old one.
+    Most savers store each version of a channel once per thread. `SqliteSaver` stores all values with each checkpoint.
+    So one version may have several values: a node changed the state in place, or two branches made the same version.
+    All values except the first get a new version, just above the old one.
     """
 
     def __init__(self, *, texts: bool) -> None:

@@ -151,8 +151,8 @@ class _File:
         if self._file.readline(len(self.FIRST_LINE)) != self.FIRST_LINE:
             line = self.FIRST_LINE.decode().strip()
             raise FileDamaged(
-                f"{self.name} is not an exported file that this version knows: it does not begin with {line!r}. Nothing "
-                "was read from it"
+                f"{self.name} is not an exported file that this version knows: it does not begin with {line!r}. "
+                "Nothing was read from it"
             )
         end: list[int] | None = None
         for kind, *rest in self._records():

@@ -31,13 +31,13 @@ from redis_saver._store.store import RedisStore
 from redis_saver.errors import EndpointError, RedisSaverError
 
 _OUR_FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..."
-FORMS = f"{_OUR_FORMS}, sqlite:PATH, inmem:FOLDER (what langgraph dev wrote) or file:PATH (what export wrote)"
+FORMS = f"{_OUR_FORMS}, sqlite:PATH, inmem:FOLDER (of langgraph dev) or file:PATH (of export)"
 SOURCE_FORMS = (
     f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), "
     "with the URL of their server"
 )
 """Additional URLs of sources."""
-STORE_FORMS = f"{_OUR_FORMS} (LangGraph's PostgresStore), or file:PATH (what export --store wrote)"
+STORE_FORMS = f"{_OUR_FORMS} (LangGraph's PostgresStore), or file:PATH (of export --store)"
 _OURS = urls.SCHEMES | {"memory"}
 _FOREIGN: Mapping[str, type[ForeignSource]] = {source.kind: source for source in (RedisDocuments, ValkeyStrings)}
 
@@ -295,8 +295,8 @@ def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
             store.setup()
     if not endpoint.has_table():
         raise EndpointError(
-            f"{endpoint.name} has no table of LangGraph's PostgresStore: write the URL of the store's database, or call "
-            "the store's setup()"
+            f"{endpoint.name} has no table of LangGraph's PostgresStore: write the URL of the store's database, or "
+            "call its setup()"
         )
     return endpoint
 

@@ -46,7 +46,7 @@ _MAX_PATTERNS = 3
 
 
 def as_endpoint(role: str, value: Any) -> Any:
-    """Turn an argument of `migrate` into an endpoint. An endpoint stays as it is.
+    """Turn an argument of `migrate` into an endpoint, unless it is one already.
 
     Raises:
         TypeError: The argument is neither a saver nor an endpoint.

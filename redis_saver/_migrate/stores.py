@@ -89,7 +89,7 @@ class OurItems(Items):
     def _run_each(
         self, operations: Mapping[Partition, Callable[[], Operation[T]]]
     ) -> dict[Partition, T | errors.RedisSaverError]:
-        """Run an operation on each partition, in one batch. If one fails, run each alone, and return errors as results."""
+        """Run an operation on each partition, in one batch. If one fails, run each alone, and return their errors."""
         try:
             results = self._run(together(self._context, [begin() for begin in operations.values()]))
         except _OF_ONE_PARTITION:
@@ -142,7 +142,7 @@ class OurItems(Items):
         return results
 
     def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
-        """Store items. This takes three round trips, because it adds partitions to the directory and changes their tokens."""
+        """Store items in three round trips, because this adds partitions to the directory and changes their tokens."""
         imports: dict[Partition, list[Import]] = {}
         written = Written([], [])
         for item, expected in wanted:

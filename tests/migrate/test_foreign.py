@@ -471,7 +471,7 @@ def test_the_parent_is_known_where_both_savers_stored_a_checkpoint() -> None:
 
 def test_several_prefixes_have_to_be_chosen_from(new: RedisSaver, plain: Server) -> None:
     driver = DumpDriver("redis-0.5.2.jsonl", "redis-prefixes-0.5.2.jsonl")
-    with pytest.raises(EndpointError, match=r"several prefixes: 'app:state' \(20\), 'checkpoint' \(20\). Say which"):
+    with pytest.raises(EndpointError, match=r"several prefixes: 'app:state' \(20\), 'checkpoint' \(20\). Choose one"):
         list(documents(driver).threads())
     with target(plain.url) as here:
         assert migrate(documents(driver, "app:state"), here).checkpoints == 20

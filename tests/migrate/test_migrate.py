@@ -546,7 +546,7 @@ def test_a_thread_that_is_written_all_the_time(monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(engine_module._Move, "_copy", busy)
         report = migrate(source, target)
-    assert "run it again when nothing writes to the thread" in report.failed[0]
+    assert "Run it again when nobody writes to the thread" in report.failed[0]
     assert migrate(source, target).completed == 1
     same(source, target, ["t"])
 
