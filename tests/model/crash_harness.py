@@ -56,7 +56,7 @@ class Written(NamedTuple):
 
 
 class Conversation:
-    """What a thread must have and may have, according to the journals of its writers."""
+    """Data that a thread must have or may have, according to the journals of its writers."""
 
     def __init__(self, thread: str, *, is_coalescing: bool) -> None:
         self.thread, self.is_coalescing = thread, is_coalescing

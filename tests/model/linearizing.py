@@ -23,7 +23,7 @@ class Event(NamedTuple):
     kind: str
     """`take`, `renew`, `release`, `put`, `read`, `lapse` (the lease expires), or `delete`."""
     argument: str
-    """The owner's nonce for `take`, with a `!` if it takes from any owner. Else the token, and for `put` also the id."""
+    """The owner's nonce for `take`, with a `!` if it takes from any owner. Else the token; for `put` also the id."""
     result: str
     """For `take`, the new token or `busy`. For `read`, the newest id. Else `yes` or `no`."""
 

@@ -147,7 +147,7 @@ class SlowPostgres(PostgresSaver):
 
 
 class SlowAsyncPostgres(AsyncPostgresSaver):
-    """The same for asyncio."""
+    """An AsyncPostgresSaver with slow puts."""
 
     pause = 0.0
 

@@ -322,7 +322,7 @@ class Interleaving:
             self.write("delete_thread", thread, *self.calling("delete_thread", (thread,)))
 
     def delete_run(self, thread: str) -> None:
-        """Delete the checkpoints of a run. If the thread is coalesced, hot must have all of it to know what is left."""
+        """Delete a run. If the thread is coalesced, hot must have all of it, as only hot knows the rest."""
         runs = {one.metadata["run_id"] for one in self.model.list(config(thread, None))}
         if runs and self.is_only_being_deleted(thread) and (not self.is_coalescing or self.is_all_in_hot(thread)):
             make, happened = self.calling("delete_for_runs", ([self.chance.choice(sorted(runs))],))

@@ -31,7 +31,7 @@ class State(TypedDict):
 
 
 def fan_out() -> Any:
-    """Build a graph with three parallel nodes, the first of which interrupts."""
+    """Build a graph with three parallel nodes. The first interrupts."""
     builder = StateGraph(State)
 
     def waits(_: State) -> Any:

@@ -295,7 +295,7 @@ class Loses:
         blocking = Target(tiers.target.name, "sync", tiers.target.url, tiers.target.prefix).uniform().saver
         self._flusher = TieredSaver(blocking, cold, **BEHIND)
         self.lost, self.share = 0, 0.0
-        """How often hot lost the thread, and the probability of that between two requests."""
+        """Number of times that hot lost the thread, and the probability of that between two requests."""
 
     def watch(self, saver: Any) -> None:
         """Do that between the requests of a saver. Some puts are delayed, so the next writes overtake them."""

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
 
 class Stage:
-    """Two flushers, of which the first is late, a write-through process, and a reader of cold alone."""
+    """Two flushers (the first is late), a write-through process, and a reader of cold alone."""
 
     def __init__(self, tiers: Tiers, uniform: Uniform, other: Uniform, through: Uniform, cold: Any) -> None:
         self.tiers, self.uniform, self.other, self.through, self.cold = tiers, uniform, other, through, cold
