@@ -140,7 +140,7 @@ class History:
         Args:
             kind: One of `KINDS`.
             seed: Seed of the rounds.
-            min_replicas: Of write-behind. By default all replicas of a primary, so that nothing is lost.
+            min_replicas: Replicas that write-behind waits for. By default all of a primary, so that nothing is lost.
             options: Options of the servers.
         """
         self.kind, self.random = kind, random.Random(seed)

@@ -1,4 +1,4 @@
-"""A sentinel, and a call of each kind."""
+"""A sentinel as a fixture, and a round trip with a call of each kind."""
 
 from __future__ import annotations
 

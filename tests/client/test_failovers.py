@@ -37,7 +37,7 @@ def look(history: History, rounds: int, names: list[str] | None) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([1]))
 @pytest.mark.parametrize("kind", KINDS)
-def test_failovers_lose_nothing_avoidable(kind: str, seed: int) -> None:
+def test_failovers_cause_no_avoidable_loss(kind: str, seed: int) -> None:
     look(History(kind, seed), len(SHORT[kind]), SHORT[kind])
 
 
@@ -46,5 +46,5 @@ def test_failovers_lose_nothing_avoidable(kind: str, seed: int) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", seeds(range(100, 104)))
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_failovers_lose_nothing_avoidable(kind: str, seed: int) -> None:
+def test_many_failovers_cause_no_avoidable_loss(kind: str, seed: int) -> None:
     look(History(kind, seed), 16, None)

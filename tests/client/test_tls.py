@@ -27,7 +27,7 @@ KINDS = ["one", "sentinel", "cluster"]
 
 @dataclass
 class Secured:
-    """TLS servers of one kind that require a client certificate. Their own names this machine or another host."""
+    """TLS servers of one kind that require a client certificate. Their own certificate names this or another host."""
 
     url: str
     """The URL without options."""

@@ -50,7 +50,7 @@ class Accident(NamedTuple):
 
 
 class Process:
-    """A saver with the role of a process. After a kill none of its requests arrive, not even those of its clean-up."""
+    """A saver as a simulated process. After a kill none of its requests arrive, not even those of its clean-up."""
 
     def __init__(self, uniform: Uniform, tiers: Tiers) -> None:
         self.uniform, self.saver, self._tiers = uniform, uniform.saver, tiers

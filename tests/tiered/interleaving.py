@@ -32,7 +32,7 @@ from redis_saver._tiered.requests import Attempt, SingleFlight
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """First and last request of a flusher, and the result of an operation that wrote nothing."""
 MAX_WAITED = 4
-"""Most leases that an operation waits for, as a writer to cold has a time limit (`context.WRITER_GONE`)."""
+"""Maximum number of leases that an operation waits for, as a writer to cold must end in `context.WRITER_GONE`."""
 
 
 class UnderWay:

@@ -1,4 +1,4 @@
-"""Late flushers: what they do to cold after their lease, while others flush, write and delete. Concurrent deletions."""
+"""Late flushers, which write to cold after their lease expired, and concurrent deletions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flushers on full servers, with calls that hang, records that cold refuses, forks and exits."""
+"""Flushers under failures: full servers, hanging calls, refused records, forks and exits."""
 
 from __future__ import annotations
 
