@@ -2,8 +2,9 @@
 
     PYTHONPATH=.:tests/client python -m failovers cluster-valkey SEED ROUNDS
 
-All savers live through all rounds: what a process remembers of a primary that was lost must harm nothing on the next. After each round another saver reads
-everything: what it finds must be what somebody put, whole, and what was acknowledged and is not there is counted.
+All savers live through all rounds, so stale memory of a lost primary must do no harm on the next. After each round,
+another saver reads everything. Each checkpoint must be one that was put, unchanged. Missing acknowledged checkpoints
+are counted.
 """
 
 from __future__ import annotations
@@ -40,15 +41,15 @@ KINDS = [f"{kind}-{program}" for kind in ("sentinel", "cluster") for program in 
 MODES = ("plain", "through", "behind")
 OS_THREADS, TASKS = 8, 50
 PAUSE = 0.1
-"""Seconds that a worker rests between two calls: all of them, and what moves the slots, share one interpreter lock."""
+"""Seconds between two calls of a worker, as all workers and the resharding share one interpreter lock."""
 ALLOWED = (redis.ConnectionError, redis.TimeoutError, RedisSaverError)
 LOSING = {"kill", "pause", "planned by sentinels", "coordinated", "forced"}
-"""After these a plain saver may miss what the replica did not have."""
+"""After these, a plain saver may lack writes that the replica did not have."""
 _METADATA = {"source": "loop", "step": 1, "parents": {}}
 
 
 class Locked(InMemorySaver):
-    """A cold saver that OS threads share."""
+    """A cold saver for several OS threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,29 +78,29 @@ class Locked(InMemorySaver):
 
 @dataclass
 class Thread:
-    """A conversation of one worker: what was tried, and what was acknowledged."""
+    """A conversation of one worker, with its attempted and its acknowledged writes."""
 
     name: str
     mode: str
     tried: dict[str, tuple[int, str | None]] = field(default_factory=dict)
-    """By the checkpoint's id: its step, and its parent."""
+    """Step and parent by checkpoint id."""
     put: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
     parent: str | None = None
 
     def values(self, step: int) -> dict[str, Any]:
-        """What its checkpoint of a step holds: a long list that grows by one."""
+        """Values of a checkpoint: a long list that grows by one per step."""
         return {"n": step, "messages": [f"{self.name}/{i} " + "word " * (i % 13) for i in range(100 + step)]}
 
     def next(self) -> tuple[dict[str, Any], Any]:
-        """What to put next, and where."""
+        """Config and checkpoint of the next put."""
         step = len(self.tried) + 1
         made = checkpoint(self.values(step), dict.fromkeys(("n", "messages"), f"{step:032}.x"))
         self.tried[made["id"]] = (step, self.parent)
         return config(self.name, "", self.parent), made
 
     def check(self, found: Any) -> None:
-        """What is found is what was put."""
+        """Check that a checkpoint is as it was put."""
         where = found.config["configurable"]
         step, parent = self.tried[where["checkpoint_id"]]
         assert found.checkpoint["channel_values"] == self.values(step), where
@@ -111,18 +112,18 @@ class Thread:
 
 @dataclass
 class Round:
-    """What came of a round."""
+    """Results of a round."""
 
     name: str
     calls: int = 0
     longest: Counter[str] = field(default_factory=Counter)
-    """By the call, seconds."""
+    """Longest call per method, in seconds."""
     errors: Counter[str] = field(default_factory=Counter)
     acknowledged: Counter[str] = field(default_factory=Counter)
-    """By the mode."""
+    """Count per mode."""
     lost: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)
-    """What must not be."""
+    """Descriptions of failures."""
 
     def line(self) -> str:
         lost = ", ".join(f"{mode} {self.lost[mode]} of {self.acknowledged[mode]}" for mode in MODES)
@@ -131,16 +132,16 @@ class Round:
 
 
 class History:
-    """Servers, savers, and rounds."""
+    """Servers, savers and rounds."""
 
     def __init__(self, kind: str, seed: int, *, min_replicas: int | None = None, options: Sequence[str] = ()) -> None:
         """Start the servers.
 
         Args:
             kind: One of `KINDS`.
-            seed: What the rounds are.
-            min_replicas: Of write-behind; None: all that a primary has, which is what loses nothing.
-            options: Of the servers.
+            seed: Seed of the rounds.
+            min_replicas: Replicas that write-behind waits for. By default all of a primary, so that nothing is lost.
+            options: Options of the servers.
         """
         self.kind, self.random = kind, random.Random(seed)
         what, _, program = kind.partition("-")
@@ -176,7 +177,7 @@ class History:
     # -- rounds
 
     def disturbances(self) -> dict[str, Callable[[], None]]:
-        """What may happen to these servers."""
+        """Disturbances that these servers support."""
         if isinstance(self.servers, Sentinels):
             return {
                 "kill": self._kill, "pause": self._pause, "planned by sentinels": self.servers.fail_over,
@@ -215,7 +216,7 @@ class History:
         self.servers.fail_over(self._some_primary(), *how)
 
     def _slots(self, most: int) -> list[int]:
-        """Slots with conversations in them."""
+        """Slots that have conversations."""
         names = [(thread.mode, thread.name) for thread in self.threads]
         chosen = self.random.sample(names, min(most, len(names)))
         return [slot_of(Keyspace(mode).keys(name).index_key) for mode, name in chosen]
@@ -258,7 +259,7 @@ class History:
         self.servers.remove_node(added)
 
     async def run(self, rounds: int, names: list[str] | None = None) -> list[Round]:
-        """Run rounds, these or random ones."""
+        """Run rounds with the given disturbances, or with random ones."""
         known = self.disturbances()
         self._tasks_savers = {mode: self._saver(mode, asynchronous=True) for mode in MODES}
         try:
@@ -271,7 +272,7 @@ class History:
                 if isinstance(saver, AsyncTieredSaver):
                     await saver.aclose(
                         1
-                    )  # a turn may be released on a primary that is lost: then its thread waits for 30 seconds
+                    )  # a claim that was released on a lost primary blocks its thread for 30 s
                 await getattr(saver, "hot", saver)._driver.aclose()
         return self.rounds
 
@@ -289,7 +290,7 @@ class History:
         await asyncio.sleep(0.4)
         try:
             await asyncio.to_thread(disturb)
-            await asyncio.sleep(0.8)  # what is written on what was lost, by who remembers it
+            await asyncio.sleep(0.8)  # workers may still write to the lost server
         finally:
             self._ending.set()
         await asyncio.gather(*tasks)
@@ -332,7 +333,7 @@ class History:
             step = _next(turn, reply, error)
 
     def _turns(self, thread: Thread) -> Any:
-        """What a worker calls: it puts, writes and reads, and after an error goes on from what it finds."""
+        """Calls of a worker: it puts, writes and reads. After an error it continues from the newest checkpoint."""
         while not self._ending.is_set():
             where, checkpoint_ = thread.next()
             stored, error = yield "put", (where, checkpoint_, _METADATA, checkpoint_["channel_versions"])
@@ -357,10 +358,10 @@ class History:
             if not (isinstance(error, ALLOWED) or (refused and self._may_refuse)) or isinstance(error, ThreadDamaged):
                 made.wrong.append("".join(traceback.format_exception(error)))
 
-    # -- afterwards
+    # -- checks
 
     def _look(self, made: Round) -> None:
-        """Read all with savers that remember nothing; the one that writes through compares what hot has with cold, as after a failover one has to."""
+        """Read everything with new savers. In write-through they compare hot with cold, as needed after a failover."""
         for mode in MODES:
             fresh = self._saver(mode, asynchronous=False, flusher=False)
             for thread in self.threads:
@@ -376,7 +377,7 @@ class History:
                     found = fresh.get_tuple(config(thread.name))
                     newest = found and found.config["configurable"]["checkpoint_id"]
                     if mode == "behind":
-                        # What was not acknowledged may have reached cold, and not the primary that is there now.
+                        # Unacknowledged checkpoints may be in cold, but not on the new primary.
                         assert newest is None or newest in there
                         made.lost[mode] += (newest or "") < max(thread.put & there.keys(), default="")
                     else:
@@ -402,7 +403,7 @@ class History:
 
 
 def _next(turn: Any, reply: Any, error: Exception | None) -> Any:
-    """The next call of a worker; None: it has ended."""
+    """The next call of a worker, or None at its end."""
     try:
         return turn.send((reply, error))
     except StopIteration:

@@ -1,9 +1,10 @@
-"""Histories of loops, OS threads and forks that begin and end in the middle of calls; run as a program, by `test_forks_and_loops.py` and by hand.
+"""Histories of event loops, OS threads and forks that begin and end during calls. `test_forks_and_loops.py` runs this.
 
     PYTHONPATH=. python tests/client/forking.py URL KIND FIRST_SEED HISTORIES [--postgres URL]
 
-Each history has one saver, and actors: OS threads with synchronous calls, OS threads with one short event loop after another, whose tasks are cancelled or left behind when the loop ends,
-and children by fork, at any moment, which do the same. Each reads and writes threads (conversations) of its own, so an answer that is another's shows. Each call has a deadline.
+Each history has one saver and several actors: OS threads with blocking calls, OS threads with a series of short event
+loops, and forked children, which do the same. A loop that ends cancels or abandons its tasks. A fork may happen at any
+moment. Each actor uses its own threads (conversations), which reveals swapped answers. Each call has a deadline.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from redis_saver._client.clients import connect
 from redis_saver._tiered.flushing import FLUSH_LEASE
 
 DEADLINE = 20.0
-"""Seconds that a call may take on a machine that is busy with other tests; one that hangs takes for ever."""
+"""Time limit of a call in seconds, for a busy machine. A call that hangs never ends."""
 KINDS = ("sync", "async", "tiered", "atiered")
 
 
@@ -60,7 +61,7 @@ class History:
             self.log.append(f"{what} took {took:.1f} s")
 
     def calls(self, rng: random.Random, count: int) -> None:
-        """Synchronous calls."""
+        """Make blocking calls."""
         thread = self.name(rng)
         for number in range(1, count + 1):
             value = [thread, number, "x" * rng.choice((0, 10, 3000))]
@@ -76,7 +77,7 @@ class History:
                 ]
 
     async def acalls(self, rng: random.Random, count: int) -> None:
-        """The same, by methods with an `a`, several at once; some are cancelled."""
+        """Make async calls, several at once. Cancel some."""
         thread = self.name(rng)
         for number in range(1, count + 1):
             value = [thread, number, "x" * rng.choice((0, 10, 3000))]
@@ -95,7 +96,7 @@ class History:
                 assert found.checkpoint["channel_values"]["n"] == value, (thread, number, found)
 
     def short_loop(self, rng: random.Random) -> None:
-        """A loop that ends, maybe while tasks of it still wait; asyncio.run cancels those."""
+        """Run a loop that may end while tasks are waiting, which asyncio.run cancels."""
 
         async def main() -> None:
             await asyncio.gather(
@@ -127,7 +128,7 @@ class History:
         return threads
 
     def child(self, seed: float, depth: int) -> None:
-        """In the child of a fork: new actors, maybe another fork."""
+        """Run new actors in a forked child, and maybe fork again."""
         self.random, self.log, self.stop = random.Random(seed), [], threading.Event()
         threads = self.actors(2, self.acts())
         if depth and self.random.random() < 0.5:
@@ -153,7 +154,7 @@ class History:
             self.log.append(f"a child ended with {status}\n")
 
     def close(self, timeout: float) -> int:
-        """Stop the flusher, and bring to cold what only hot has, of all processes; answers what is left."""
+        """Stop the flusher and flush the backlog of all processes. Return the number of records left."""
         if isinstance(self.saver, TieredSaver):
             return self.saver.close(timeout)
         return asyncio.run(self.saver.aclose(timeout)) if isinstance(self.saver, AsyncTieredSaver) else 0
@@ -178,7 +179,7 @@ class History:
             self.fork()
         self.stop.set()
         self.join(threads)
-        # No other process is at work now. One that ended in the middle of a claim has it until its lease is over.
+        # No other process is active now. One that died during a claim still holds it until the lease expires.
         if left := self.close(DEADLINE + FLUSH_LEASE / 1000):
             self.log.append(f"{left} records were not brought to cold: {self.saver.stats()}\n")
 
@@ -216,7 +217,7 @@ def main() -> int:
     parser.add_argument("--postgres")
     given = parser.parse_args()
     logging.getLogger("redis_saver").setLevel(logging.ERROR)  # children leave records to their parent
-    logging.getLogger("asyncio").addFilter(lambda record: "Executing " not in str(record.msg))  # the machine is slow
+    logging.getLogger("asyncio").addFilter(lambda record: "Executing " not in str(record.msg))  # slow machine
     failed = 0
     for seed in range(given.first, given.first + given.histories):
         aio.OWN_AFTER = random.Random(seed).choice((0.0, 0.002, 1.0))
@@ -226,7 +227,7 @@ def main() -> int:
             saver = a_saver(stack, given.kind, client, f"h{seed}-{os.getpid()}", given.postgres)
             signal.alarm(int(6 * DEADLINE))
             History(saver, seed, log).run()
-        if given.kind in ("sync", "tiered"):  # what nobody closes may be in a cycle, and is warned of then
+        if given.kind in ("sync", "tiered"):  # unclosed savers may be in a cycle, and warn later
             client.close()
         for text in log:
             failed = 1

@@ -1,4 +1,4 @@
-"""Real servers with replicas: one primary that sentinels watch, and a cluster whose slots can be moved. All times are short."""
+"""Real servers with replicas: a primary with sentinels, and a cluster whose slots can move. All timeouts are short."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ from tests.support.servers import Server, binary, valkey_binary
 from bench.servers import redis_of_the_wheel
 
 PROGRAMS = ["redis", *(["valkey"] if valkey_binary() else [])]
-"""What can be failed over in the tests."""
+"""Server programs for the failover tests."""
 _REPLICATION = ("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1")
 _NODE_TIMEOUT = 1500
-"""Milliseconds after which a node of a cluster that does not answer is lost."""
+"""Milliseconds until a cluster takes a silent node for lost."""
 
 
 def program_of(name: str) -> str:
-    """The server's program."""
+    """Path of a server program."""
     found = binary() if name == "redis" else valkey_binary()
     assert found
     return found
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    """Wait for something that servers do."""
+    """Wait until a condition of the servers holds."""
     end = time.monotonic() + seconds
     while True:
         try:
             if condition():
                 return
-        except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError):  # it is on its way
+        except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError):  # the server is starting
             pass
         assert time.monotonic() < end, f"not in {seconds} seconds: {what}"
         time.sleep(0.02)
 
 
 class Process(Server):
-    """A server that can be stopped for a while."""
+    """A server that can be paused."""
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay, and nothing is answered."""
+        """Send SIGSTOP: connections stay open, but get no replies."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """SIGCONT."""
+        """Send SIGCONT."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
@@ -64,12 +64,12 @@ class Process(Server):
         return self.process is not None and self.process.poll() is None
 
     def ask(self, *command: Any) -> Any:
-        """What it answers to a command."""
+        """Send a command and return its reply."""
         with self.client(socket_timeout=5, retry=None) as client:
             return client.execute_command(*command)
 
     def info(self, name: str) -> str:
-        """A field of INFO replication."""
+        """Return a field of INFO replication."""
         with self.client(socket_timeout=5, retry=None) as client:
             return str(client.info("replication").get(name, ""))
 
@@ -93,7 +93,7 @@ class _Sentinel(Process):
 
 
 class Sentinels:
-    """A primary, two replicas, and three sentinels that watch them."""
+    """A primary, two replicas, and three sentinels."""
 
     def __init__(self, program: str, *options: str) -> None:
         path = program_of(program)
@@ -108,7 +108,7 @@ class Sentinels:
         return "redis+sentinel://" + ",".join(f"127.0.0.1:{one.port}" for one in self.sentinels) + "/us"
 
     def primary(self) -> Process:
-        """The server that the sentinels name, when they agree."""
+        """The server that all sentinels name as primary."""
         found: set[int] = set()
 
         def agreed() -> bool:
@@ -123,12 +123,12 @@ class Sentinels:
         return next(one for one in self.servers if one.port == port)
 
     def replicas(self) -> list[Process]:
-        """The others."""
+        """The servers other than the primary."""
         primary = self.primary()
         return [one for one in self.servers if one is not primary]
 
     def fail_over(self, *how: str) -> None:
-        """Have a replica promoted, as planned; COORDINATED (Valkey 9): with the primary, which stops taking writes first."""
+        """Fail over as planned. With COORDINATED (Valkey 9), the primary stops taking writes first."""
         before = self.primary()
         until(lambda: self.sentinels[0].ask("SENTINEL", "FAILOVER", "us", *how) is not None, "a failover can begin")
         self.wait_promoted(before)
@@ -139,7 +139,7 @@ class Sentinels:
         return self.primary()
 
     def wait_ready(self) -> None:
-        """Bring back what is not running, and wait until all agree and replicate."""
+        """Restart the stopped servers, and wait until the sentinels agree and the replicas are in sync."""
         for one in (*self.servers, *self.sentinels):
             if one.is_running:
                 one.go_on()
@@ -153,7 +153,7 @@ class Sentinels:
             others = [one for one in self.servers if one is not primary]
             for one in others:
                 if one.info("role") == "master":
-                    one.ask("REPLICAOF", "127.0.0.1", primary.port)  # sooner than the sentinels do
+                    one.ask("REPLICAOF", "127.0.0.1", primary.port)  # faster than the sentinels
             return primary.info("role") == "master" and all(
                 one.is_replica_in_sync() and one.info("master_port") == str(primary.port) for one in others
             )
@@ -176,7 +176,7 @@ class Sentinels:
 
 
 class ReplicatedCluster:
-    """Three primaries with a replica each; nodes can be added."""
+    """Three primaries with a replica each. Nodes can be added."""
 
     def __init__(self, program: str, *options: str) -> None:
         self._program, self._options = program_of(program), options
@@ -204,11 +204,11 @@ class ReplicatedCluster:
 
     @staticmethod
     def name_of(node: Process) -> str:
-        """Its id in the cluster."""
+        """Return the node's id in the cluster."""
         return str(node.ask("CLUSTER", "MYID").decode())
 
     def _seen_by(self, node: Process) -> dict[int, list[str]]:
-        """What a node says of all: by their ports, the fields of CLUSTER NODES."""
+        """Fields of CLUSTER NODES by port, as a node reports them."""
         with node.client(socket_timeout=5, retry=None, decode_responses=True) as client:
             client.response_callbacks.pop("CLUSTER NODES", None)
             text = client.execute_command("CLUSTER NODES")
@@ -219,14 +219,14 @@ class ReplicatedCluster:
         return [node for node in self.nodes if node.is_running]
 
     def primaries(self) -> list[Process]:
-        """The nodes that have slots."""
+        """The primaries that have slots."""
         return [one for one in self.running() if one.info("role") == "master" and self._slots_of(one)]
 
     def _slots_of(self, node: Process) -> list[str]:
         return self._seen_by(node)[node.port][8:]
 
     def replica_of(self, primary: Process) -> Process:
-        """One of a primary's replicas."""
+        """A replica of a primary."""
         name, found = self.name_of(primary), list[Process]()
 
         def is_there() -> bool:
@@ -238,7 +238,7 @@ class ReplicatedCluster:
         return found[0]
 
     def primary_of(self, slot: int) -> Process:
-        """The node that has a slot; while it moves at once, nobody may have it for a moment."""
+        """The node that has a slot. During an atomic migration, there may be none for a moment."""
         found: list[Process] = []
 
         def is_there() -> bool:
@@ -257,21 +257,21 @@ class ReplicatedCluster:
     # -- slots
 
     def open_slot(self, slot: int, target: Process) -> Process:
-        """Begin to move a slot; answers where it is."""
+        """Begin to move a slot. Return its current node."""
         source = self.primary_of(slot)
         target.ask("CLUSTER", "SETSLOT", slot, "IMPORTING", self.name_of(source))
         source.ask("CLUSTER", "SETSLOT", slot, "MIGRATING", self.name_of(target))
         return source
 
     def move_keys(self, slot: int, source: Process, target: Process, most: int = 1000) -> int:
-        """Move some keys of an open slot; answers how many."""
+        """Move some keys of an open slot. Return their number."""
         keys = source.ask("CLUSTER", "GETKEYSINSLOT", slot, most)
         if keys:
             source.ask("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "REPLACE", "KEYS", *keys)
         return len(keys)
 
     def close_slot(self, slot: int, target: Process) -> None:
-        """Tell all primaries who has it now: the target first."""
+        """Announce the new node of a slot to all primaries, beginning with that node."""
         name = self.name_of(target)
         for node in (target, *(one for one in self.running() if one is not target and one.info("role") == "master")):
             node.ask("CLUSTER", "SETSLOT", slot, "NODE", name)
@@ -285,7 +285,7 @@ class ReplicatedCluster:
 
     @contextmanager
     def opened(self, slot: int, target: Process) -> Iterator[Process]:
-        """A slot that is open for a while, without a key of it moved; where it is."""
+        """Open a slot in a block, without moving keys. Yield its current node."""
         source = self.open_slot(slot, target)
         try:
             yield source
@@ -295,7 +295,7 @@ class ReplicatedCluster:
             self.close_slot(slot, target)
 
     def reshard(self, source: Process, target: Process, slots: int) -> None:
-        """Move slots as operators do."""
+        """Move slots with redis-cli, as operators do."""
         cli = shutil.which("redis-cli") or str(Path(redis_of_the_wheel() or "").with_name("redis-cli"))
         moved = subprocess.run(
             [cli, "--cluster", "reshard", f"127.0.0.1:{target.port}", "--cluster-from", self.name_of(source), "--cluster-to",
@@ -305,7 +305,7 @@ class ReplicatedCluster:
         assert moved.returncode == 0, moved.stdout[-2000:] + moved.stderr[-2000:]
 
     def migrate_atomically(self, first: int, last: int, target: Process) -> bool:
-        """Move slots of one node by CLUSTER MIGRATESLOTS; False where the server has none (before Valkey 9)."""
+        """Move slots of one node by CLUSTER MIGRATESLOTS. Return False if the server lacks it (before Valkey 9)."""
         source = self.primary_of(first)
         try:
             source.ask("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", self.name_of(target))
@@ -319,7 +319,7 @@ class ReplicatedCluster:
     # -- nodes
 
     def fail_over(self, primary: Process, *how: str) -> None:
-        """CLUSTER FAILOVER on a replica: planned, or FORCE."""
+        """Run CLUSTER FAILOVER on a replica, optionally with FORCE."""
         replica = self.replica_of(primary)
         replica.ask("CLUSTER", "FAILOVER", *how)
         until(lambda: replica.info("role") == "master", "a failover")
@@ -329,7 +329,7 @@ class ReplicatedCluster:
         until(lambda: replica.info("role") == "master" and bool(self._slots_of(replica)), "a promotion")
 
     def add_node(self) -> Process:
-        """A node without slots that others know."""
+        """Add a node without slots that all others know."""
         added = self._node()
         self.running()[0].ask("CLUSTER", "MEET", "127.0.0.1", added.port)
         others = self.running()
@@ -339,7 +339,7 @@ class ReplicatedCluster:
         return added
 
     def remove_node(self, node: Process) -> None:
-        """Take a node without slots out."""
+        """Remove a node without slots."""
         assert not self._slots_of(node)
         name = self.name_of(node)
         self.nodes.remove(node)
@@ -348,7 +348,7 @@ class ReplicatedCluster:
             one.ask("CLUSTER", "FORGET", name)
 
     def wait_ready(self) -> None:
-        """Bring back what is not running, close what is open, and wait until all slots are served and replicated."""
+        """Restart stopped nodes, close open slots, and wait until all slots are served and replicated."""
         for one in self.nodes:
             if one.is_running:
                 one.go_on()
@@ -361,7 +361,7 @@ class ReplicatedCluster:
         for one in self.nodes:
             if not _is_ok(one) or len(self._seen_by(one)) != len(self.nodes):
                 return False
-            if one.info("role") == "slave":  # (those of Valkey list the open slots of their primaries)
+            if one.info("role") == "slave":  # (Valkey's replicas list the open slots of their primaries)
                 replicas += 1
                 if not one.is_replica_in_sync():
                     return False
@@ -373,7 +373,7 @@ class ReplicatedCluster:
         return replicas >= 3
 
     def _close(self, node: Process, slot: int) -> None:
-        """Move the rest of a slot that a round left open, to where it was to go."""
+        """Move the remaining keys of an open slot to its target."""
         holder = self.primary_of(slot)
         mark = next(mark for mark in self._slots_of(node) if mark.startswith(f"[{slot}-"))
         names = {self.name_of(one): one for one in self.nodes}

@@ -1,4 +1,4 @@
-"""Sentinels, and a call of each kind."""
+"""A sentinel as a fixture, and a round trip with a call of each kind."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def roundtrip(saver: Any) -> None:
 
 @pytest.fixture
 def sentinel() -> Any:
-    """A primary with a password, and a sentinel that watches it."""
+    """A sentinel that watches a primary with a password."""
     primary = Server("--requirepass", "secret", "--masterauth", "secret")
     watch = Server.__new__(Server)
     watch.__dict__.update(program=primary.program, options=(), port=free_port(), folder=primary.folder, process=None)

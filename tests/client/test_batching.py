@@ -1,4 +1,4 @@
-"""Operations of an AsyncRedisSaver that are issued together travel together, and none pays for another."""
+"""Concurrent operations of an AsyncRedisSaver share pipelines, and none suffers from another's failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EACH = aio.REQUESTS_PER_PIPELINE
 
 
 class Relay:
-    """A relay to a server, on the test's own loop. What passes can be looked at, held, dropped or cut off."""
+    """A relay to a server on the test's own loop. It can inspect, hold, drop or cut the traffic."""
 
     def __init__(self, port: int) -> None:
         self.to, self.port, self.connections = port, 0, 0
@@ -60,7 +60,7 @@ class Relay:
         self._tasks.add(asyncio.current_task())  # type: ignore[arg-type]
         try:
             there = await asyncio.open_connection("127.0.0.1", self.to, limit=1 << 24)
-        except OSError:  # the server is down, so this connection is of no use either
+        except OSError:  # the server is down
             writer.close()
             return
         pumps = [
@@ -79,7 +79,7 @@ class Relay:
 
 
 class Sent:
-    """What the connections of a pool send, each item one write: the thread ids, or what else is asked for."""
+    """Records each write of the connections of a pool."""
 
     def __init__(self, monkeypatch: Any) -> None:
         self.writes: list[bytes] = []
@@ -93,7 +93,7 @@ class Sent:
 
     @property
     def calls(self) -> list[int]:
-        """How many script calls each write had."""
+        """Number of script calls per write."""
         return [count for write in self.writes if (count := len(re.findall(rb"\r\nEVAL(?:SHA)?\r\n", write)))]
 
     def names(self) -> list[bytes]:
@@ -134,7 +134,7 @@ async def saver_on(port: int, retries: int = 0, **options: Any) -> AsyncIterator
 
 
 def times_out_after(saver: AsyncRedisSaver, seconds: float) -> None:
-    """Let a saver's connections wait so long for what they begin to wait for, those that it has and those that it makes."""
+    """Set the socket timeout of a saver's present and future connections."""
     pool = saver._driver.batcher().client.connection_pool
     pool.connection_kwargs["socket_timeout"] = seconds
     for one in (*pool._available_connections, *pool._in_use_connections):
@@ -161,7 +161,7 @@ async def furnish(saver: AsyncRedisSaver, threads: int = 8) -> None:
 
 
 async def idle(saver: AsyncRedisSaver) -> None:
-    """No connection is in use, no task under way, and each connection answers what it is asked."""
+    """Check that no connection or task is in use, and that each connection gives right answers."""
     batcher = saver._driver.batcher()
     while batcher._under_way:
         await asyncio.sleep(0)
@@ -174,7 +174,7 @@ async def idle(saver: AsyncRedisSaver) -> None:
 
 
 def read(saver: AsyncRedisSaver, *numbers: int) -> list[asyncio.Task[Any]]:
-    """Reads of threads, issued in one turn of the loop."""
+    """Reads of threads that start in the same turn of the loop."""
     return [asyncio.ensure_future(saver.aget_tuple(config(f"n{number}"))) for number in numbers]
 
 
@@ -187,18 +187,18 @@ async def all_right(tasks: list[asyncio.Task[Any]], *numbers: int) -> None:
         assert right(await task, number), number
 
 
-# -- how they travel
+# -- pipelines
 
 
-async def test_what_is_asked_in_one_turn_is_sent_in_as_few_pipelines_as_hold_it(saver: Any, monkeypatch: Any) -> None:
+async def test_operations_of_one_turn_share_the_fewest_possible_pipelines(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
     tasks = read(saver, *(number % 8 for number in range(2 * EACH + 10)))
     await all_right(tasks, *(number % 8 for number in range(2 * EACH + 10)))
     assert sent.calls == [EACH, EACH, 10]
-    assert sent.names() == [b"n%d" % (number % 8) for number in range(2 * EACH + 10)]  # in the order asked
+    assert sent.names() == [b"n%d" % (number % 8) for number in range(2 * EACH + 10)]  # in the order of the calls
 
 
-async def test_many_callers_take_few_connections(server: Server) -> None:
+async def test_many_callers_use_few_connections(server: Server) -> None:
     async with saver_on(server.port) as saver:
 
         async def caller(number: int) -> None:
@@ -209,14 +209,14 @@ async def test_many_callers_take_few_connections(server: Server) -> None:
         assert len(saver._driver.batcher().client.connection_pool._available_connections) <= 4
 
 
-async def test_who_is_alone_is_not_piped(saver: Any, monkeypatch: Any) -> None:
+async def test_a_single_operation_uses_no_pipeline(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
     monkeypatch.setattr(saver._driver.batcher().client, "pipeline", None)
     assert right(await saver.aget_tuple(config("n3")), 3)
     assert sent.calls == [1]
 
 
-async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(saver: Any, monkeypatch: Any) -> None:
+async def test_a_large_request_travels_alone_and_pipelines_are_limited_in_size(saver: Any, monkeypatch: Any) -> None:
     async def write(size: int) -> None:
         await saver.aput_writes(config("n0", checkpoint_id="x"), [("n", b"x" * size)], f"task {size}")
 
@@ -229,7 +229,7 @@ async def test_what_is_big_goes_by_itself_and_a_pipeline_holds_so_many_bytes(sav
     assert sorted(sent.calls) == [1, 2]
 
 
-async def test_a_batch_travels_with_the_others(saver: Any, monkeypatch: Any) -> None:
+async def test_a_batch_shares_a_pipeline_with_other_operations(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
     index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2, 99)]
     asked = saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index]))
@@ -239,11 +239,11 @@ async def test_a_batch_travels_with_the_others(saver: Any, monkeypatch: Any) -> 
     assert len(sent.writes) == 1
 
 
-# -- one that is given up
+# -- cancelled operations
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-async def test_what_is_cancelled_before_it_is_sent_is_not_sent(saver: Any, monkeypatch: Any, gone: int) -> None:
+async def test_an_operation_cancelled_before_sending_is_not_sent(saver: Any, monkeypatch: Any, gone: int) -> None:
     sent = Sent(monkeypatch)
     tasks = read(saver, 0, 1, 2)
     await asyncio.sleep(0)  # they have asked; the turn is not over
@@ -256,7 +256,7 @@ async def test_what_is_cancelled_before_it_is_sent_is_not_sent(saver: Any, monke
     assert sent.names() == [b"n%d" % number for number in others]
 
 
-async def test_all_cancelled_before_they_are_sent(saver: Any, monkeypatch: Any) -> None:
+async def test_operations_all_cancelled_before_sending_send_nothing(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
     tasks = read(saver, 1, 2, 3)
     await asyncio.sleep(0)
@@ -267,7 +267,7 @@ async def test_all_cancelled_before_they_are_sent(saver: Any, monkeypatch: Any) 
     assert sent.names() == [b"n4"]
 
 
-async def test_a_batch_that_is_cancelled_before_it_is_sent_sends_what_came_after(saver: Any, monkeypatch: Any) -> None:
+async def test_cancelling_an_unsent_batch_keeps_the_operations_after_it(saver: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
     index = [saver._context.keyspace.keys(f"n{number}").index_key for number in (1, 2)]
     asked = asyncio.ensure_future(saver._driver.arequest(Batch([Command(("EXISTS", key)) for key in index])))
@@ -281,7 +281,7 @@ async def test_a_batch_that_is_cancelled_before_it_is_sent_sends_what_came_after
 
 
 @pytest.mark.parametrize("gone", [[0], [1], [2], [0, 1, 2]])
-async def test_what_is_cancelled_after_it_is_sent(behind: Any, relay: Relay, gone: list[int]) -> None:
+async def test_cancelling_sent_operations_keeps_the_others(behind: Any, relay: Relay, gone: list[int]) -> None:
     tasks = read(behind, 1, 2, 3)
 
     async def on_request(data: bytes, to: Any) -> None:
@@ -296,11 +296,11 @@ async def test_what_is_cancelled_after_it_is_sent(behind: Any, relay: Relay, gon
     assert [task.cancelled() for task in tasks] == [position in gone for position in range(3)]
     await all_right([task for task in tasks if not task.cancelled()], *({1, 2, 3} - {one + 1 for one in gone}))
     await all_right(read(behind, 4, 5, 6), 4, 5, 6)
-    assert relay.connections <= before + 1  # none was given up; one may be new, where the first was still read from
+    assert relay.connections <= before + 1  # none was closed; one may be new, if the first is still being read
 
 
 @pytest.mark.parametrize("cut", [1, 2 / 3, 1 / 3])
-async def test_what_is_cancelled_while_it_is_read(behind: Any, relay: Relay, cut: float) -> None:
+async def test_cancelling_during_the_reply_keeps_the_others(behind: Any, relay: Relay, cut: float) -> None:
     tasks = read(behind, 1, 2, 3)
 
     async def on_reply(data: bytes, to: Any) -> None:
@@ -317,8 +317,8 @@ async def test_what_is_cancelled_while_it_is_read(behind: Any, relay: Relay, cut
     assert relay.connections == before
 
 
-async def test_many_who_come_and_go_get_no_reply_of_another(saver: Any) -> None:
-    """Cancelled at each turn of the loop that an operation takes."""
+async def test_cancelled_callers_never_shift_the_replies_of_others(saver: Any) -> None:
+    """Callers are cancelled at each turn of the loop that an operation takes."""
     for turns in range(40):
         tasks = read(saver, *range(8))
         for _ in range(turns):
@@ -330,10 +330,10 @@ async def test_many_who_come_and_go_get_no_reply_of_another(saver: Any) -> None:
             assert right(one, number) or (number % 3 == 0 and isinstance(one, asyncio.CancelledError)), (turns, one)
 
 
-# -- one that is refused
+# -- refused operations
 
 
-async def test_an_error_reply_is_only_for_the_one_that_met_it(saver: Any, server: Server, monkeypatch: Any) -> None:
+async def test_an_error_reply_reaches_only_its_caller(saver: Any, server: Server, monkeypatch: Any) -> None:
     keys = saver._context.keyspace.keys("n2")
     server.client().delete(*keys)
     server.client().set(keys.index_key, "of another program")
@@ -346,11 +346,8 @@ async def test_an_error_reply_is_only_for_the_one_that_met_it(saver: Any, server
     await all_right([tasks[0], tasks[2]], 1, 3)
 
 
-async def test_what_the_client_tries_again_is_tried_again(server: Server, relay: Relay) -> None:
-    """`retry_on_error` applies in a pipeline as it does outside.
-
-    Redis 6.2 answers an error inside a script with another one, by which the client cannot tell; then it does not try again.
-    """
+async def test_a_pipeline_applies_retry_on_error(server: Server, relay: Relay) -> None:
+    """Redis 6.2 wraps an error inside a script, so the client cannot recognize it and does not retry."""
     refusals = [3]
 
     async def on_reply(data: bytes, to: Any) -> None:
@@ -381,7 +378,7 @@ def script(number: int) -> Script:
     return Script(f"n{number}", text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-async def test_scripts_the_server_does_not_know_are_taught_at_once(
+async def test_each_unknown_script_is_loaded_once(
     saver: Any, server: Server, monkeypatch: Any
 ) -> None:
     raw = server.client()
@@ -393,7 +390,7 @@ async def test_scripts_the_server_does_not_know_are_taught_at_once(
     assert replies[:-1] == [number % 100 for number in range(200)]
     assert right(replies[-1], 3)
     stats = raw.info("commandstats")
-    assert stats["cmdstat_eval"]["calls"] == 101  # the text of each script went once
+    assert stats["cmdstat_eval"]["calls"] == 101  # each script's text was sent once
     assert sent.calls == [
         EACH,
         EACH,
@@ -402,10 +399,10 @@ async def test_scripts_the_server_does_not_know_are_taught_at_once(
         EACH,
         201 - 3 * EACH,
         1,
-    ]  # what is unknown goes once more, no other
+    ]  # unknown scripts are sent once more, others are not
 
 
-async def test_only_the_unknown_script_is_sent_again(saver: Any, server: Server) -> None:
+async def test_only_an_unknown_script_is_sent_again(saver: Any, server: Server) -> None:
     raw = server.client()
     raw.config_resetstat()
     unknown = Call(script(1000), saver._context.keyspace.keys("n1"), ())
@@ -416,7 +413,7 @@ async def test_only_the_unknown_script_is_sent_again(saver: Any, server: Server)
     assert (stats["cmdstat_evalsha"]["calls"], stats["cmdstat_eval"]["calls"]) == (3, 1)
 
 
-async def test_a_script_that_is_forgotten_again_and_again(behind: Any, relay: Relay, server: Server) -> None:
+async def test_a_repeatedly_flushed_script_is_sent_again(behind: Any, relay: Relay, server: Server) -> None:
     flushes = [3]
 
     async def on_request(data: bytes, to: Any) -> None:
@@ -429,10 +426,10 @@ async def test_a_script_that_is_forgotten_again_and_again(behind: Any, relay: Re
     await all_right(read(behind, 1, 2, 3), 1, 2, 3)
 
 
-# -- a connection that is lost
+# -- lost connections
 
 
-async def test_a_lost_connection_costs_nobody_his_reply(behind: Any, relay: Relay) -> None:
+async def test_a_lost_connection_loses_no_reply(behind: Any, relay: Relay) -> None:
     lost = []
 
     async def on_reply(data: bytes, to: Any) -> None:
@@ -446,7 +443,7 @@ async def test_a_lost_connection_costs_nobody_his_reply(behind: Any, relay: Rela
     assert len(lost) == 1
 
 
-async def test_one_that_breaks_its_connection_breaks_no_other(behind: Any, relay: Relay) -> None:
+async def test_a_request_that_breaks_its_connection_fails_alone(behind: Any, relay: Relay) -> None:
     async def cutting(data: bytes, to: Any) -> None:
         if b"{n2}" in data:
             to.close()
@@ -461,8 +458,7 @@ async def test_one_that_breaks_its_connection_breaks_no_other(behind: Any, relay
     relay.on_request = relay.passing
 
 
-async def test_a_reply_that_never_comes(relay: Relay) -> None:
-    """The pipeline times out; then its requests are sent one by one."""
+async def test_a_pipeline_that_times_out_is_sent_one_by_one(relay: Relay) -> None:
     async with saver_on(relay.port, socket_timeout=60) as saver:
         swallowed = []
         times_out_after(saver, 0.3)
@@ -470,14 +466,14 @@ async def test_a_reply_that_never_comes(relay: Relay) -> None:
         async def swallow(data: bytes, to: Any) -> None:
             swallowed.append(data)
             relay.on_reply = relay.passing
-            times_out_after(saver, 60)  # those that are sent one by one
+            times_out_after(saver, 60)  # for the requests sent one by one
 
         relay.on_reply = swallow
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
         assert len(swallowed) == 1
 
 
-async def test_replies_that_never_come_time_out_for_all(relay: Relay) -> None:
+async def test_missing_replies_time_out_for_all_callers(relay: Relay) -> None:
     async with saver_on(relay.port, socket_timeout=60) as saver:
         times_out_after(saver, 0.2)
 
@@ -492,7 +488,7 @@ async def test_replies_that_never_come_time_out_for_all(relay: Relay) -> None:
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
 
 
-async def test_who_waits_for_a_hanging_server_can_leave(behind: Any, relay: Relay) -> None:
+async def test_a_caller_can_leave_a_hanging_server(behind: Any, relay: Relay) -> None:
     held = asyncio.Event()
 
     async def hold(data: bytes, to: Any) -> None:
@@ -504,14 +500,14 @@ async def test_who_waits_for_a_hanging_server_can_leave(behind: Any, relay: Rela
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(tasks[1], 0.05)
     relay.on_reply = relay.passing
-    await all_right(read(behind, 5, 6), 5, 6)  # others go past, on another connection
+    await all_right(read(behind, 5, 6), 5, 6)  # other operations use another connection
     assert not tasks[0].done()
     held.set()
     await all_right([tasks[0], tasks[2]], 1, 3)
 
 
-async def test_nothing_waits_for_a_hanging_server_when_all_have_left(relay: Relay) -> None:
-    """The only connection is free for the next."""
+async def test_a_connection_is_free_when_all_callers_have_left(relay: Relay) -> None:
+    """The pool has a single connection, and its server hangs."""
 
     async def swallow(data: bytes, to: Any) -> None:
         pass
@@ -529,7 +525,7 @@ async def test_nothing_waits_for_a_hanging_server_when_all_have_left(relay: Rela
         await asyncio.wait_for(all_right(read(saver, 1, 2, 3), 1, 2, 3), 20)
 
 
-async def test_a_server_that_dies_in_the_middle(relay: Relay) -> None:
+async def test_a_killed_server_fails_all_operations_until_it_is_back(relay: Relay) -> None:
     own = Server()
     relay.to = own.port
     async with saver_on(relay.port) as saver:
@@ -552,8 +548,8 @@ async def test_a_server_that_dies_in_the_middle(relay: Relay) -> None:
 
 @pytest.mark.parametrize("kind", [redis.asyncio.BlockingConnectionPool, redis.asyncio.ConnectionPool])
 @pytest.mark.parametrize("connections", [1, 2])
-async def test_a_small_pool_serves_many(relay: Relay, kind: Any, connections: int) -> None:
-    """Also when all of a pipeline have to be sent by themselves, and when some leave while they wait for a connection."""
+async def test_a_small_pool_serves_many_callers(relay: Relay, kind: Any, connections: int) -> None:
+    """Some pipelines break and are sent one by one, and some callers leave while they wait for a connection."""
     pool = kind(host="127.0.0.1", port=relay.port, max_connections=connections)
     saver = AsyncRedisSaver(redis.asyncio.Redis.from_pool(pool))
     await furnish(saver)
@@ -579,12 +575,12 @@ async def test_a_small_pool_serves_many(relay: Relay, kind: Any, connections: in
     await saver._driver.batcher().client.aclose()
 
 
-async def test_a_client_that_decodes(server: Server) -> None:
+async def test_pipelines_work_with_decode_responses(server: Server) -> None:
     async with saver_on(server.port, decode_responses=True) as saver:
         await all_right(read(saver, 1, 2, 3), 1, 2, 3)
 
 
-async def test_the_clients_of_valkey_py(relay: Relay, cluster: Cluster) -> None:
+async def test_pipelines_work_with_valkey_py(relay: Relay, cluster: Cluster) -> None:
     single = valkey.asyncio.Valkey(port=relay.port)
     many = valkey.asyncio.ValkeyCluster(host="127.0.0.1", port=cluster.nodes[0].port)
 
@@ -600,7 +596,7 @@ async def test_the_clients_of_valkey_py(relay: Relay, cluster: Cluster) -> None:
         await client.aclose()
 
 
-async def test_a_sentinel_s_client(sentinel: Server) -> None:
+async def test_pipelines_work_through_a_sentinel(sentinel: Server) -> None:
     url = f"redis+sentinel://:secret@127.0.0.1:{sentinel.port}/our%3Aservice"
     async with AsyncRedisSaver.from_conn_string(url) as saver:
         await furnish(saver, 30)
@@ -609,10 +605,10 @@ async def test_a_sentinel_s_client(sentinel: Server) -> None:
         await all_right(read(saver, *range(30)), *range(30))
 
 
-# -- loops and threads
+# -- event loops and OS threads
 
 
-async def test_callers_on_other_loops_and_threads_travel_too(saver: Any) -> None:
+async def test_callers_on_other_loops_and_os_threads_get_answers(saver: Any) -> None:
     async def there() -> bool:
         found = await asyncio.gather(*(saver.aget_tuple(config(f"n{number}")) for number in range(8)))
         return all(right(one, number) for number, one in enumerate(found))
@@ -625,7 +621,7 @@ async def test_callers_on_other_loops_and_threads_travel_too(saver: Any) -> None
     assert all(await asyncio.gather(*outside, there()))
 
 
-async def test_what_other_threads_ask_while_the_loop_is_busy_goes_in_one_pipeline(saver: Any, monkeypatch: Any) -> None:
+async def test_requests_of_other_threads_share_one_pipeline(saver: Any, monkeypatch: Any) -> None:
     await saver._driver.arequest(Call(script(7), saver._context.keyspace.keys("n0"), ()))
     sent = Sent(monkeypatch)
     loop = asyncio.get_running_loop()
@@ -639,8 +635,8 @@ async def test_what_other_threads_ask_while_the_loop_is_busy_goes_in_one_pipelin
     assert sent.calls == [5]
 
 
-def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was under way for callers of the loop is cancelled, not what others asked; the next loop starts afresh."""
+def test_the_end_of_a_loop_leaves_no_caller_waiting(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of the loop itself are cancelled, others are not. The next loop starts afresh."""
     no_retry = redis.asyncio.retry.Retry(redis.backoff.NoBackoff(), 0)
     saver = AsyncRedisSaver(redis.asyncio.Redis(port=server.port, socket_timeout=2, retry=no_retry))
     settings = saver._driver.given.connection_pool.connection_kwargs
@@ -676,7 +672,7 @@ def test_a_loop_that_ends_leaves_nobody_waiting(server: Server, monkeypatch: pyt
 
     asyncio.run(main())
     outside.join(20)
-    assert outcomes == [redis.TimeoutError]  # its own: the relay stands still, as its loop has ended
+    assert outcomes == [redis.TimeoutError]  # its own: the relay ended with its loop
     settings["port"] = server.port
     monkeypatch.setattr(aio, "OWN_AFTER", 0.0)
 
@@ -709,21 +705,21 @@ async def clustered(cluster: Cluster) -> AsyncIterator[AsyncRedisSaver]:
     await client.aclose()
 
 
-async def test_a_pipeline_a_node(clustered: Any, monkeypatch: Any) -> None:
+async def test_a_cluster_gets_one_pipeline_per_node(clustered: Any, monkeypatch: Any) -> None:
     sent = Sent(monkeypatch)
     await all_right(read(clustered, *range(30)), *range(30))
     assert len(sent.calls) == 3
     assert sum(sent.calls) == 30
 
 
-async def test_a_cold_cluster_client_serves_many_at_once(clustered: Any, cluster: Cluster) -> None:
+async def test_a_new_cluster_client_serves_many_callers_at_once(clustered: Any, cluster: Cluster) -> None:
     async with redis.asyncio.RedisCluster(host="127.0.0.1", port=cluster.nodes[1].port) as client:
         cold = AsyncRedisSaver(client, prefix="batched")
         await all_right(read(cold, *range(30)), *range(30))
 
 
-async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
-    """While it moves (ASK), and when it has (MOVED); others in the pipeline are not disturbed."""
+async def test_a_pipeline_follows_a_moving_slot(clustered: Any, cluster: Cluster) -> None:
+    """The slot answers ASK during the move and MOVED after it. Other requests of the pipeline are unaffected."""
     keys = clustered._context.keyspace.keys("n7")
     slot = redis.crc.key_slot(keys.index_key)
     clients = [node.client() for node in cluster.nodes]
@@ -737,7 +733,7 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
     where = ("127.0.0.1", cluster.nodes[target].port)
     clients[source].execute_command("MIGRATE", *where, "", 0, 5000, "KEYS", *held)
     await all_right(read(clustered, *range(30)), *range(30))
-    # With an even number of connections redis-py never says ASKING on the one that it then sends the command on.
+    # With an even number of connections, redis-py sends ASKING and the command on different ones.
     node = clustered._driver.batcher().client.get_node(*where)
     await asyncio.gather(*(node.execute_command("PING") for _ in range(len(node._connections) // 2 * 2 + 2)))
     assert len(node._connections) % 2 == 0
@@ -751,13 +747,13 @@ async def test_a_slot_that_moves(clustered: Any, cluster: Cluster) -> None:
         clients[position].execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[target])
     batcher = clustered._driver.batcher()
     client = batcher.client
-    assert client.get_node_from_key(keys.index_key).port == cluster.nodes[source].port  # it has not learned yet
+    assert client.get_node_from_key(keys.index_key).port == cluster.nodes[source].port  # has not learned of the move
     assert await batcher._carried(batcher.link.ask(keys.index_key, ("EXISTS", keys.index_key))) == 1
     await all_right(read(clustered, *range(30)), *range(30))
     await all_right(read(clustered, *range(30)), *range(30))
 
 
-async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:
+async def test_a_hanging_node_delays_only_its_own_requests(cluster: Cluster, clustered: Any, monkeypatch: Any) -> None:
     held = asyncio.Event()
     batcher = clustered._driver.batcher()
     node = batcher.link.node_of(clustered._context.keyspace.keys("n0").index_key)
@@ -785,8 +781,8 @@ async def test_a_node_that_hangs_keeps_only_its_own_waiting(cluster: Cluster, cl
     await all_right(tasks, *range(30))
 
 
-async def test_scanning_waits_for_a_connection_like_all_others() -> None:
-    """A client refuses what is asked beyond its connections; no request of ours is asked then, SCAN neither."""
+async def test_a_scan_waits_for_a_free_connection() -> None:
+    """A client refuses requests beyond its connections, so the saver queues all requests, SCAN too."""
     target = Target("redis", "async", url_of("redis"), f"gate-{uuid4().hex}")
     saver = target.uniform(client=target.client(max_connections=2)).saver
     where = await put(Uniform(saver), config(), {"n": 1})

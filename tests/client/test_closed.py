@@ -1,4 +1,4 @@
-"""After `close()`, or its `with`, every method raises `Closed` in this process. Nothing acknowledged is lost."""
+"""After `close()` or the end of its `with` block, every method raises `Closed`. Nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ ARGUMENTS: dict[str, Any] = {
     "lookup": ("prompt", "model"),
     "update": ("prompt", "model", [Generation(text="text")]),
 }
-"""The arguments of each method; of the kinds that have it, where they differ. For `a...` the same."""
+"""Arguments of each method, by kind if they differ. `a...` methods have the same."""
 LOCAL = {
     "stats",
     "with_allowlist",
@@ -96,7 +96,7 @@ LOCAL = {
     "ttl_config",
     "supports_ttl",
 }
-"""What asks no server."""
+"""Methods that send no request."""
 OTHERS = {"close", "aclose", "hot", "cold", "build_index", "abuild_index"}
 
 
@@ -111,7 +111,7 @@ def family(thing: object) -> str:
 
 
 async def outcome(thing: Any, method: str) -> object:
-    """What calling a method comes to; of an iterator, drawing from it; of `own`, entering it."""
+    """Result or error of a call. Iterators are drained, and `own` is entered."""
     plain = method if method in ARGUMENTS else method.removeprefix("a")
     arguments = ARGUMENTS[plain]
     options: dict[str, Any] = {}
@@ -155,7 +155,7 @@ async def check_closed(thing: Any) -> None:
 
 
 async def opened(kind: Any, url: str, **settings: Any) -> tuple[Any, Any]:
-    """One that is open, and a function that ends its block."""
+    """An open object, and a function that leaves its block."""
     made = kind.from_conn_string(url, **settings)
     if kind.__name__.startswith("Async"):
         return await made.__aenter__(), lambda: made.__aexit__(None, None, None)
@@ -167,13 +167,13 @@ async def opened(kind: Any, url: str, **settings: Any) -> tuple[Any, Any]:
 
 
 async def closed(saver: Any) -> int:
-    """Close a saver over two tiers. Answers how many records are left."""
+    """Close a saver over two tiers. Return the number of records left."""
     return int(await (saver.aclose() if hasattr(saver, "aclose") else asyncio.to_thread(saver.close)))
 
 
 @pytest.mark.parametrize("server", ["redis", "cluster", "memory"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_after_its_with_each_method_raises_closed(kind: Any, server: str, prefix: str) -> None:
+async def test_each_method_raises_closed_after_the_with_block(kind: Any, server: str, prefix: str) -> None:
     thing, leave = await opened(kind, "memory://" if server == "memory" else url_of(server), prefix=prefix)
     llm = RedisLLMCache(thing) if "Cache" in kind.__name__ else None
     for name in ("setup", "get"):
@@ -189,7 +189,7 @@ async def test_after_its_with_each_method_raises_closed(kind: Any, server: str, 
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 @pytest.mark.parametrize("by", ["close", "with"])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_a_tiered_saver_is_closed_and_its_tiers_are_not(flavour: str, by: str, mode: Any, prefix: str) -> None:
+async def test_closing_a_tiered_saver_leaves_its_tiers_open(flavour: str, by: str, mode: Any, prefix: str) -> None:
     cold = InMemorySaver()
     kind, over = (RedisSaver, TieredSaver) if flavour == "sync" else (AsyncRedisSaver, AsyncTieredSaver)
     hot, leave = await opened(kind, url_of("redis"), prefix=prefix)
@@ -208,7 +208,7 @@ async def test_a_tiered_saver_is_closed_and_its_tiers_are_not(flavour: str, by: 
     await check_closed(saver)
     await check_closed(clone)
     await Uniform(hot).get_tuple(stored)
-    assert await closed(saver) == 0  # again
+    assert await closed(saver) == 0  # a second time
     if flavour == "sync":
         with saver:
             assert saver.get_tuple(stored)
@@ -219,7 +219,7 @@ async def test_a_tiered_saver_is_closed_and_its_tiers_are_not(flavour: str, by: 
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_what_is_over_a_closed_hot_is_closed_too(flavour: str, prefix: str) -> None:
+async def test_tiers_over_a_closed_hot_raise_closed(flavour: str, prefix: str) -> None:
     savers, stores = ((RedisSaver, TieredSaver), (RedisStore, TieredStore)) if flavour == "sync" else (
         (AsyncRedisSaver, AsyncTieredSaver), (AsyncRedisStore, AsyncTieredStore),
     )  # fmt: skip
@@ -230,7 +230,7 @@ async def test_what_is_over_a_closed_hot_is_closed_too(flavour: str, prefix: str
             await check_closed(over(hot, cold, on_hot_error=bypass))
 
 
-async def test_a_with_over_ones_own_client_closes_nothing(prefix: str) -> None:
+async def test_the_callers_client_stays_open_after_a_with_block(prefix: str) -> None:
     blocking, asynchronous = redis.Redis.from_url(url_of("redis")), redis.asyncio.Redis.from_url(url_of("redis"))
     for kind in (RedisSaver, RedisStore, RedisCache):
         with kind(blocking, prefix=prefix) as made:
@@ -248,7 +248,7 @@ async def test_a_with_over_ones_own_client_closes_nothing(prefix: str) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_an_iterator_under_way_ends_with_closed(flavour: str, prefix: str) -> None:
+async def test_a_running_iterator_ends_with_closed(flavour: str, prefix: str) -> None:
     saver, leave = await opened(RedisSaver if flavour == "sync" else AsyncRedisSaver, url_of("redis"), prefix=prefix)
     await chain(Uniform(saver), "thread", 120)
     if flavour == "sync":
@@ -267,7 +267,7 @@ async def test_an_iterator_under_way_ends_with_closed(flavour: str, prefix: str)
 
 
 @pytest.mark.parametrize("server", ["redis", "memory"])
-async def test_calls_of_other_threads_get_their_answers_or_closed(server: str, prefix: str) -> None:
+async def test_calls_of_other_threads_get_an_answer_or_closed(server: str, prefix: str) -> None:
     url = "memory://" if server == "memory" else url_of(server)
     raw = redis.Redis.from_url(url_of("redis"), decode_responses=True)
     errors, acknowledged = list[BaseException](), list[Any]()
@@ -290,21 +290,21 @@ async def test_calls_of_other_threads_get_their_answers_or_closed(server: str, p
         await asyncio.to_thread(thread.join, 30)
     assert [type(error) for error in errors] == [Closed] * 8
     del threads
-    errors.clear()  # whose tracebacks hold the client
+    errors.clear()  # their tracebacks hold the client
     while server == "redis" and any(one["name"] == prefix for one in raw.client_list()):
         await asyncio.sleep(0.01)
     raw.close()
 
 
 class InThreads(Uniform):
-    """Blocking calls, each in a worker thread."""
+    """A saver whose blocking calls run in worker threads."""
 
     async def put(self, *arguments: Any) -> Any:
         return await asyncio.to_thread(self.saver.put, *arguments)
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_what_was_acknowledged_while_it_closed_is_in_cold(flavour: str, prefix: str) -> None:
+async def test_writes_acknowledged_during_a_close_reach_cold(flavour: str, prefix: str) -> None:
     class Slow(InMemorySaver):
         def put(self, *arguments: Any) -> Any:
             time.sleep(0.002)
@@ -354,18 +354,18 @@ async def test_a_closed_store_embeds_nothing(prefix: str) -> None:
     assert embedded == []
 
 
-def test_a_cache_that_skips_its_server_is_closed_too() -> None:
+def test_a_cache_in_its_skip_pause_raises_closed() -> None:
     with RedisCache.from_conn_string("redis://127.0.0.1:1?retry_on_timeout=no") as cache:
         assert cache.get([KEY]) == {}
         skipped = cache.stats().skipped
-        assert cache.get([KEY]) == {} and cache.stats().skipped == skipped + 1  # nothing is sent
+        assert cache.get([KEY]) == {} and cache.stats().skipped == skipped + 1  # no request is sent
     with pytest.raises(Closed):
         cache.get([KEY])
     with pytest.raises(Closed):
         cache.set({KEY: (1, None)})
 
 
-def test_a_child_is_closed_by_its_parent_before_the_fork_and_not_after(prefix: str) -> None:
+def test_a_child_inherits_a_close_only_from_before_the_fork(prefix: str) -> None:
     made = RedisSaver.from_conn_string(url_of("redis"), prefix=prefix)
     saver = made.__enter__()
 
@@ -373,7 +373,7 @@ def test_a_child_is_closed_by_its_parent_before_the_fork_and_not_after(prefix: s
         reads, writes = os.pipe()
         if not (pid := os.fork()):
             os.close(writes)
-            os.read(reads, 1)  # until the parent has gone on
+            os.read(reads, 1)  # wait for the parent
             try:
                 saver.get_tuple(config())
             except Closed:

@@ -1,4 +1,4 @@
-"""Each public method of the async savers that people come from: ours takes the same call, or refuses it."""
+"""Each public method of other async savers: ours accepts the same call, or refuses it clearly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from redis_saver import (
 
 
 class BlockingCold(InMemoryStore):
-    """A store whose `setup` blocks, as that of `PostgresStore`."""
+    """A store whose `setup` blocks, like `PostgresStore`."""
 
     made = 0
 
@@ -86,7 +86,7 @@ CALLS: dict[str, tuple[Any, str]] = {
     "from_pool": (lambda saver: type(saver).from_pool(None), NOT_OURS),
     "from_conn_string": (lambda saver: at_once(type(saver).from_conn_string("redis://localhost")), SAME),
 }  # fmt: skip
-"""A call as users of the others write it, and what becomes of it here."""
+"""Calls as users of other savers write them, and their outcome here."""
 
 
 async def drained(stream: Any) -> list[Any]:
@@ -102,7 +102,7 @@ def public(kind: type[Any]) -> set[str]:
 
 
 @pytest.mark.parametrize(("module", "name"), OTHERS)
-def test_the_table_has_each_method(module: str, name: str) -> None:
+def test_the_table_covers_each_method_of_other_savers(module: str, name: str) -> None:
     kind = getattr(pytest.importorskip(module), name)
     assert public(kind) <= set(CALLS)
     for method in public(kind) & public(AsyncRedisSaver):
@@ -111,7 +111,7 @@ def test_the_table_has_each_method(module: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("method", CALLS)
-async def test_a_call_of_theirs_works_or_is_refused(method: str) -> None:
+async def test_a_call_for_another_saver_works_or_is_refused(method: str) -> None:
     call, expected = CALLS[method]
     async with AsyncRedisSaver.from_conn_string("memory://") as saver:
         await saver.aput(config("t"), GIVEN, {"step": 1}, GIVEN["channel_versions"])
@@ -147,21 +147,21 @@ SETTINGS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("call", SETTINGS)
-async def test_an_argument_of_theirs_is_named(call: str) -> None:
+async def test_an_argument_of_another_saver_is_named_in_the_error(call: str) -> None:
     make, expected = SETTINGS[call]
     with pytest.raises(TypeError) as caught:
         await make()
     assert expected in str(caught.value)
 
 
-async def test_settings_that_ours_takes_too() -> None:
+async def test_common_settings_of_another_saver_work() -> None:
     async with AsyncRedisSaver.from_conn_string("memory://", ttl={"default_ttl": 60, "refresh_on_read": True}) as saver:
         assert repr(saver).endswith("ttl=1h)")
-        async with saver as entered:  # as `AsyncRedisSaver` of langgraph-checkpoint-redis
+        async with saver as entered:  # like `AsyncRedisSaver` of langgraph-checkpoint-redis
             assert entered is saver
 
 
-async def test_setup_is_awaitable_with_each_async_class_and_sets_up_cold() -> None:
+async def test_setup_is_awaitable_and_sets_up_cold() -> None:
     class Cold(InMemorySaver):
         made = 0
 

@@ -1,4 +1,4 @@
-"""Ways in: clients, URLs, event loops, threads, versions."""
+"""Connections: clients, URLs, event loops, OS threads, server versions."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def prefix() -> str:
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize("package", [redis, valkey])
-async def test_clients(package: Any, protocol: int, decode: bool, prefix: str) -> None:
+async def test_clients_of_redis_py_and_valkey_py_work(package: Any, protocol: int, decode: bool, prefix: str) -> None:
     options = {"port": port(), "decode_responses": decode, "protocol": protocol}
     name = "Redis" if package is redis else "Valkey"
     with getattr(package, name)(**options) as client:
@@ -54,7 +54,7 @@ async def test_clients(package: Any, protocol: int, decode: bool, prefix: str) -
 
 
 @pytest.mark.parametrize("decode", [False, True])
-async def test_cluster_clients(decode: bool, prefix: str) -> None:
+async def test_cluster_clients_work(decode: bool, prefix: str) -> None:
     host_port = int(url_of("cluster").rsplit(":", 1)[1])
     for package in (redis, valkey):
         name = "RedisCluster" if package is redis else "ValkeyCluster"
@@ -64,12 +64,12 @@ async def test_cluster_clients(decode: bool, prefix: str) -> None:
             await roundtrip(AsyncRedisSaver(aclient, prefix=prefix + name + "a"))
 
 
-async def test_fakeredis_clients(prefix: str) -> None:
+async def test_fakeredis_clients_work(prefix: str) -> None:
     await roundtrip(RedisSaver(fakeredis.FakeRedis(decode_responses=True), prefix=prefix))
     await roundtrip(AsyncRedisSaver(fakeredis.FakeAsyncRedis(), prefix=prefix))
 
 
-async def test_urls(prefix: str) -> None:
+async def test_each_kind_of_url_works(prefix: str) -> None:
     server = Server()
     cluster = url_of("cluster")
     for url in (
@@ -89,7 +89,7 @@ async def test_urls(prefix: str) -> None:
     server.stop()
 
 
-async def test_sentinel(sentinel: Server, prefix: str) -> None:
+async def test_sentinel_urls_and_clients_work(sentinel: Server, prefix: str) -> None:
     url = f"redis+sentinel://:secret@127.0.0.1:1,127.0.0.1:{sentinel.port}/our%3Aservice/1"
     with RedisSaver.from_conn_string(url, prefix=prefix) as saver:
         await roundtrip(saver)
@@ -121,21 +121,21 @@ async def test_sentinel(sentinel: Server, prefix: str) -> None:
         "unix:///s?nothing=1",
     ],  # fmt: skip
 )
-async def test_urls_that_make_no_sense(url: str) -> None:
+async def test_an_invalid_url_is_quoted_in_the_error(url: str) -> None:
     with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
         pass
-    if not url.endswith("h:x"):  # which may be a user and a password, without a host
+    if not url.endswith("h:x"):  # may be a user and a password without a host
         assert url.partition("?")[0] in str(caught.value)
 
 
-async def test_no_password_in_a_message() -> None:
+async def test_an_error_message_contains_no_password() -> None:
     for url in ("https://me:secret@host", "https://host?password=secret", "redis+cluster://:secret@host:x"):
         with pytest.raises(ValueError, match="url=") as caught, RedisSaver.from_conn_string(url):
             pass
         assert "secret" not in str(caught.value)
 
 
-def test_tls_urls_make_tls_clients() -> None:
+def test_tls_urls_create_tls_clients() -> None:
     client = clients.connect("rediss://host", asynchronous=False)
     assert issubclass(client.connection_pool.connection_class, redis.SSLConnection)
     client = clients.connect("rediss+sentinel://host/s", asynchronous=False)
@@ -143,7 +143,7 @@ def test_tls_urls_make_tls_clients() -> None:
 
 
 @pytest.mark.skipif(not hasattr(redis, "DriverInfo"), reason="this redis-py looks its version up once, at import")
-async def test_new_connections_look_no_package_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_connections_do_not_look_up_package_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     made = [
         (url, is_async, clients.connect(url, asynchronous=is_async))
         for url in ("redis://h", "rediss://h", "redis+sentinel://h/s", url_of("cluster"))
@@ -171,7 +171,7 @@ async def test_new_connections_look_no_package_up(monkeypatch: pytest.MonkeyPatc
     assert given.connection_pool.connection_kwargs["driver_info"] is None
 
 
-def test_memory_urls() -> None:
+def test_memory_urls_share_data_by_name() -> None:
     with RedisSaver.from_conn_string("memory://") as one, RedisSaver.from_conn_string("memory://") as two:
         asyncio.run(put(Uniform(one), config("t"), {"n": 1}))
         assert two.get_tuple(config("t")) is None
@@ -181,7 +181,7 @@ def test_memory_urls() -> None:
         assert two.get_tuple(config("t")) is not None
 
 
-async def test_who_passes_a_client_keeps_it() -> None:
+async def test_the_callers_client_stays_open() -> None:
     client = redis.Redis(port=port())
     RedisSaver(client).get_tuple(config("t"))
     with RedisSaver.from_conn_string(url_of("redis")) as saver:
@@ -193,7 +193,7 @@ async def test_who_passes_a_client_keeps_it() -> None:
     client.close()
 
 
-def test_clients_of_the_wrong_kind() -> None:
+def test_a_client_of_the_wrong_kind_is_refused() -> None:
     with pytest.raises(TypeError, match="AsyncRedisSaver"):
         RedisSaver(redis.asyncio.Redis())
     with pytest.raises(TypeError, match="Use RedisSaver for this one"):
@@ -205,11 +205,11 @@ def test_clients_of_the_wrong_kind() -> None:
             kind(object())
 
 
-# -- event loops and threads
+# -- event loops and OS threads
 
 
 def passed_client(kind: str) -> Any:
-    """An asyncio client made where no loop runs."""
+    """An asyncio client made outside a running loop."""
     if kind == "cluster":
         return redis.asyncio.RedisCluster(host="127.0.0.1", port=int(url_of("cluster").rsplit(":", 1)[1]))
     if kind == "fakeredis":
@@ -219,7 +219,7 @@ def passed_client(kind: str) -> Any:
 
 @pytest.mark.parametrize("kind", ["redis", "cluster", "fakeredis"])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_two_event_loops_one_after_the_other(kind: str, prefix: str) -> None:
+def test_a_saver_works_on_several_event_loops_in_turn(kind: str, prefix: str) -> None:
     saver = AsyncRedisSaver(passed_client(kind), prefix=prefix)
     for _ in range(3):
         asyncio.run(roundtrip(saver))
@@ -233,8 +233,8 @@ def test_two_event_loops_one_after_the_other(kind: str, prefix: str) -> None:
 
 @pytest.mark.parametrize("kind", ["redis", "cluster"])
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_two_event_loops_at_once(kind: str, prefix: str) -> None:
-    """A second loop, in another thread, sends through the first."""
+def test_a_saver_works_on_two_event_loops_at_once(kind: str, prefix: str) -> None:
+    """A second loop in another OS thread sends through the first."""
     saver = AsyncRedisSaver(passed_client(kind), prefix=prefix)
 
     async def main() -> None:
@@ -272,7 +272,7 @@ def sync_calls(saver: Any) -> None:
     saver.delete_thread("t")
 
 
-async def test_sync_methods_of_the_async_saver_are_an_error_on_the_loop(prefix: str) -> None:
+async def test_sync_methods_of_the_async_saver_fail_on_the_loop(prefix: str) -> None:
     async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
         for call in (
             lambda: saver.get_tuple(config("t")),
@@ -284,12 +284,12 @@ async def test_sync_methods_of_the_async_saver_are_an_error_on_the_loop(prefix: 
     assert issubclass(CalledOnEventLoop, asyncio.InvalidStateError), "the error that LangGraph's async savers raise"
 
 
-def test_the_async_saver_works_without_any_loop(prefix: str) -> None:
+def test_the_async_saver_works_without_a_running_loop(prefix: str) -> None:
     sync_calls(AsyncRedisSaver(redis.asyncio.Redis(port=port()), prefix=prefix))
 
 
 async def test_async_methods_of_the_sync_saver_never_block_the_loop(prefix: str) -> None:
-    """While the server does not answer, the loop goes on turning."""
+    """The loop keeps running while the server is paused."""
     blocker = redis.Redis(port=port())
     with RedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
         await roundtrip_async(saver)
@@ -300,7 +300,7 @@ async def test_async_methods_of_the_sync_saver_never_block_the_loop(prefix: str)
             while not waiting.done():
                 await asyncio.sleep(0.005)
                 turns += 1
-            if turns > 10:  # a loop that is blocked turns once; a machine that stands still gets a longer pause
+            if turns > 10:  # a blocked loop turns once; a stalled machine gets a longer pause
                 break
         assert turns > 10
     blocker.close()
@@ -326,15 +326,15 @@ async def roundtrip_async(saver: Any) -> None:
     await saver.adelete_thread("t")
 
 
-def test_a_clone_has_the_serializer_it_was_given(prefix: str) -> None:
+def test_a_clone_shares_its_client(prefix: str) -> None:
     saver = RedisSaver(redis.Redis(port=port()), prefix=prefix)
     assert copy.copy(saver)._driver.client is saver._driver.client
 
 
-# -- versions
+# -- server versions
 
 
-async def test_setup(target: Target) -> None:
+async def test_setup_can_be_repeated(target: Target) -> None:
     uniform = target.uniform()
     await uniform.setup()
     await uniform.setup()
@@ -353,7 +353,7 @@ async def test_setup(target: Target) -> None:
         ("somebody", "0.1", True),
     ],  # fmt: skip
 )
-def test_versions(server: str, version: str, fits: bool) -> None:
+def test_old_server_versions_are_refused(server: str, version: str, fits: bool) -> None:
     flat = [b"server", server.encode(), b"version", version.encode(), b"proto", 2]
     for hello in (flat, dict(zip(flat[::2], flat[1::2], strict=True)), {"server": server, "version": version}):
         if fits:
@@ -373,10 +373,10 @@ def test_versions(server: str, version: str, fits: bool) -> None:
         (None, False),
     ],
 )
-async def test_a_cluster_none_of_whose_nodes_can_be_reached_is_tried_again(
+async def test_an_unreachable_cluster_is_retried(
     monkeypatch: pytest.MonkeyPatch, cause: Exception | None, is_tried_again: bool
 ) -> None:
-    """redis-py raises one error for that and for a server that is no cluster. Its cause tells which it is."""
+    """redis-py raises the same error for a server without cluster mode. Only the cause tells."""
     kind = redis.asyncio.RedisCluster
     ordinary, tries = kind.initialize, 0
 

@@ -1,4 +1,4 @@
-"""Random rounds of failovers and moving slots: no call ends in another error than the client's or ours, none waits for ever, nothing is lost but what must be."""
+"""Random rounds of failovers and moving slots: no unexpected error, no hanging call, and no avoidable loss."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tests.support.seeds import seeds
 from redis_saver._client.base import CLUSTER_TIMEOUT
 
 MAX_SECONDS = CLUSTER_TIMEOUT + 10
-"""Seconds that a call may take: those that a request is repeated, the last try, and what a machine costs that is busy with other tests."""
+"""Time limit of a call in seconds: the retries, a last try, and a margin for a busy machine."""
 SHORT = {
     "sentinel-redis": ["pause"],
     "sentinel-valkey": ["planned by sentinels"],
     "cluster-redis": ["kill", "by hand"],
     "cluster-valkey": ["at once", "nodes"],
 }
-"""What happens in the ordinary suite; anything in the long rounds."""
+"""Disturbances of the ordinary suite. The long rounds use all."""
 
 
 def look(history: History, rounds: int, names: list[str] | None) -> None:
@@ -37,7 +37,7 @@ def look(history: History, rounds: int, names: list[str] | None) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([1]))
 @pytest.mark.parametrize("kind", KINDS)
-def test_failovers(kind: str, seed: int) -> None:
+def test_failovers_cause_no_avoidable_loss(kind: str, seed: int) -> None:
     look(History(kind, seed), len(SHORT[kind]), SHORT[kind])
 
 
@@ -46,5 +46,5 @@ def test_failovers(kind: str, seed: int) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", seeds(range(100, 104)))
 @pytest.mark.parametrize("kind", KINDS)
-def test_many_failovers(kind: str, seed: int) -> None:
+def test_many_failovers_cause_no_avoidable_loss(kind: str, seed: int) -> None:
     look(History(kind, seed), 16, None)

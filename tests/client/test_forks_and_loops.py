@@ -1,4 +1,4 @@
-"""Savers before and after forks, and from any number of event loops and OS threads at once, which begin and end as they like."""
+"""Savers across forks, and on many event loops and OS threads at once, which begin and end at any time."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def value(found: Any) -> Any:
 
 
 def in_child(act: Callable[[], object]) -> None:
-    """Run something in the child of a fork; fails where it raises, or takes longer than the deadline."""
+    """Run a function in a forked child. Fail if it raises an error or exceeds the deadline."""
     told, tells = os.pipe()
     if not (pid := os.fork()):
         signal.alarm(DEADLINE)
@@ -98,7 +98,7 @@ def made(kind: str, prefix: str) -> Any:
     params=[f"{kind} {server}" for kind in ("sync", "async") for server in ("redis62", "cluster", "fakeredis")]
 )
 def used(request: pytest.FixtureRequest, prefix: str) -> Iterator[Any]:
-    """A saver that was used by a synchronous call, which leaves the async one with a loop in the background."""
+    """A saver after a blocking call. The async saver then has a background loop."""
     saver = made(request.param, prefix)
     write(saver)
     yield saver
@@ -106,7 +106,7 @@ def used(request: pytest.FixtureRequest, prefix: str) -> Iterator[Any]:
         saver._driver.close()
 
 
-def test_a_child_and_its_parent_go_on(used: Any) -> None:
+def test_a_child_and_its_parent_both_use_the_saver(used: Any) -> None:
     def child() -> None:
         assert value(used.get_tuple(config())) == 1
         assert asyncio.run(used.aget_tuple(config())) is not None
@@ -120,8 +120,8 @@ def test_a_child_and_its_parent_go_on(used: Any) -> None:
         assert value(used.get_tuple(config("of its child"))) == 3
 
 
-def test_a_fork_while_other_os_threads_hold_every_lock(used: Any) -> None:
-    """The locks of pools, clients and savers, which nobody will release in the child."""
+def test_a_fork_survives_locks_held_by_other_threads(used: Any) -> None:
+    """Nothing releases the locks of pools, clients and savers in the child."""
     holders: list[Any] = [used._context.chunk_cache._threads._lock]
     if isinstance(used, RedisSaver):
         holders += [used._driver._lock]
@@ -154,7 +154,7 @@ def test_a_fork_while_other_os_threads_hold_every_lock(used: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
+def test_no_connection_is_shared_by_two_processes(kind: str, prefix: str) -> None:
     saver = made(f"{kind} redis", prefix)
     write(saver)
     saver.set_thread_ttl("t", None)
@@ -175,7 +175,7 @@ def test_no_connection_is_used_by_two_processes(kind: str, prefix: str) -> None:
     in_child(child)
     theirs = os.read(told, 1000)
     assert eval(theirs).isdisjoint(before), (names, script)
-    assert ids() == before  # nor was it closed
+    assert ids() == before  # it is still open
 
 
 async def _client_id(saver: AsyncRedisSaver) -> int:
@@ -184,7 +184,7 @@ async def _client_id(saver: AsyncRedisSaver) -> int:
     return int(await batcher.answer(Command(("CLIENT", "ID"))))
 
 
-def test_a_fork_within_a_running_loop(prefix: str) -> None:
+def test_a_saver_works_in_a_child_forked_within_a_running_loop(prefix: str) -> None:
     async def main() -> None:
         saver = made("async redis", prefix)
         await awrite(saver)
@@ -194,13 +194,13 @@ def test_a_fork_within_a_running_loop(prefix: str) -> None:
             assert value(asyncio.run(saver.aget_tuple(config()))) == 1
 
         in_child(child)
-        # The child has closed nothing of this loop, which shares its selector with it.
+        # The child must not close this loop, whose selector both share.
         assert value(await asyncio.wait_for(saver.aget_tuple(config()), DEADLINE)) == 1
 
     asyncio.run(main())
 
 
-def test_a_stream_that_was_begun_before_the_fork(prefix: str) -> None:
+def test_a_child_continues_an_iterator_of_its_parent(prefix: str) -> None:
     saver = made("sync cluster", prefix)
     for number in range(40):
         write(saver, f"t{number}")
@@ -214,7 +214,7 @@ def test_a_stream_that_was_begun_before_the_fork(prefix: str) -> None:
     assert len({first, *(one.thread_id for one in threads)}) == 40
 
 
-def test_what_a_child_closes_is_its_own(prefix: str) -> None:
+def test_a_child_closes_only_its_own_connections(prefix: str) -> None:
     with RedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
         write(saver)
         client = saver._driver.client
@@ -254,7 +254,7 @@ def clients() -> dict[str, Any]:
 
 @pytest.mark.parametrize("flavour", ["", "async "])
 @pytest.mark.parametrize("kind", ["redis", "blocking pool", "cluster", "valkey", "valkey cluster", "fakeredis"])
-def test_a_twin_has_the_settings_and_shares_nothing(flavour: str, kind: str, prefix: str) -> None:
+def test_a_twin_has_the_same_settings_and_shares_nothing(flavour: str, kind: str, prefix: str) -> None:
     one = clients()[flavour + kind]
     two = twin(one)
     assert type(two) is type(one)
@@ -283,7 +283,7 @@ def test_a_twin_has_the_settings_and_shares_nothing(flavour: str, kind: str, pre
         two.close()
 
 
-def test_a_twin_of_a_sentinel_s_client(sentinel: Any, prefix: str) -> None:  # noqa: F811
+def test_a_sentinel_client_has_a_twin(sentinel: Any, prefix: str) -> None:  # noqa: F811
     nodes = [("127.0.0.1", sentinel.port)]
     one = redis.sentinel.Sentinel(nodes, password="secret").master_for("our:service")
     saver = RedisSaver(one, prefix=prefix)
@@ -298,13 +298,13 @@ def test_a_twin_of_a_sentinel_s_client(sentinel: Any, prefix: str) -> None:  # n
 
 
 class Odd(redis.asyncio.Redis):  # type: ignore[type-arg]
-    """A client of a user's own."""
+    """A user's subclass of a client."""
 
     def __init__(self, name: str) -> None:
         super().__init__(host="127.0.0.1", port=port())
 
 
-def test_a_client_that_cannot_have_a_twin_is_a_clear_error(prefix: str) -> None:
+def test_a_client_without_a_twin_raises_a_clear_error(prefix: str) -> None:
     async def main() -> None:
         client = Odd("mine")
         saver = AsyncRedisSaver(client, prefix=prefix)
@@ -317,10 +317,10 @@ def test_a_client_that_cannot_have_a_twin_is_a_clear_error(prefix: str) -> None:
     asyncio.run(main())
 
 
-# -- loops
+# -- event loops
 
 
-def test_many_loops_at_once_that_end_as_they_like(prefix: str) -> None:
+def test_many_short_event_loops_work_at_once(prefix: str) -> None:
     saver = made("async redis", prefix)
     failed: list[BaseException] = []
 
@@ -343,7 +343,7 @@ def test_many_loops_at_once_that_end_as_they_like(prefix: str) -> None:
     assert failed == []
 
 
-def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
+def test_the_first_loop_and_lasting_loops_get_their_own_connections(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(aio, "OWN_AFTER", 1000.0)
@@ -368,10 +368,10 @@ def test_the_first_loop_and_those_that_last_have_connections_of_their_own(
     assert first is None
     assert second is not None
     assert second is not client
-    assert [loops.is_background(loop) for loop in own._bound] == [True]  # the others are closed, and forgotten
+    assert [loops.is_background(loop) for loop in own._bound] == [True]  # the other clients are closed and forgotten
 
 
-def test_the_loop_a_saver_is_built_on_is_its_first(prefix: str) -> None:
+def test_the_loop_on_which_a_saver_is_built_is_its_first(prefix: str) -> None:
     async def main() -> None:
         client = connect(url_of("redis"), asynchronous=True)
         saver = AsyncRedisSaver(client, prefix=prefix)
@@ -385,7 +385,7 @@ def test_the_loop_a_saver_is_built_on_is_its_first(prefix: str) -> None:
 
 
 async def connected(raw: Any, name: str) -> int:
-    """How many connections of a name a server has; they end a moment after they were closed."""
+    """Wait up to 20 s for a client name's connections to end. Return the number that is left."""
     for _ in range(1000):
         if not (count := sum(one["name"] == name for one in raw.client_list())):
             break
@@ -394,7 +394,7 @@ async def connected(raw: Any, name: str) -> int:
     return count
 
 
-async def test_no_connection_is_left_by_loops_that_end_or_by_savers_that_are_forgotten(prefix: str) -> None:
+async def test_ended_loops_and_collected_savers_leave_no_connection(prefix: str) -> None:
     saver = AsyncRedisSaver(connect(url_of("redis"), asynchronous=True, client_name=prefix), prefix=prefix)
 
     async def asks() -> None:
@@ -414,8 +414,8 @@ async def test_no_connection_is_left_by_loops_that_end_or_by_savers_that_are_for
     raw.close()
 
 
-async def test_close_takes_nothing_from_other_loops(prefix: str) -> None:
-    """One loop leaves its `async with` while others are in calls: these get their answers, and later ones `Closed`."""
+async def test_close_does_not_interrupt_calls_on_other_loops(prefix: str) -> None:
+    """One loop leaves its `async with` block. Calls under way get their answers, later calls raise `Closed`."""
     failed = list[BaseException]()
     async with AsyncRedisSaver.from_conn_string(url_of("redis"), prefix=prefix) as saver:
         await awrite(saver)
@@ -447,7 +447,7 @@ async def test_close_takes_nothing_from_other_loops(prefix: str) -> None:
     assert [type(error) for error in failed] == [Closed] * 3
 
 
-async def test_a_caller_that_is_cancelled_on_another_loop_cancels_only_its_own(prefix: str) -> None:
+async def test_cancelling_on_another_loop_affects_only_that_caller(prefix: str) -> None:
     saver = AsyncRedisSaver(connect(url_of("redis"), asynchronous=True), prefix=prefix)
     await awrite(saver)
 
@@ -468,7 +468,7 @@ async def test_a_caller_that_is_cancelled_on_another_loop_cancels_only_its_own(p
 
 
 @pytest.mark.parametrize("kind", ["tiered", "atiered"])
-def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -> None:
+def test_flushers_start_with_a_childs_first_call(kind: str, prefix: str) -> None:
     cold = InMemorySaver()
     hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
     saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(hot, cold, mode="write-behind", flush_interval=0.05)
@@ -504,7 +504,7 @@ def test_flushers_start_in_a_child_with_its_first_call(kind: str, prefix: str) -
 
 
 @pytest.mark.parametrize("kind", ["tiered", "atiered"])
-async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind: str, prefix: str) -> None:
+async def test_a_nested_with_block_keeps_the_flusher_running(kind: str, prefix: str) -> None:
     hot = made("sync redis" if kind == "tiered" else "async redis", prefix)
     saver = (TieredSaver if kind == "tiered" else AsyncTieredSaver)(
         hot, InMemorySaver(), mode="write-behind", flush_interval=0.05
@@ -530,7 +530,7 @@ async def test_a_with_that_ends_leaves_the_flusher_to_another_that_is_open(kind:
     assert saver._flusher._stopped.is_set()
 
 
-async def test_a_cold_saver_that_is_bound_to_a_loop_answers_there_or_says_so(prefix: str, tmp_path: Path) -> None:
+async def test_a_cold_saver_is_called_on_its_own_loop(prefix: str, tmp_path: Path) -> None:
     async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "db")) as cold:
         saver = AsyncTieredSaver(made("async redis", prefix), cold)
         await awrite(saver)
@@ -546,7 +546,7 @@ async def test_a_cold_saver_that_is_bound_to_a_loop_answers_there_or_says_so(pre
         await saver.hot._driver.aclose()
 
 
-def test_a_cold_saver_whose_loop_has_ended_is_a_clear_error(prefix: str, tmp_path: Path) -> None:
+def test_a_cold_saver_whose_loop_ended_raises_a_clear_error(prefix: str, tmp_path: Path) -> None:
     async def make() -> Any:
         async with AsyncSqliteSaver.from_conn_string(str(tmp_path / "db")) as cold:
             saver = AsyncTieredSaver(made("async redis", prefix), cold)
@@ -560,8 +560,8 @@ def test_a_cold_saver_whose_loop_has_ended_is_a_clear_error(prefix: str, tmp_pat
         asyncio.run(saver.aget_tuple(config()))
 
 
-async def test_a_loop_that_ends_while_others_wait_for_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that `asyncio.run` cancels, and those that a loop which only stops leaves behind."""
+async def test_callers_waiting_for_a_loop_that_ends_get_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`asyncio.run` cancels its tasks, while a loop that only stops abandons them."""
     monkeypatch.setattr(loops, "CHECK_INTERVAL", 0.05)
     for stops in (False, True):
         started: asyncio.AbstractEventLoop
@@ -607,8 +607,8 @@ def run_histories(kind: str, url: str, first: int, count: int, database: str, ti
 @pytest.mark.random
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", targets("redis62", never=["fakeredis"]))
-def test_histories(kind: str, target: str, database: str) -> None:
-    """Nothing hangs, no answer is another's, and nothing is warned of at the end, with -X dev."""
+def test_random_histories_of_loops_and_forks(kind: str, target: str, database: str) -> None:
+    """No call hangs or gets another's answer, and -X dev shows no warning at the end."""
     run_histories(kind, url_of(target), seed(), 2, database, 240)
 
 
@@ -617,14 +617,14 @@ def test_histories(kind: str, target: str, database: str) -> None:
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("target", targets("redis", "cluster", "valkey", never=["fakeredis"]))
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_histories(kind: str, target: str, database: str) -> None:
-    """500 in all, with those of the ordinary suite."""
+def test_many_random_histories_of_loops_and_forks(kind: str, target: str, database: str) -> None:
+    """500 histories, together with the ordinary suite."""
     if target == "valkey" and kind.endswith("tiered"):
         target = "redis62"
     run_histories(kind, url_of(target), seed(), 42, database, 7000)
 
 
-def test_what_is_watched_is_forgotten() -> None:
+def test_collected_savers_are_not_watched_for_forks() -> None:
     gc.collect()
     before = len(forks._watched)
     for _ in range(50):

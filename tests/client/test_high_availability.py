@@ -1,4 +1,4 @@
-"""Failovers and moving slots, one thing at a time, on real sentinels and real clusters: `docs/high-availability.md`."""
+"""Single failovers and slot moves on real sentinels and clusters, as in `docs/high-availability.md`."""
 
 from __future__ import annotations
 
@@ -49,31 +49,31 @@ from redis_saver._common.names import Keyspace
 
 SYNC_AND_ASYNC = ["sync", "async"]
 WITH = [*(("redis", flavour) for flavour in SYNC_AND_ASYNC), *((program, "async") for program in PROGRAMS[1:])]
-"""Programs and flavours; on Valkey one of these, as it is the servers that differ there."""
+"""Programs and flavours. On Valkey only async, as only the servers differ there."""
 
 
 def _here(fixture: str, program: str, *more: str) -> Any:
-    """A case whose servers a fixture starts, in one process and once for all cases of a program.
+    """A case whose servers are started once per program, in one worker process.
 
-    (Once: that takes `scope="module"` in `parametrize`, too, where an argument that is of a test's scope comes with it.)
+    To start them once, `parametrize` also needs `scope="module"` if a test has an argument of function scope.
     """
     return pytest.param(program, *more, marks=pytest.mark.xdist_group(f"{fixture} {program}"))
 
 
 def on(fixture: str) -> Callable[[Any], Any]:
-    """Run a test on servers that a fixture starts."""
+    """Run a test on the servers that a fixture starts."""
     cases = [_here(fixture, *case) for case in WITH]
     return pytest.mark.parametrize((fixture, "flavour"), cases, indirect=True, scope="module")
 
 
 def on_cluster(*cases: tuple[str, str]) -> Callable[[Any], Any]:
-    """Run a test with pairs of a program and what is done, in both flavours."""
+    """Run a test with pairs of a program and a disturbance, in both flavours."""
     these = [_here("cluster", *case) for case in cases if case[0] in PROGRAMS]
     return pytest.mark.parametrize(("cluster", "what"), these, indirect=["cluster"], scope="module")
 
 
 class CountedFailures(redis.backoff.ConstantBackoff):
-    """Counts how often a connection (each has a copy) gave up a try."""
+    """Counts the failed tries of a connection. Each connection has a copy."""
 
     failures = 0
 
@@ -83,13 +83,13 @@ class CountedFailures(redis.backoff.ConstantBackoff):
 
 
 def patient(flavour: str) -> Any:
-    """What a client takes as `retry` to try for so long that a failover is over."""
+    """A client's `retry` that outlasts a failover."""
     module: Any = redis.asyncio if flavour == "async" else redis
     return module.retry.Retry(CountedFailures(0.2), 60)
 
 
 async def aside(uniform: Uniform, method: str, *arguments: Any, **options: Any) -> Any:
-    """Call a saver while other things happen: a blocking one in a thread."""
+    """Call a saver without blocking the event loop."""
     call = getattr(uniform.saver, ("a" if uniform.native_async else "") + method)
     answer = (
         call(*arguments, **options) if uniform.native_async else await asyncio.to_thread(call, *arguments, **options)
@@ -128,14 +128,14 @@ async def watched(sentinels: Sentinels, flavour: str, request: pytest.FixtureReq
 
 
 def has(server: Process, prefix: str, thread: str) -> int:
-    """How many checkpoints a server has of a thread."""
+    """Number of a thread's checkpoints on a server."""
     found: Any = server.ask("ZLEXCOUNT", Keyspace(prefix).keys(thread).index_key, "[c", "(d")
     return int(found)
 
 
 @on("sentinels")
-async def test_each_try_asks_the_sentinels(sentinels: Sentinels, watched: Target) -> None:
-    """A primary that stands still is left as soon as the sentinels name another one."""
+async def test_each_retry_asks_the_sentinels_for_the_primary(sentinels: Sentinels, watched: Target) -> None:
+    """The client leaves a paused primary as soon as the sentinels name another."""
     uniform = watched.uniform(client=watched.client(socket_timeout=0.5, retry=patient(watched.flavour)))
     where = await put(uniform, config(), {"n": 1})
     before = sentinels.primary()
@@ -147,8 +147,10 @@ async def test_each_try_asks_the_sentinels(sentinels: Sentinels, watched: Target
 
 
 @on("sentinels")
-async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentinels, watched: Target) -> None:
-    """What it would acknowledge is lost as soon as the sentinels make it a replica."""
+async def test_a_primary_that_returns_after_a_failover_acknowledges_nothing(
+    sentinels: Sentinels, watched: Target
+) -> None:
+    """Its writes would be lost as soon as the sentinels make it a replica."""
     client: Any = watched.client(socket_timeout=0.5, retry=patient(watched.flavour))
     uniform = watched.uniform(client=client)
     where = await put(uniform, config(), {"n": 0})
@@ -158,7 +160,7 @@ async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentine
     await in_thread(lambda: sentinels.wait_promoted(before))
     in_use = client.connection_pool._in_use_connections
     tries = [(one, one.retry._backoff.failures) for one in list(in_use)]
-    for one, failures in tries:  # what was sent to it, or was told of it, has been given up
+    for one, failures in tries:  # tries that reached the old primary, or its address, have failed
         while one in in_use and one.retry._backoff.failures == failures:
             await asyncio.sleep(0.02)
     before.go_on()
@@ -174,12 +176,12 @@ async def test_a_primary_that_comes_back_acknowledges_nothing(sentinels: Sentine
 
 
 @on("sentinels")
-async def test_sentinels_that_stand_still_are_passed_over(sentinels: Sentinels, watched: Target) -> None:
-    """Each is asked once, not four times, which took four seconds each time."""
+async def test_paused_sentinels_are_skipped(sentinels: Sentinels, watched: Target) -> None:
+    """Each is asked once. Four tries took four seconds each."""
     sentinels.sentinels[0].pause()
     took: list[float] = []
     try:
-        while not took or (took[-1] >= 3 and len(took) < 4):  # the machine may stand still meanwhile, but not each time
+        while not took or (took[-1] >= 3 and len(took) < 4):  # the machine may stall, but not each time
             uniform, began = watched.uniform(client=watched.client(socket_timeout=1)), time.monotonic()
             await put(uniform, config(), {"n": 1})
             took.append(time.monotonic() - began)
@@ -189,8 +191,8 @@ async def test_sentinels_that_stand_still_are_passed_over(sentinels: Sentinels, 
 
 
 @on("sentinels")
-async def test_reading_from_a_demoted_primary_finds_the_new_one(sentinels: Sentinels, watched: Target) -> None:
-    """With `require_primary` a connection to a server that was made a replica is left."""
+async def test_require_primary_leaves_a_demoted_server(sentinels: Sentinels, watched: Target) -> None:
+    """The saver drops a connection to a server that has become a replica."""
     uniform = watched.uniform(client=watched.client(), require_primary=True)
     await put(uniform, config(), {"n": 1})
     before = sentinels.primary()
@@ -216,7 +218,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Process, Process]]:
 
 
 def behind(hot: Uniform) -> Uniform:
-    """Write-behind over a saver; nothing is brought to cold."""
+    """A write-behind saver that never flushes."""
     kind = AsyncTieredSaver if hot.native_async else TieredSaver
     return Uniform(kind(hot.saver, InMemorySaver(), mode="write-behind", flusher=False))
 
@@ -229,8 +231,8 @@ async def mine(pair: tuple[Process, Process], flavour: str, request: pytest.Fixt
 
 
 @on("pair")
-async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair: Any) -> None:
-    """A failover between the two lets WAIT speak for another server. Here it happens as the request with WAIT in it arrives."""
+async def test_a_write_and_its_wait_are_one_request(mine: Target, pair: Any) -> None:
+    """A failover between the two would let WAIT count another server's replicas. Here it happens as both arrive."""
     primary = Server("--repl-diskless-sync-delay", "0")
     replica = Process("--replicaof", "127.0.0.1", str(primary.port), "--repl-diskless-sync-delay", "0")
     until(replica.is_replica_in_sync, "the replica is in sync")
@@ -256,8 +258,8 @@ async def test_what_is_written_and_waited_for_is_one_request(mine: Target, pair:
 
 @on("pair")
 @pytest.mark.parametrize("call", ["put", "put_writes", "delete_thread"])
-async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Target, call: str) -> None:
-    """It has written, and will forget: that is not acknowledged."""
+async def test_a_write_demoted_while_waiting_for_replicas_is_not_acknowledged(mine: Target, call: str) -> None:
+    """The primary has written it, but loses it when it becomes a replica."""
     primary = Process("--repl-diskless-sync-delay", "0")
     replica = Process("--replicaof", "127.0.0.1", str(primary.port), "--repl-diskless-sync-delay", "0")
     other = Process()
@@ -265,7 +267,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
     target = Target("own", mine.flavour, primary.url, mine.prefix)
     client = target.client(retry=None, socket_timeout=60)
     uniform = behind(target.uniform(client=client, min_replicas=1, replica_timeout=50))
-    await uniform.put_writes(await put(uniform, config("known"), {"n": 1}), [("n", 1)], "task")  # the scripts are known
+    await uniform.put_writes(await put(uniform, config("known"), {"n": 1}), [("n", 1)], "task")  # loads the scripts
     await uniform.delete_thread("known")
     where = await put(uniform, config(), {"n": 1})
     replica.pause()  # as if it were cut off
@@ -286,7 +288,7 @@ async def test_a_primary_that_is_demoted_while_replicas_are_waited_for(mine: Tar
 
 
 @on("pair")
-async def test_waiting_costs_no_round_trip(mine: Target) -> None:
+async def test_waiting_for_replicas_costs_no_round_trip(mine: Target) -> None:
     client = mine.client()
     uniform = behind(mine.uniform(client=client, min_replicas=1, replica_timeout=4))
     await uniform.put_writes(await put(uniform, config("known"), {"n": 1}), [("n", 1)], "task")
@@ -300,7 +302,7 @@ async def test_waiting_costs_no_round_trip(mine: Target) -> None:
 
 
 @on("pair")
-async def test_a_script_that_is_not_known_is_waited_for_too(mine: Target, pair: Any) -> None:
+async def test_a_write_with_an_unknown_script_waits_for_replicas(mine: Target, pair: Any) -> None:
     uniform = behind(mine.uniform(min_replicas=1, replica_timeout=4))
     for server in pair:
         server.ask("SCRIPT", "FLUSH")
@@ -310,11 +312,11 @@ async def test_a_script_that_is_not_known_is_waited_for_too(mine: Target, pair: 
         await put(behind(mine.uniform(min_replicas=2, replica_timeout=0.1)), config("other"), {"n": 1})
 
 
-# -- a replica that is read
+# -- reading from a replica
 
 
 async def everything(uniform: Uniform) -> list[Any]:
-    """What each way of reading answers of `thread`."""
+    """Answers of each kind of read for `thread`."""
     return [
         (await uniform.get_tuple(config())).checkpoint["channel_values"],
         len(await uniform.list(config())),
@@ -342,7 +344,7 @@ READS: dict[str, Callable[[Uniform], Awaitable[Any]]] = {
 
 
 @on("pair")
-async def test_a_replica_is_read_unless_it_is_refused(mine: Target, pair: Any) -> None:
+async def test_a_replica_is_readable_unless_a_primary_is_required(mine: Target, pair: Any) -> None:
     _, replica = pair
     writer = mine.uniform()
     await chain(writer, "thread", 3)
@@ -357,7 +359,7 @@ async def test_a_replica_is_read_unless_it_is_refused(mine: Target, pair: Any) -
 
 
 @on("pair")
-async def test_what_is_set_on_a_required_primary_waits_for_replicas_too(mine: Target) -> None:
+async def test_settings_wait_for_replicas_with_a_required_primary(mine: Target) -> None:
     await put(mine.uniform(), config(), {"n": 1})
     uniform = mine.uniform(require_primary=True, min_replicas=2, replica_timeout=0.1)
     with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
@@ -365,8 +367,8 @@ async def test_what_is_set_on_a_required_primary_waits_for_replicas_too(mine: Ta
 
 
 @on("pair")
-async def test_requiring_a_primary_changes_nothing_on_one(mine: Target, pair: Any) -> None:
-    """It is read where it lacks replicas, too, and a full one refuses what it refused: what begins with a write may write more then."""
+async def test_require_primary_changes_nothing_on_a_primary(mine: Target, pair: Any) -> None:
+    """Reads also work if replicas or memory are missing. Writes are refused then, as without it."""
     primary = pair[0]
     plain, guarded = mine.uniform(), mine.uniform(require_primary=True)
     await chain(plain, "thread", 3)
@@ -377,7 +379,7 @@ async def test_requiring_a_primary_changes_nothing_on_one(mine: Target, pair: An
     assert [mine.raw.dump(key) for key in mine.keys()] == stored
     offset = primary.info("master_repl_offset")
     await guarded.get_tuple(config())
-    assert int(primary.info("master_repl_offset")) - int(offset) in (0, 14)  # nothing but a PING
+    assert int(primary.info("master_repl_offset")) - int(offset) in (0, 14)  # only a PING
     with primary.client() as client:
         try:
             client.config_set("min-replicas-to-write", 2)
@@ -418,7 +420,7 @@ def slot(target: Target, thread: str) -> int:
 
 
 async def busy(uniforms: list[Uniform], threads: list[str], done: threading.Event, *, keeps_all: bool) -> list[int]:
-    """Go on writing and reading threads, many at once, until something is done; answers how often each was written."""
+    """Write and read threads concurrently until `done`. Return the number of writes per thread."""
 
     async def one(uniform: Uniform, thread: str) -> int:
         count, parent = 0, None
@@ -431,7 +433,7 @@ async def busy(uniforms: list[Uniform], threads: list[str], done: threading.Even
             if keeps_all:
                 assert found.config == stored
                 assert found.checkpoint["channel_values"] == {"n": count}
-            await asyncio.sleep(0.03)  # else the callers keep the machine busy, and not the cluster
+            await asyncio.sleep(0.03)  # without a pause, the callers would slow the machine down
         return count
 
     return await asyncio.gather(*(one(uniforms[i % len(uniforms)], thread) for i, thread in enumerate(threads)))
@@ -446,7 +448,7 @@ async def all_there(uniforms: list[Uniform], threads: list[str], counts: list[in
 
 @contextmanager
 def meanwhile(step: Callable[[], Any], done: threading.Event | None = None) -> Iterator[None]:
-    """Do something on another OS thread; it must succeed."""
+    """Run a step on another OS thread, which must succeed."""
 
     def run() -> None:
         try:
@@ -464,10 +466,12 @@ def meanwhile(step: Callable[[], Any], done: threading.Event | None = None) -> I
 @on_cluster(
     ("redis", "by hand"), ("redis", "killed"), ("redis", "paused"), ("valkey", "at once"), ("valkey", "planned")
 )
-async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, moving: Target, what: str) -> None:
-    """Neither what a moving cluster raises, nor what redis-py does as it learns the slots anew, while calls are under way.
+async def test_no_caller_gets_an_error_while_a_cluster_changes(
+    cluster: ReplicatedCluster, moving: Target, what: str
+) -> None:
+    """Neither redirections nor redis-py's own errors while it learns the slots reach a caller.
 
-    `test_failovers.py` has what else may happen to a cluster.
+    `test_failovers.py` covers other changes of a cluster.
     """
     threads = [f"t{n}" for n in range(30 if moving.flavour == "async" else 8)]
     uniform = moving.uniform(client=moving.client(socket_timeout=1))
@@ -503,7 +507,7 @@ async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, m
             cluster.wait_promoted(replica)
             time.sleep(0.5)
 
-    keeps_all = what in ("by hand", "at once", "planned")  # else what the replica did not have is lost
+    keeps_all = what in ("by hand", "at once", "planned")  # otherwise writes that the replica lacks are lost
     with meanwhile(move, done):
         counts = await busy([uniform, through], threads, done, keeps_all=keeps_all)
     cluster.wait_ready()
@@ -512,8 +516,8 @@ async def test_whatever_moves_nobody_gets_an_error(cluster: ReplicatedCluster, m
 
 
 @on("cluster")
-async def test_a_node_that_nobody_knows_yet(cluster: ReplicatedCluster, moving: Target) -> None:
-    """A slot moves to a node without any, which CLUSTER SLOTS does not name."""
+async def test_a_slot_on_an_unlisted_node_is_found(cluster: ReplicatedCluster, moving: Target) -> None:
+    """The node had no slots before, so CLUSTER SLOTS does not list it."""
     uniform = moving.uniform()
     where = await put(uniform, config(), {"n": 1})
     added = cluster.add_node()
@@ -535,8 +539,8 @@ async def test_a_node_that_nobody_knows_yet(cluster: ReplicatedCluster, moving: 
 
 
 @on("cluster")
-async def test_the_least_rights_are_enough_where_a_slot_moves(cluster: ReplicatedCluster, flavour: str) -> None:
-    """ASK is followed, too, which takes a right of its own."""
+async def test_the_documented_rights_suffice_while_a_slot_moves(cluster: ReplicatedCluster, flavour: str) -> None:
+    """ASKING needs a right of its own."""
     for node in cluster.running():
         for section in ("standalone", "cluster"):
             node.ask(*acl_rule(section).split())
@@ -559,8 +563,8 @@ TIERS: dict[str, dict[str, Any]] = {"through": {}, "behind": {"mode": "write-beh
 
 @on("cluster")
 @pytest.mark.parametrize("tiers", [None, *TIERS])
-async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, moving: Target, tiers: str | None) -> None:
-    """What would name a key that is there and one that is not waits until the slot is closed."""
+async def test_requests_wait_for_an_open_slot(cluster: ReplicatedCluster, moving: Target, tiers: str | None) -> None:
+    """A request with both existing and missing keys gets TRYAGAIN until the slot is closed."""
     uniform = moving.uniform()
     if tiers:
         kind = AsyncTieredSaver if moving.flavour == "async" else TieredSaver
@@ -594,7 +598,7 @@ async def test_a_slot_that_is_open_for_a_while(cluster: ReplicatedCluster, movin
 
 
 @on("cluster")
-async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, moving: Target) -> None:
+async def test_a_slot_that_stays_open_is_named_in_the_error(cluster: ReplicatedCluster, moving: Target) -> None:
     uniform = moving.uniform(cluster_timeout=0.2)
     number = slot(moving, "thread")
     target = next(one for one in cluster.primaries() if one is not cluster.primary_of(number))
@@ -610,17 +614,16 @@ async def test_a_slot_that_stays_open_is_named(cluster: ReplicatedCluster, movin
 
 
 @on("cluster")
-async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, moving: Target) -> None:
-    """And hot that is bypassed is bypassed then, too."""
+async def test_an_unserved_slot_is_named_or_bypassed(cluster: ReplicatedCluster, moving: Target) -> None:
     uniform = moving.uniform(cluster_timeout=0.3, client=moving.client(socket_timeout=0.5))
     kind = AsyncTieredSaver if moving.flavour == "async" else TieredSaver
     cold = InMemorySaver()
     around = Uniform(kind(uniform.saver, cold, on_hot_error="bypass"))
     await put(around, config(), {"n": 1})
-    assert await around.get_tuple(config()) == await around.get_tuple(config())  # it is in hot from then on
+    assert await around.get_tuple(config()) == await around.get_tuple(config())  # fills hot
     assert around.saver.stats().hits == 1
     lost = cluster.primary_of(slot(moving, "thread"))
-    stopped = [cluster.replica_of(lost), lost]  # so that nobody takes its place, however long the calls take
+    stopped = [cluster.replica_of(lost), lost]  # stays lost, as no replica can take over
     for one in stopped:
         one.pause()
     with pytest.raises(ClusterMoving, match=rf"slot {slot(moving, 'thread')} .*a primary is lost"):
@@ -632,7 +635,7 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
         one.go_on()
     cluster.wait_ready()
     deadline = time.monotonic() + 30
-    while True:  # the client learns the nodes anew, which may take more than the 0.3 seconds; "calling again is safe"
+    while True:  # the client may need longer than 0.3 s to learn the nodes, but may call again
         try:
             await uniform.setup()
             break
@@ -642,7 +645,7 @@ async def test_a_slot_that_nobody_serves_is_named(cluster: ReplicatedCluster, mo
 
 
 @on("cluster")
-async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedCluster, moving: Target) -> None:
+async def test_waiting_for_replicas_follows_a_moved_slot(cluster: ReplicatedCluster, moving: Target) -> None:
     uniform = behind(moving.uniform(min_replicas=1, replica_timeout=4))
     await put(uniform, config(), {"n": 1})
     number = slot(moving, "thread")
@@ -656,10 +659,10 @@ async def test_what_waits_for_replicas_follows_its_slot(cluster: ReplicatedClust
 
 
 @on("cluster")
-async def test_who_owns_a_thread_owns_it_when_its_primary_is_replaced(
+async def test_an_owner_keeps_its_thread_after_a_failover(
     cluster: ReplicatedCluster, moving: Target
 ) -> None:
-    """And who lost it stays refused, as a take waits for replicas. (`test_ownership_failover.py` has one that does not.)"""
+    """The old owner stays refused, as a take waits for replicas. `test_ownership_failover.py` shows it without."""
     uniform = moving.uniform(min_replicas=1, replica_timeout=4)
 
     async def own(stack: AsyncExitStack, **options: Any) -> Any:
@@ -681,12 +684,12 @@ async def test_who_owns_a_thread_owns_it_when_its_primary_is_replaced(
         with pytest.raises(NotOwner, match="has owned the thread since"):
             await own(stack)
     async with AsyncExitStack() as stack:
-        await own(stack)  # it was given back, where it is now
+        await own(stack)  # it was released on the new primary
 
 
 @on("pair")
-async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) -> None:
-    """Everything that a caller may rely on is there when it is acknowledged, in one round trip."""
+async def test_each_write_of_a_plain_saver_waits_for_replicas(mine: Target, pair: Any) -> None:
+    """Waiting costs no extra round trip."""
     client = mine.client()
     uniform = mine.uniform(client=client, min_replicas=1, replica_timeout=4)
     where = await put(uniform, config(), {"n": 1})
@@ -711,7 +714,7 @@ async def test_a_plain_saver_that_waits_for_replicas(mine: Target, pair: Any) ->
     assert await uniform.get_tuple(config()) is None
 
 
-def test_a_first_try_that_took_all_the_time_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_first_try_is_followed_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     monkeypatch.setattr(linked, "time", SimpleNamespace(monotonic=lambda: now[0]))
 
@@ -736,6 +739,6 @@ def test_a_first_try_that_took_all_the_time_is_followed_by_another(monkeypatch: 
         ({"replica_timeout": 0}, "replica_timeout=0"),
     ],
 )
-def test_settings_that_make_no_sense(setting: dict[str, Any], why: str) -> None:
+def test_invalid_settings_are_refused(setting: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         RedisSaver(redis.Redis(), **setting)

@@ -1,4 +1,4 @@
-"""Exchanges with a server, played without one: what a link sends after each reply."""
+"""Exchanges with a server, simulated: the requests of a link after each reply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONFIRM = (("SET", b"p:{t}:replicated", "", "PX", 1), ("WAIT", 2, 500))
 
 
 class Nodes:
-    """A cluster of two nodes: keys that begin with `b` are on the second."""
+    """A cluster of two nodes. Keys that begin with `b` are on the second."""
 
     def get_encoder(self) -> Any:
         return SimpleNamespace(decode_responses=False)
@@ -55,7 +55,7 @@ BY_DIGEST, BY_TEXT = ("EVALSHA", ONE.sha, 1, b"p:{t}:index", "x"), ("EVAL", ONE.
 
 
 def played(exchange: Generator[Any, Any, Any], *answers: Any) -> tuple[Any, list[Any]]:
-    """Answer each verb with the next of these, or raise it. Returns the result, and the verbs except for pauses."""
+    """Answer each request with the next reply, or raise it. Return the result, and the requests except pauses."""
     seen, left = list[Any](), list(answers)
 
     def answer(verb: Any) -> Any:
@@ -72,7 +72,7 @@ def played(exchange: Generator[Any, Any, Any], *answers: Any) -> tuple[Any, list
     return result, seen
 
 
-def test_a_script_that_the_server_lacks_is_sent_with_its_text() -> None:
+def test_an_unknown_script_is_sent_with_its_text() -> None:
     at = link()
     assert played(at.answer(GET), "reply") == ("reply", [Send(BY_DIGEST, GET.keys[0])])
     sent = [Send(BY_DIGEST, GET.keys[0]), Send(BY_TEXT, GET.keys[0])]
@@ -85,7 +85,7 @@ def test_a_script_that_the_server_lacks_is_sent_with_its_text() -> None:
         played(at.answer(Command(("NONE", b"k"))), ResponseError("unknown command"))
 
 
-def test_a_lost_connection_is_the_callers_with_one_server_and_tried_again_with_a_cluster() -> None:
+def test_a_lost_connection_is_retried_on_a_cluster_only() -> None:
     lost = redis.ConnectionError("lost")
     with pytest.raises(redis.ConnectionError):
         played(link().answer(GET), lost)
@@ -97,7 +97,7 @@ def test_a_lost_connection_is_the_callers_with_one_server_and_tried_again_with_a
 
 
 @pytest.mark.parametrize("error", [ClusterError("TTL exhausted"), AttributeError("no attribute 'redis_connection'")])
-def test_if_the_client_gives_up_the_nodes_are_asked(error: Exception) -> None:
+def test_requests_go_to_the_nodes_if_the_client_gives_up(error: Exception) -> None:
     at, key = link(Nodes()), GET.keys[0]
     by_client, by_node = Send(BY_DIGEST, key), Together((BY_DIGEST,), A)
     assert played(at.answer(GET), error, ["reply"]) == ("reply", [by_client, by_node])
@@ -107,7 +107,7 @@ def test_if_the_client_gives_up_the_nodes_are_asked(error: Exception) -> None:
         assert seen == [by_client, by_node, Together((("ASKING",), BY_DIGEST), node)]
 
 
-def test_in_a_pipeline_only_unknown_scripts_are_sent_again_each_text_once() -> None:
+def test_a_pipeline_repeats_unknown_scripts_with_each_text_once() -> None:
     at = link()
     calls = [GET, Call(TWO, [b"k"], []), GET._replace(arguments=["y"]), Call(TWO, [b"l"], [])]
     unknown = NoScriptError()
@@ -116,20 +116,20 @@ def test_in_a_pipeline_only_unknown_scripts_are_sent_again_each_text_once() -> N
     assert [command[0] for command in seen[1].commands] == ["EVAL", "EVALSHA", "EVAL"]
 
 
-def test_in_a_pipeline_nobody_gets_the_error_of_another() -> None:
+def test_an_error_in_a_pipeline_reaches_only_its_caller() -> None:
     at, calls, refused = link(), [GET, Call(TWO, [b"k"], [])], ResponseError("ERR")
     ours = ResponseError("WRONGTYPE Operation against a key")
     replies, _ = played(at.together(None, calls, neighbours=True), [ours, refused])
     assert isinstance(replies[0], KeyConflict) and replies[0].__cause__ is ours and replies[1] is ALONE
     lost = redis.ConnectionError("lost")
     assert played(at.together(None, calls, neighbours=True), lost)[0] == [ALONE, ALONE]
-    assert played(at.together(None, calls), lost)[0] == [lost, lost]  # of one caller
+    assert played(at.together(None, calls), lost)[0] == [lost, lost]  # all of one caller
     assert played(link(Nodes()).together(A, calls), lost)[0] == [ALONE, ALONE]
     with pytest.raises(redis.TimeoutError):
         played(link(repeats_late=False).together(None, calls, neighbours=True), redis.TimeoutError())
 
 
-def test_a_batch_is_one_pipeline_for_each_node() -> None:
+def test_a_batch_is_one_pipeline_per_node() -> None:
     at = link(Nodes())
     batch = Batch([Command(("GET", key)) for key in (b"a1", b"b1", b"a2")])
     replies, seen = played(at.answer(batch), [1, ResponseError("ERR")], [2], 3)
@@ -160,7 +160,7 @@ def test_a_confirmed_write_waits_on_its_own_connection() -> None:
     assert result == "reply" and [type(verb) for verb in seen] == [Together, Send, Together]
 
 
-def test_commands_and_scans_have_a_guard_in_front() -> None:
+def test_a_guard_precedes_commands_and_scans() -> None:
     guard = ("UNLINK", "p:primary")
     at = link(guard=guard)
     command = ("GET", b"k")
@@ -173,7 +173,7 @@ def test_commands_and_scans_have_a_guard_in_front() -> None:
     assert played(at.answer(Scan(b"*", None)), [0, [b"0", [b"k"]]])[0] == (None, [b"k"])
 
 
-def test_a_scan_begins_again_after_a_failure() -> None:
+def test_a_scan_restarts_after_a_failure() -> None:
     at = link(Nodes())
     position, keys = played(at.answer(Scan(b"*", None)), [{"a:1": 5}, [b"k"]])[0]
     assert (position, keys) == ((["a:1", "b:2"], 5), [b"k"])

@@ -1,4 +1,4 @@
-"""What a user meets who writes what other savers take, or misspells an argument: an error that names the argument and the public class."""
+"""Mistakes of users, like misspelled arguments or those of other savers: the error names the argument and the class."""
 
 from __future__ import annotations
 
@@ -193,14 +193,14 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_named_with_what_to_write(mistake: str) -> None:
+def test_an_error_says_how_to_correct_a_mistake(mistake: str) -> None:
     make, kind, said = MISTAKES[mistake]
     with pytest.raises(kind) as caught:
         make()
     assert said in str(caught.value) and "secret" not in str(caught.value)
 
 
-async def test_an_asyncio_option_is_named_too() -> None:
+async def test_an_unknown_option_of_an_async_url_is_named() -> None:
     for kind in ("redis", "redis+cluster", "redis+sentinel"):
         url = f"{kind}://:secret@h/{'s' if kind == 'redis+sentinel' else ''}?socket_timout=2"
         with pytest.raises(ValueError, match="no option 'socket_timout'; did you mean 'socket_timeout'?") as caught:
@@ -208,8 +208,8 @@ async def test_an_asyncio_option_is_named_too() -> None:
         assert "secret" not in str(caught.value)
 
 
-def test_what_was_not_entered_offers_one_kind_of_block() -> None:
-    """Frameworks look which one there is, and prefer `async with`. The names of the classes show in their errors."""
+def test_an_unentered_block_is_sync_or_async_only() -> None:
+    """Frameworks check which protocol it has, and prefer `async with`. Its class name shows in their errors."""
     unopened, aunopened = RedisSaver.from_conn_string("redis://h"), AsyncRedisSaver.from_conn_string("redis://h")
     assert hasattr(unopened, "__enter__") and not hasattr(unopened, "__aenter__")
     assert hasattr(aunopened, "__aenter__") and not hasattr(aunopened, "__enter__")
@@ -219,13 +219,13 @@ def test_what_was_not_entered_offers_one_kind_of_block() -> None:
         assert isinstance(copy.copy(checkpointer), type(checkpointer))
 
 
-async def test_a_coroutine_stays_one_that_names_what_to_write() -> None:
+async def test_an_async_method_raises_argument_errors_when_awaited() -> None:
     assert inspect.iscoroutinefunction(RedisSaver.aprune) and inspect.iscoroutinefunction(AsyncTieredSaver.aprune)
     with pytest.raises(TypeError, match="AsyncRedisSaver.aprune has no argument 'keep'; did you mean 'keep_last'"):
         await AsyncRedisSaver(redis.asyncio.Redis()).aprune(["a"], keep=3)
 
 
-def test_a_subclass_with_settings_of_its_own_is_made() -> None:
+def test_a_subclass_may_have_its_own_settings() -> None:
     class Mine(RedisSaver):
         def __init__(self, *, host: str) -> None:
             super().__init__(redis.Redis(host=host))
@@ -244,7 +244,7 @@ def test_from_conn_string_has_the_settings_of_the_constructor(kind: Any, setting
     assert len(of_constructor) > 8
 
 
-def test_help_and_notebooks_show_the_constructor() -> None:
+def test_help_shows_the_parameters_of_the_constructor() -> None:
     shown = inspect.signature(RedisSaver).parameters
     assert ["self", *shown] == list(inspect.signature(RedisSaver.__init__).parameters) and "history" in shown
     assert inspect.signature(AsyncTieredSaver.__init__) == inspect.signature(TieredSaver.__init__)
@@ -256,7 +256,7 @@ def test_help_and_notebooks_show_the_constructor() -> None:
         assert f"with {kind.__name__}.from_conn_string(" in said and "closes both" in said
 
 
-def test_a_saver_shows_its_server_prefix_and_ttl_and_no_secret() -> None:
+def test_repr_shows_server_prefix_and_ttl_but_no_secret() -> None:
     shown = {
         RedisSaver(
             redis.Redis(host="h", port=7, db=2, username="user", password="secret")
@@ -282,7 +282,7 @@ def test_a_saver_shows_its_server_prefix_and_ttl_and_no_secret() -> None:
     )
 
 
-def test_all_errors_can_be_caught_by_their_public_name() -> None:
+def test_all_errors_are_public() -> None:
     public = {name for name in dir(redis_saver) if isinstance(getattr(redis_saver, name), type)}
     kinds = [RedisSaverError]
     while kinds:
@@ -306,13 +306,13 @@ def test_all_errors_can_be_caught_by_their_public_name() -> None:
         ("0s", timedelta(0), "0s"),
     ],
 )
-def test_durations(text: str, span: timedelta, shown: str) -> None:
+def test_durations_are_parsed_and_shown(text: str, span: timedelta, shown: str) -> None:
     assert times.parse(text, name="ttl") == span
     assert times.shown(span) == shown
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "7 d", "-7d", "7D", "1e3s", "7d!", "1.d", "\u0667d", "9" * 15 + "w"])
-def test_what_is_no_duration_is_quoted(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="^older_than="):
         times.parse(text, name="older_than")
 
@@ -326,15 +326,15 @@ def test_what_is_no_duration_is_quoted(text: str) -> None:
         ("rediss", "rediss://h:7/1"),
     ],
 )
-def test_schemes_of_valkey(scheme: str, shown: str) -> None:
+def test_valkey_schemes_work(scheme: str, shown: str) -> None:
     with RedisSaver.from_conn_string(f"{scheme}://user:secret@h:7/1") as saver:
         assert repr(saver) == f"RedisSaver({shown}, prefix='langgraph', ttl=none)"
     with RedisSaver.from_conn_string(f"{scheme}+sentinel://:secret@h:7/mine") as saver:
         assert "redis+sentinel://h:7/mine/0" in repr(saver)
 
 
-def test_an_option_that_is_cut_short_is_not_another_one() -> None:
-    """What is cut short might become another option in a later release, and move other threads."""
+def test_an_abbreviated_option_is_refused() -> None:
+    """A later release might have another option with that prefix, which could move other threads."""
     with pytest.raises(SystemExit, match="2"), redirect_stderr(io.StringIO()) as said:
         main(["export", "redis://h", "f", "--thread-pre", "user-1"])
     assert "--thread-pre" in said.getvalue()

@@ -1,8 +1,8 @@
-"""Each caller gets its own answer, or its own error, and gets it in time, whoever gives up and whatever is lost beside it.
+"""Each caller gets its own answer or error in time, whatever happens to other callers and connections.
 
-Many tasks on several event loops and many OS threads share one saver. Each has conversations of its own and writes their name into every
-value, so that an answer that is another's shows. Meanwhile calls are cancelled and time out, requests and replies are lost or cut in
-half, the server kills connections and pauses.
+Many tasks on several event loops and many OS threads share one saver. Each writes its name into all values of its own
+conversations, which reveals swapped answers. Meanwhile calls are cancelled or time out, requests and replies are lost
+or cut in half, and the server kills connections and pauses.
 """
 
 from __future__ import annotations
@@ -36,26 +36,26 @@ from redis_saver._common.names import Keyspace
 pytestmark = pytest.mark.random
 
 DEADLINE = 60.0
-"""Seconds that a call may take on a machine that is busy with other tests; one that hangs takes for ever."""
+"""Time limit of a call in seconds, for a busy machine. A call that hangs never ends."""
 SOCKET_TIMEOUT = 0.3
 LOST = (redis.ConnectionError, redis.TimeoutError)
 
 
 class Wrong(AssertionError):
-    """An answer, or an error, that is not its caller's own."""
+    """Raised for an answer or an error that belongs to another caller."""
 
 
 def is_lost(target: Target, error: object) -> bool:
-    """Whether this is what a client raises whose connection was lost."""
+    """True if a client raises this error after losing its connection."""
     if target.name == "fakeredis":
         return False
     if target.name == "cluster":
-        return isinstance(error, ClusterMoving)  # all else is repeated
+        return isinstance(error, ClusterMoving)  # all other errors are retried
     return isinstance(error, LOST)
 
 
 class Asked(NamedTuple):
-    """A call: a saver's method, its arguments, and what looks at the answer."""
+    """A call: a method, its arguments, and a check of the answer."""
 
     method: str
     args: tuple[Any, ...]
@@ -64,7 +64,7 @@ class Asked(NamedTuple):
 
 
 class Caller:
-    """One who talks with the saver, a call at a time. It knows what it wrote, so also what it may be answered."""
+    """A caller that makes one call at a time. It knows its writes, and so which answers are right."""
 
     def __init__(self, name: str, chance: random.Random) -> None:
         self.own, self.chance, self.conversations = name, chance, 0
@@ -75,12 +75,12 @@ class Caller:
         self.name = f"{self.own} {self.conversations}"
         self.tried = self.acknowledged = self.tasks = 0
         self.ids: dict[int, str] = {}
-        """Of the checkpoints that were acknowledged."""
+        """Ids of the acknowledged checkpoints."""
 
-    # -- what it writes
+    # -- writes
 
     def value(self, number: int) -> list[Any]:
-        """A value as long as its number says, now and then longer than what travels with others."""
+        """Value of a checkpoint. Its length depends on the number, and some are too long to share a pipeline."""
         length = (0, 10, 3_000, 20, 400_000, 5)[number % 6]
         return [self.name, number, self.name * (length // len(self.name))]
 
@@ -106,7 +106,7 @@ class Caller:
             channels = {"config": where, "channels": ["n"]}
             return Asked("get_delta_channel_history", (), channels, self.check_history)
         gone = Asked("delete_thread", (self.name,), {}, self.expect(None))
-        self.begin_anew()  # where the reply is lost the deletion may come late
+        self.begin_anew()  # after a lost reply, the deletion may happen later
         return gone
 
     def put(self) -> Asked:
@@ -121,7 +121,7 @@ class Caller:
 
         return Asked("put", (config(self.name, "", parent), made, {"step": number}, versions), {}, acknowledged)
 
-    # -- what it may be answered
+    # -- answers
 
     def expect(self, expected: Any) -> Callable[[Any], None]:
         def check(answer: Any) -> None:
@@ -162,12 +162,12 @@ class Caller:
             raise Wrong(f"a history of {found!r:.300}")
 
     def check_error(self, error: BaseException) -> None:
-        """No error is its own but that of a lost connection, which the crowd looks at."""
+        """Reject any error. The crowd handles lost connections."""
         raise Wrong(f"{error!r:.500}") from error
 
 
 class Refused(Caller):
-    """One whose conversation is a key of another program: each of its calls raises that, and names it."""
+    """A caller whose conversation is a key of another program. Each of its calls must raise an error that names it."""
 
     def begin_anew(self) -> None:
         self.name = self.own
@@ -190,14 +190,14 @@ class Refused(Caller):
 
 
 class Crowd:
-    """Callers that share a saver: tasks of this loop, tasks of loops of other OS threads, and OS threads.
+    """Callers that share a saver: tasks of this loop, tasks of loops in other OS threads, and OS threads.
 
     Args:
-        saver: What they share.
-        of: The seed; what is done follows from it, the moments at which it meets do not.
-        calls: How many each makes.
-        is_lost: Whether an error is that of a lost connection; none is where none is lost.
-        foreign: Makes a thread another program's.
+        saver: The shared saver.
+        of: Seed of the calls. Their timing varies.
+        calls: Number of calls per caller.
+        is_lost: Returns True for the error of a lost connection. By default there are none.
+        foreign: Overwrites a thread with another program's key.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ class Crowd:
         return Caller(f"caller {number:03}", chance)
 
     def note(self, caller: Caller, asked: Asked, answer: Any, began: float) -> None:
-        """Look at how a call ended: with an answer, or with an error."""
+        """Check the answer or error of a call."""
         took = time.monotonic() - began
         try:
             if took > DEADLINE:
@@ -228,7 +228,7 @@ class Crowd:
             else:
                 asked.check(answer)
                 self.came["answer"] += 1
-        except Exception as error:  # a shape that no answer of this call has is another's, too
+        except Exception as error:  # an answer of the wrong shape belongs to another call
             trace = "" if isinstance(error, Wrong) else traceback.format_exc()
             self.wrong.append(f"{caller.name}: {asked.method} {asked.args!r:.200}: {error!r:.1000} {trace}")
 
@@ -276,7 +276,7 @@ class Crowd:
     # -- all of them
 
     async def run(self, *, tasks: int, loops: int, os_threads: int) -> None:
-        """So many tasks on this loop and on each of so many others, and so many OS threads."""
+        """Run tasks on this loop, `loops` other loops with as many tasks each, and OS threads."""
         numbers = iter(range(1000))
         some = lambda count: [self.caller(next(numbers)) for _ in range(count)]  # noqa: E731
 
@@ -313,12 +313,12 @@ class Crowd:
         assert not self.wrong, f"seed {self.seed}, {dict(self.came)}: " + "\n".join(self.wrong[:5])
         assert self.came["answer"] > sum(self.came.values()) / 20, (
             f"seed {self.seed}: {self.came}"
-        )  # or nothing was tested
+        )  # otherwise the test shows nothing
 
 
 @contextlib.contextmanager
 def beyond(target: Target, of: int) -> Iterator[tuple[Any, Proxy | None]]:
-    """A client of a target, and the proxy before that, which only a single server has."""
+    """A client of a target, and its proxy, which only a single server has."""
     if target.name == "fakeredis":
         yield target.client(), None
     elif target.name == "cluster":
@@ -335,9 +335,9 @@ def beyond(target: Target, of: int) -> Iterator[tuple[Any, Proxy | None]]:
 
 @contextlib.contextmanager
 def trouble(target: Target, proxy: Proxy | None, of: int) -> Iterator[Counter[str]]:
-    """Lose requests and replies, kill connections and let servers pause, at random moments; answers what was done how often.
+    """Lose requests and replies, kill connections and pause servers at random. Yield the counts.
 
-    The embedded server has no connections to lose.
+    The embedded server has no connections.
     """
     chance, over, done = random.Random(of), threading.Event(), Counter[str]()
     nodes = [redis.Redis(port=int(port)) for port in re.findall(r":(\d+)", target.url)]
@@ -365,7 +365,7 @@ def trouble(target: Target, proxy: Proxy | None, of: int) -> Iterator[Counter[st
         over.set()
         thread.join()
         if proxy is not None:
-            proxy.lose_reply(b"", 0)  # none any more
+            proxy.lose_reply(b"", 0)  # lose no more
         for node in nodes:
             node.close()
 
@@ -373,14 +373,14 @@ def trouble(target: Target, proxy: Proxy | None, of: int) -> Iterator[Counter[st
 @pytest.mark.parametrize("calls", [15, pytest.param(400, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])])
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"), indirect=True)
 async def test_each_caller_gets_its_own_answer(target: Target, calls: int) -> None:
-    """From one saver, by its own methods and those of the other flavour."""
+    """All callers share one saver, by blocking and by async methods."""
     of = seed()
 
     def foreign(name: str) -> None:
         for attempt in range(20):
             try:
                 target.raw.set(Keyspace(target.prefix).keys(name).index_key, "another program's")
-            except redis.ConnectionError:  # it is among the connections that are killed
+            except redis.ConnectionError:  # this connection may be killed too
                 assert attempt < 19
                 time.sleep(0.05)
             else:
@@ -411,12 +411,12 @@ async def test_each_caller_gets_its_own_answer_over_two_tiers(tiers: Tiers, mode
     crowd.check()
 
 
-# -- these tests can fail
+# -- deliberate faults that the tests must find
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["async"], indirect=True)
-async def test_replies_of_a_pipeline_that_are_swapped_are_noticed(target: Target, monkeypatch: Any) -> None:
+async def test_swapped_replies_of_a_pipeline_are_noticed(target: Target, monkeypatch: Any) -> None:
     together = Link.together
 
     def swapped(link: Link, *args: Any, **options: Any) -> Any:
@@ -434,8 +434,8 @@ async def test_replies_of_a_pipeline_that_are_swapped_are_noticed(target: Target
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
-async def test_a_reply_that_was_left_on_a_connection_is_noticed(target: Target, monkeypatch: Any) -> None:
-    """As by a client that uses a connection again on which a reply is still under way."""
+async def test_a_stale_reply_on_a_connection_is_noticed(target: Target, monkeypatch: Any) -> None:
+    """The client behaves as if it reused a connection before its reply arrived."""
     left, saver = list[Any](), target.uniform().saver
 
     def late(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A failover that loses the last writes may lose who took a thread: what holds then, and what holds with `min_replicas`."""
+"""A failover that loses the last writes may lose a change of owner. With `min_replicas` it does not."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def put(saver: RedisSaver, given: Any, value: int) -> str:
     return str(made["id"])
 
 
-def test_a_lost_take_gives_the_thread_back_to_who_had_it(pair: tuple[Process, Process]) -> None:
-    """Nothing of the one who took it is left either, so the history is one chain; but it is the older owner's."""
+def test_a_failover_may_return_a_thread_to_its_old_owner(pair: tuple[Process, Process]) -> None:
+    """The new owner's writes are lost too, so the history stays one chain, written by the old owner."""
     primary, replica = pair
     with RedisSaver.from_conn_string(primary.url) as old, RedisSaver.from_conn_string(replica.url) as promoted:
         with old.own("thread", run_id="one") as first:
@@ -53,11 +53,11 @@ def test_a_lost_take_gives_the_thread_back_to_who_had_it(pair: tuple[Process, Pr
                     put(promoted, second, 3)
                 last = put(promoted, first, 4)
         assert ids(promoted.list(config())) == [last, kept]
-        with promoted.own("thread", on_busy="take") as third:  # what is taken from now on is greater
+        with promoted.own("thread", on_busy="take") as third:  # later epochs are greater
             assert third["configurable"]["thread_owner"] > second["configurable"]["thread_owner"]
 
 
-def test_with_replicas_to_wait_for_nobody_takes_a_thread_that_a_failover_gives_back(
+def test_with_min_replicas_a_take_without_replicas_fails(
     pair: tuple[Process, Process],
 ) -> None:
     primary, replica = pair
@@ -71,7 +71,7 @@ def test_with_replicas_to_wait_for_nobody_takes_a_thread_that_a_failover_gives_b
             replica.ask("REPLICAOF", "NO", "ONE")
             with pytest.raises(ReplicationTimeout), old.own("thread", on_busy="take"):
                 raise AssertionError("the block must not begin")
-            with pytest.raises(NotOwner):  # the server that is to be replaced refuses the older owner: no two go on
+            with pytest.raises(NotOwner):  # the old primary refuses the old owner, so only one continues
                 put(old, first, 2)
             last = put(promoted, first, 3)
         assert ids(promoted.list(config())) == [last, kept]

@@ -1,4 +1,4 @@
-"""TLS with real servers: the chain and the host name are checked by default, with whatever redis-py; a private CA and client certificates reach every node."""
+"""TLS with real servers: certificates and host names are checked by default, on every node and each redis-py."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ KINDS = ["one", "sentinel", "cluster"]
 
 @dataclass
 class Secured:
-    """Servers of one kind that speak TLS, ask for a client certificate, and have one that names this machine, or another host."""
+    """TLS servers of one kind that require a client certificate. Their own certificate names this or another host."""
 
     url: str
-    """Without options."""
+    """The URL without options."""
     options: dict[str, str]
-    """What is to be said for all to be right."""
+    """Options with which all checks succeed."""
 
     def with_options(self, **changed: str | None) -> str:
         options = {name: value for name, value in {**self.options, **changed}.items() if value is not None}
@@ -40,7 +40,7 @@ class Secured:
 
 
 class Certificates:
-    """A private CA, and certificates of it."""
+    """A private CA and its certificates."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.ca = folder, trustme.CA()
@@ -55,7 +55,7 @@ class Certificates:
         made.private_key_and_cert_chain_pem.write_to_path(f"{self.folder}/{name}.pem")
 
     def settings(self, name: str) -> list[str]:
-        """The settings of a server that has this certificate."""
+        """Settings of a server with this certificate."""
         return [
             "tls-cert-file", f"{self.folder}/{name}.pem", "tls-key-file", f"{self.folder}/{name}.pem",
             "tls-ca-cert-file", f"{self.folder}/ca.pem", "tls-auth-clients", "yes",
@@ -63,7 +63,7 @@ class Certificates:
 
 
 def start(certificates: Certificates, name: str, *options: str) -> tuple[Server, int]:
-    """A server, and its port of TLS: of the first program on this machine that was built with TLS."""
+    """Start a server with TLS, of the first program built with it. Return the server and its TLS port."""
     met = []
     said = certificates.settings(name)
     for program in filter(None, (binary(), valkey_binary())):
@@ -77,11 +77,11 @@ def start(certificates: Certificates, name: str, *options: str) -> tuple[Server,
 
 
 class NoTLS(Exception):
-    """There is no server that speaks TLS itself."""
+    """Raised if no server program supports TLS."""
 
 
 class Terminator:
-    """Speaks TLS in front of a server that does not."""
+    """A TLS proxy for a server without TLS."""
 
     def __init__(self, certificates: Certificates, name: str, server: Server) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=f"{certificates.folder}/ca.pem")
@@ -157,7 +157,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     scope="module", params=[pytest.param(kind, marks=pytest.mark.xdist_group(f"tls {kind}")) for kind in KINDS]
 )
 def both(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator[dict[str, Secured]]:
-    """Servers with the right certificate, and with one of another host."""
+    """Servers with a right certificate, and servers with one of another host."""
     folder, stop = certificates.folder, []
     options = {
         "ssl_ca_certs": f"{folder}/ca.pem",
@@ -171,7 +171,7 @@ def both(request: pytest.FixtureRequest, certificates: Certificates) -> Iterator
     except NoTLS as error:
         pytest.skip(
             f"{request.param}: {error}"
-        )  # one server is tested behind a `Terminator`; .ci/run installs one that has TLS
+        )  # a single server gets a `Terminator`; .ci/run installs a program with TLS
     yield made
     for server in stop:
         server.stop()
@@ -182,7 +182,7 @@ def clients_check_clusters() -> bool:
 
 
 async def reach(url: str, *, asynchronous: bool) -> None:
-    """Use a saver over this URL, and a twin of its client."""
+    """Use a saver on this URL, and another on a twin of its client."""
     if "cluster" in url and not asynchronous and not clients_check_clusters():
         pytest.skip(
             "a blocking RedisCluster of this redis-py cannot check host names: test_a_cluster_that_cannot_check"
@@ -226,8 +226,10 @@ async def test_an_unknown_ca_is_refused(
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
-async def test_who_has_no_certificate_is_refused_by_the_server(both: dict[str, Secured], asynchronous: bool) -> None:
-    """So the tests above show that each node got the client's."""
+async def test_a_client_without_a_certificate_is_refused_by_the_server(
+    both: dict[str, Secured], asynchronous: bool
+) -> None:
+    """So the tests above show that each node received the client's certificate."""
     with pytest.raises(FAILED):
         await reach(both["right"].with_options(ssl_certfile=None, ssl_keyfile=None), asynchronous=asynchronous)
 
@@ -248,7 +250,7 @@ def test_a_cluster_that_cannot_check() -> None:
         ("rediss://h?ssl_check_hostname=true&ssl_cert_reqs=none", "leave out ssl_cert_reqs=none"),
     ],
 )  # fmt: skip
-def test_settings_that_cannot_be_meant(url: str, why: str) -> None:
+def test_contradictory_tls_settings_are_refused(url: str, why: str) -> None:
     for asynchronous in (False, True):
         with pytest.raises(ValueError, match=why):
             clients.connect(url, asynchronous=asynchronous)
@@ -261,8 +263,8 @@ def plain() -> Iterator[Server]:
     server.stop()
 
 
-async def test_a_server_without_tls_is_named_after_one_handshake(plain: Server) -> None:
-    """redis-py alone tries the handshake four times, and each waits for as long as a connection may take."""
+async def test_a_server_without_tls_is_detected_after_one_handshake(plain: Server) -> None:
+    """redis-py alone would try four handshakes, each up to the connection timeout."""
     url = f"rediss://:secret@127.0.0.1:{plain.port}?socket_timeout=0.5"
     raw = redis.Redis(port=plain.port)
     before = raw.info("stats")["total_connections_received"]
@@ -277,7 +279,7 @@ async def test_a_server_without_tls_is_named_after_one_handshake(plain: Server) 
     raw.close()
 
 
-async def test_a_server_that_says_nothing_is_not_taken_for_one_without_tls() -> None:
+async def test_a_silent_server_is_not_reported_as_lacking_tls() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"rediss://127.0.0.1:{mute.getsockname()[1]}?socket_timeout=0.1"
         with pytest.raises(redis.TimeoutError), RedisSaver.from_conn_string(url) as saver:

@@ -1,4 +1,4 @@
-"""URLs: what they say, what is refused, and that nothing of a password is in any text."""
+"""URLs: their settings, refusals, and texts that never contain a password."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from redis_saver.errors import RedisSaverError
 from redis_saver.migrate import opened
 
 LETTERS = "QXZJЖЩé§"
-"""Of passwords; no text of ours has them."""
+"""Letters of passwords, which no text of ours contains."""
 PASSWORDS = st.text(alphabet="/?#@:%[]&=+ \n\x1b'\"\\,12" + LETTERS, min_size=4, max_size=24)
 HERE = "127.0.0.1:1"
 FORGOTTEN = "redis://me:{}"
-"""No host. With an '@' in the password what is behind it is one by any reading."""
+"""A URL without a host. If the password contained '@', its rest would be the host."""
 REDIS = [
     f"redis://me:{{}}@{HERE}/0",
     f"rediss://:{{}}@{HERE}",
@@ -54,7 +54,7 @@ POSTGRES = [
 
 
 class Said:
-    """All that is said while something is done that may fail: errors with what they came of, lines, warnings, logs."""
+    """All output of a call that may fail: errors with their causes, lines, warnings and logs."""
 
     def __init__(self, do: Callable[[], Any]) -> None:
         out, log = io.StringIO(), logging.StreamHandler()
@@ -71,7 +71,7 @@ class Said:
         finally:
             logging.getLogger().removeHandler(log)
         lines = traceback.format_exception(self.error) if self.error else []
-        said = [line for line in lines if not line.startswith("  File")]  # which has the lines of code with it
+        said = [line for line in lines if not line.startswith("  File")]  # these include source code
         self.text = "\n".join([*said, out.getvalue(), *(str(one.message) for one in warned)])
 
     def has_nothing_of(self, password: str) -> bool:
@@ -84,7 +84,7 @@ class Said:
 
 
 def ways(form: str) -> list[Callable[[str], Any]]:
-    """What takes a URL of this form, without sending anything."""
+    """Functions that parse a URL of this form without sending a request."""
 
     def connect(url: str) -> None:
         for asynchronous in (False, True):
@@ -107,7 +107,7 @@ def ways(form: str) -> list[Callable[[str], Any]]:
 @example(password="QXZJ&ЖЩé§=QXZJ")
 @example(password="1@QXZJ/ЖЩé§")
 @example(password="1,QX+&\\")
-def test_no_piece_of_a_password_is_said(form: str, password: str) -> None:
+def test_no_text_contains_part_of_a_password(form: str, password: str) -> None:
     if form == FORGOTTEN:
         password = password.replace("@", "")
     for spelled in (password, quote(password, safe="")):
@@ -123,9 +123,9 @@ NASTY = ["ab/QXZJЖЩ", "QXZJ?ЖЩé§#QXZJ", "[QXZJ]@ЖЩé§", "QXZJ&ЖЩé§=
 
 
 @pytest.mark.parametrize("form", [*REDIS, *CLUSTERS, *POSTGRES])
-def test_no_piece_of_a_password_is_said_on_the_command_line(form: str) -> None:
-    """As URLs that are wrong, and as right ones of servers that are not there."""
-    for password in NASTY[: 2 if "sentinel" in form else None]:  # who looks for a primary is patient
+def test_no_output_of_a_command_contains_part_of_a_password(form: str) -> None:
+    """The URLs are invalid, or valid ones of servers that do not run."""
+    for password in NASTY[: 2 if "sentinel" in form else None]:  # a search for a primary takes long
         if form == FORGOTTEN:
             password = password.replace("@", "")
         for spelled in (password, quote(password, safe="")):
@@ -147,8 +147,8 @@ def test_no_piece_of_a_password_is_said_on_the_command_line(form: str) -> None:
 
 @pytest.mark.parametrize("target", [False, True])
 @pytest.mark.parametrize("scheme", ["sqlite", "inmem", "file"])
-def test_a_url_in_place_of_a_path(scheme: str, target: bool) -> None:
-    """`import` with its arguments the other way round."""
+def test_a_url_instead_of_a_path_is_refused(scheme: str, target: bool) -> None:
+    """The arguments of `import` are swapped."""
 
     def open() -> None:
         with opened(f"{scheme}:redis://me:QXZJЖЩ@host/0", target=target):
@@ -160,7 +160,7 @@ def test_a_url_in_place_of_a_path(scheme: str, target: bool) -> None:
 
 @pytest.mark.parametrize("sign", "/?#")
 @pytest.mark.parametrize("form", [form for form in REDIS if ":{}@" in form and re.match("redis.*://", form)])
-def test_a_sign_that_is_not_escaped_is_refused_with_the_remedy(form: str, sign: str) -> None:
+def test_an_unescaped_character_in_a_password_is_refused(form: str, sign: str) -> None:
     for asynchronous in (False, True):
         with pytest.raises(ValueError, match="percent-encode.*%2F.*%3F.*%23"):
             clients.connect(form.replace("{}", f"12{sign}QX"), asynchronous=asynchronous)
@@ -168,7 +168,7 @@ def test_a_sign_that_is_not_escaped_is_refused_with_the_remedy(form: str, sign: 
 
 @settings(max_examples=60, deadline=None)
 @given(password=st.text(min_size=1, max_size=20).filter(lambda text: text.isprintable() or text.isascii()))
-def test_a_password_that_is_percent_encoded_arrives(password: str) -> None:
+def test_a_percent_encoded_password_arrives(password: str) -> None:
     spelled = quote(password, safe="")
     for url in (
         f"redis://me:{spelled}@host:7/3",
@@ -200,15 +200,15 @@ def test_a_password_that_is_percent_encoded_arrives(password: str) -> None:
         ("redis+sentinel://host/s?sentinel_nothing=1", "'nothing'|nothing"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_url_is_said(url: str, why: str) -> None:
-    """Also what redis-py passes over: a database that is no number, an option a cluster does not know."""
+def test_an_error_says_what_is_wrong_with_a_url(url: str, why: str) -> None:
+    """redis-py itself ignores some of these, like an invalid database or an unknown option of a cluster."""
     with pytest.raises(ValueError, match=why) as caught:
         clients.connect(url, asynchronous=False)
     assert str(caught.value).startswith("url=")
 
 
-def test_clients_are_named_by_their_class() -> None:
-    """The `repr` of redis-py 6 has the password in it."""
+def test_error_messages_name_a_client_by_its_class() -> None:
+    """The `repr` of a client in redis-py 6 contains the password."""
 
     class Talkative(redis.Redis):
         def __repr__(self) -> str:

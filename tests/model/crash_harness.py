@@ -1,4 +1,4 @@
-"""Two tiers whose servers, writers and flushers are killed; and what of all that was written has to be there afterwards."""
+"""Two tiers whose servers, writers and flushers are killed, and checks that everything acknowledged is there."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ from redis_saver._tiered import context
 NAMESPACES = ("", "sub")
 VICTIMS = ("writer", "flusher", "redis", "postgres")
 PATIENCE = 60
-"""Seconds after which something has not happened."""
+"""Seconds to wait before a check fails."""
 
 
 class Lost(AssertionError):
-    """Something is not as it was acknowledged."""
+    """Raised if a tier lacks acknowledged data, or has data that nobody wrote."""
 
 
 def check(holds: object, problem: str) -> None:
@@ -45,7 +45,7 @@ def check(holds: object, problem: str) -> None:
 
 
 class Written(NamedTuple):
-    """What was given to put_writes, once or several times over."""
+    """Arguments of put_writes, for one or several calls, and whether one was acknowledged."""
 
     entry: dict[str, Any]
     is_sure: bool
@@ -56,23 +56,23 @@ class Written(NamedTuple):
 
 
 class Conversation:
-    """What must be, and what may be, of a thread, by the journal of who wrote it."""
+    """Data that a thread must have or may have, according to the journals of its writers."""
 
     def __init__(self, thread: str, *, is_coalescing: bool) -> None:
         self.thread, self.is_coalescing = thread, is_coalescing
         self.puts: dict[tuple[str, str], dict[str, Any]] = {}
         self.sure: set[tuple[str, str]] = set()
         self.open: set[tuple[str, str]] = set()
-        """Checkpoints of which nobody has seen yet whether they are there."""
+        """Checkpoints that may or may not be stored."""
         self.writes: dict[tuple[str, str], list[Written]] = {}
         self.doomed: set[tuple[str, str]] = set()
-        """What was there when a deletion was begun of which nobody knows whether it has happened."""
+        """Checkpoints that an unacknowledged deletion may have removed."""
         self.under_way: dict[str, Any] | None = None
         self.history: list[str] = []
         self.writer = ""
 
     def note(self, line: dict[str, Any], counts: Counter[str]) -> None:
-        """Take over a line of a journal."""
+        """Process a line of a journal."""
         self.history.append(json.dumps({key: one for key, one in line.items() if key != "thread"}))
         if "begin" in line:
             self.under_way = line["begin"]
@@ -89,7 +89,7 @@ class Conversation:
         self.was_newest(line["ns"], line["read"], counts)
 
     def cut_off(self, counts: Counter[str]) -> None:
-        """Whoever wrote it was killed."""
+        """Process the kill of the writer."""
         self.history.append("killed")
         if self.under_way:
             counts["cut off"] += 1
@@ -115,7 +115,7 @@ class Conversation:
         self.writes[place] = [*before, Written(entry, is_sure)]
 
     def deleted(self) -> None:
-        """What was doomed is gone."""
+        """Remove the doomed checkpoints."""
         for place in self.doomed:
             self.puts.pop(place, None)
             self.writes.pop(place, None)
@@ -124,7 +124,7 @@ class Conversation:
         self.doomed = set()
 
     def was_newest(self, ns: str, found: str | None, counts: Counter[str]) -> None:
-        """Somebody read the newest checkpoint of a namespace: now it is known whether what was under way has happened."""
+        """Process a read of the newest checkpoint, which tells whether the last operation has happened."""
         if found is None and any(place[0] == ns for place in self.doomed & self.sure):
             counts["happened"] += 1
             self.deleted()
@@ -147,7 +147,7 @@ class Conversation:
             self.sure.add((ns, found))
 
     def newest(self, ns: str) -> str | None:
-        """Of what is sure."""
+        """The newest checkpoint that must be there."""
         return max((place[1] for place in self.sure if place[0] == ns), default=None)
 
     @staticmethod
@@ -159,7 +159,7 @@ class Conversation:
         return {(ns, found) for ns in NAMESPACES if (found := self.newest(ns))}
 
     def settle(self, found: Sequence[Any], counts: Counter[str]) -> None:
-        """All that there is, nothing being under way: check it, and what happened is sure from now on, what did not will not be."""
+        """Check all checkpoints while nothing is under way. Those found must be there from now on."""
         by_place = {self.place(one): one for one in found}
         check(len(by_place) == len(found), "a checkpoint is listed twice")
         if there_were := self.doomed & self.sure:
@@ -176,7 +176,7 @@ class Conversation:
             f"checkpoints are there that must not be: {by_place.keys() - self.puts.keys()}",
         )
         lost = self.sure - by_place.keys()
-        if self.is_coalescing:  # hot gives a thread up where a writer was killed between cold and hot
+        if self.is_coalescing:  # hot drops a thread if a writer is killed between cold and hot
             newest = {ns: max(one for where, one in by_place if where == ns) for ns, _ in by_place}
             given_up = {place for place in lost if place[1] < newest.get(place[0], "")}
             counts["coalesced and given up"] += len(given_up)
@@ -190,7 +190,10 @@ class Conversation:
             self.writes = {place: self.writes[place] for place in by_place if place in self.writes}
 
     def compare(self, place: tuple[str, str], found: Any, counts: Counter[str] | None = None) -> None:
-        """Check a checkpoint with its pending writes; those are settled with counts. Cold may be coalesced all but the newest."""
+        """Check a checkpoint and its pending writes. With `counts`, record which writes are there.
+
+        A coalescing cold may lack writes of all checkpoints except the newest.
+        """
         must = not self.is_coalescing or place in self.newest_ones
         entry, where = self.puts[place], f"checkpoint {place}"
         told = found.config["configurable"]
@@ -240,7 +243,7 @@ class Conversation:
 
 
 class World:
-    """A keyspace with its database, and all that was written there."""
+    """A keyspace with its database, and everything that was written there."""
 
     def __init__(self, name: str, history: str, redis_url: str, postgres_url: str) -> None:
         self.name, self.history = name, history
@@ -250,7 +253,7 @@ class World:
 
     @contextmanager
     def stores(self) -> Iterator[tuple[TieredSaver, RedisSaver, PostgresSaver]]:
-        """Fresh savers: over both, hot alone, cold alone."""
+        """New savers: over both tiers, over hot alone, over cold alone."""
         with ExitStack() as stack:
             connections = stack.enter_context(pool(self.where["postgres"], "checks", asynchronous=False))
             ttl = {"default_ttl": TTL}
@@ -266,7 +269,7 @@ class World:
 
 
 class Worker:
-    """A process of `crash_workers.py`, and its journal."""
+    """A process that runs `crash_workers.py`, and its journal."""
 
     def __init__(self, folder: str, number: int) -> None:
         self.name, self.journal, self.position = f"victim{number}", Path(folder, f"journal{number}"), 0
@@ -281,7 +284,7 @@ class Worker:
         self.world: World | None = None
         self.kind = ""
         self.takes = 0.0
-        """Seconds that a write takes, about."""
+        """Approximate seconds per write."""
 
     def tell(self, line: str) -> None:
         assert self.process.stdin is not None
@@ -289,7 +292,7 @@ class Worker:
         self.process.stdin.flush()
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """What the journal says since the last look."""
+        """New lines of the journal."""
         with self.journal.open("rb") as journal:
             journal.seek(self.position)
             new = journal.read()
@@ -313,15 +316,15 @@ KINDS: list[dict[str, Any]] = [
     {"asynchronous": False, "mode": "write-through"},
     {"asynchronous": False, "mode": "write-behind", "flusher": False},
 ]
-"""What a writer may be; each one that takes the place of another is of the next kind."""
+"""The kinds of writers. Each new writer is of the next kind."""
 
 
 class Arena:
-    """Two servers, two worlds, a writer in each, a flusher for both."""
+    """Two servers, two worlds, a writer for each, and a flusher for both."""
 
     def __init__(self, seed: int, folder: str, postgres: Postgres, say: Callable[[str], None]) -> None:
         self.seed, self.folder, self.say = seed, folder, say
-        self.plan, self.chance = random.Random(seed), random.Random(seed)  # of kills; of checks
+        self.plan, self.chance = random.Random(seed), random.Random(seed)  # one decides on kills, the other on checks
         self.counts: Counter[str] = Counter()
         self.kills: list[str] = []
         self.deck: list[str] = []
@@ -353,7 +356,7 @@ class Arena:
         self.redis.stop()
 
     def a_process(self) -> Worker:
-        """A process that is started already, and one more for later."""
+        """A process that has already started. Start another for later."""
         while len(self.spare) < 2:
             self.spare.append(Worker(self.folder, self.started))
             self.started += 1
@@ -384,10 +387,10 @@ class Arena:
         worker.tell(json.dumps({"name": worker.name, "asynchronous": self.kind % 2 == 0, "worlds": worlds}))
         return worker
 
-    # Killing.
+    # -- kills
 
     def kill_some(self) -> None:
-        """Kill one, or two at once, and start what takes their places."""
+        """Kill one or two processes at once, and start their successors."""
         victims = [self.next_victim()]
         if self.plan.random() < 0.2 and (another := self.next_victim()) not in victims:
             victims.append(another)
@@ -407,7 +410,7 @@ class Arena:
             else:
                 self.postgres.kill()
             self.kills.append(victim)
-        time.sleep(pause)  # a client tries again for some 0.15 s
+        time.sleep(pause)  # a client retries for about 0.15 s
         for victim in victims:
             if victim == "writer":
                 killed = self.writers[place]
@@ -421,12 +424,12 @@ class Arena:
                 self.postgres.start()
 
     def next_victim(self) -> str:
-        """Each kind as often as any other, in no order."""
+        """The next kind of victim, at random but each equally often."""
         self.deck = self.deck or self.plan.sample(VICTIMS, len(VICTIMS))
         return self.deck.pop()
 
     def wait_for_a_moment(self, worker: Worker, then: float) -> None:
-        """Wait until a writer has just begun something, if it does soon; so a kill comes in the midst more often than not."""
+        """Wait until a writer begins an operation, up to 2 s, so that most kills interrupt one."""
         until = time.monotonic() + 2
         with worker.journal.open("rb") as journal:
             while time.monotonic() < until:
@@ -451,13 +454,13 @@ class Arena:
         self.read_journal(self.flusher)
 
     def go(self) -> None:
-        """Let all writers write."""
+        """Tell all writers to write."""
         self.wait_for_the_dead()
         for worker in self.writers:
             worker.tell("go")
 
     def wait_for_the_dead(self) -> None:
-        """Wait until Postgres is done with what it was told by processes that are no more."""
+        """Wait until Postgres has finished the queries of dead processes."""
         until = time.monotonic() + PATIENCE
         with psycopg.connect(self.postgres.url, autocommit=True) as connection:
             while connection.execute(
@@ -466,15 +469,14 @@ class Arena:
                 check(time.monotonic() < until, "Postgres still works for processes that are gone")
                 time.sleep(0.005)
 
-    # Looking.
+    # -- checks
 
     def read_journals(self) -> None:
-        """Take over what the journals say."""
         for worker in [*self.writers, self.flusher]:
             self.read_journal(worker)
 
     def read_journal(self, worker: Worker) -> str:
-        """Answers the last pause in which nothing was under way."""
+        """Process a worker's journal. Return the name of the last pause that the worker has reached."""
         paused = ""
         for line in worker.lines():
             check("bug" not in line, f"{worker.name}: {line.get('bug')}")
@@ -492,7 +494,7 @@ class Arena:
         return paused
 
     def tell(self, world: World, conversation: Conversation, lost: Lost) -> None:
-        """Say what was lost, and all there is to find out why."""
+        """Raise an error with the journal and both tiers' data of the thread."""
         thread, said = conversation.thread, ["its journal ends", *conversation.history[-60:], "cold has"]
         with psycopg.connect(world.where["postgres"]) as connection:
             for table, columns in (
@@ -535,7 +537,7 @@ class Arena:
             time.sleep(0.01)
 
     def look(self) -> None:
-        """Check all, while nobody writes: what both tiers say, and after a drain what each says."""
+        """Check everything while no writer works: both tiers together, and after a flush each alone."""
         self.wait_for_the_dead()
         self.read_journals()
         for world in self.worlds:
@@ -557,7 +559,7 @@ class Arena:
                         self.expire(world, conversation)
 
     def look_later(self) -> None:
-        """Look again when hot does not wait any more for writers that are gone."""
+        """Check again after the time limit of dead writers, when no intent may be left."""
         time.sleep(context.WRITER_GONE / 1000)
         self.look()
         with self.redis.client() as client:
@@ -565,13 +567,13 @@ class Arena:
             check(not intents, f"there still are {intents}")
 
     def look_at_both(self, tiers: TieredSaver, conversation: Conversation) -> None:
-        """By a saver that has seen nothing yet."""
+        """Check a thread with a saver that has not read it before."""
         found = list(tiers.list(config(conversation.thread, None)))
         conversation.settle(found, self.counts)
         self.look_at_some(tiers, conversation, found)
 
     def look_at_some(self, saver: Any, conversation: Conversation, listed: Sequence[Any]) -> None:
-        """Check what get_tuple answers: the newest ones, and some by their ids."""
+        """Check get_tuple for the newest checkpoints, and for some ids."""
         for ns in NAMESPACES:
             newest, found = conversation.newest(ns), saver.get_tuple(config(conversation.thread, ns))
             check((found and found.checkpoint["id"]) == newest, f"the newest of {ns!r} is {found}, not {newest}")
@@ -596,7 +598,7 @@ class Arena:
     def look_at_each(
         self, tiers: TieredSaver, hot: RedisSaver, cold: PostgresSaver, world: World, conversation: Conversation
     ) -> None:
-        """After a drain."""
+        """Check each tier after a flush."""
         thread, place = conversation.thread, conversation.place
         in_cold = {place(one): one for one in cold.list(config(thread, None))}
         may = conversation.puts.keys() if conversation.is_coalescing else conversation.sure
@@ -619,7 +621,7 @@ class Arena:
         self.look_at_some(tiers, conversation, listed)
         with self.redis.client() as client:
             if client.exists(world.keyspace.tier_keys(thread).intents):
-                return  # hot is not believed
+                return  # readers do not trust hot
         for one in hot.list(config(thread, None)):
             conversation.compare(place(one), one)
             if place(one) in must:
@@ -627,12 +629,12 @@ class Arena:
                 check(plain(one) == plain(cold_one), f"hot says {plain(one)}, cold says {plain(cold_one)}")
 
     def expire(self, world: World, conversation: Conversation) -> None:
-        """Let hot forget a thread, as it does some day."""
+        """Evict a thread from hot."""
         with self.redis.client() as client:
             keys = world.keyspace.tier_keys(conversation.thread)
             client.delete(keys.index_key, keys.data_key)
 
-    # All of it.
+    # -- a run
 
     def run(self, kills: int, rounds: int) -> None:
         try:
@@ -662,7 +664,7 @@ class Arena:
 
 @contextmanager
 def arena(seed: int, postgres: Postgres, say: Callable[[str], None]) -> Iterator[Arena]:
-    # As quick as the writers are, so that what checks find is up to the same times.
+    # The checks use the same short time limits as the writers.
     with quick(), tempfile.TemporaryDirectory(prefix="redis-saver-kills-") as folder:
         made = Arena(seed, folder, postgres, say)
         try:

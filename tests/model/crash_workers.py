@@ -1,7 +1,7 @@
-"""The processes that test_kills.py kills: writers, that say in a journal what they begin and what was acknowledged, and flushers.
+"""The processes that test_kills.py kills: flushers, and writers with a journal of what was begun and acknowledged.
 
-A process takes what it is to be as the first line of its input, so that one may be started before it is needed; "go" and "pause ..." follow.
-Its output is the journal: a line of JSON each, written whole before anything is done and after it was answered.
+A process reads its settings from the first line of its input, so it may be started before it is needed. Then "go" and
+"pause ..." follow. It prints the journal: lines of JSON, written before each operation and after its answer.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from redis_saver._tiered import backlog as flush_queue
 from redis_saver._tiered import flushing
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError)
-"""What an operation may raise while a server is down. Anything else is a bug."""
+"""Errors that an operation may raise while a server is down. Any other error is a bug."""
 MAX_STEPS = 30
-"""Checkpoints of a thread, about, before it is deleted."""
+"""Approximate number of checkpoints of a thread before it is deleted."""
 SLOTS, THREADS = 3, 3
-"""Threads that a writer writes at once; and of how many each chooses."""
+"""Concurrent threads of a writer, and the number of threads that each slot chooses from."""
 TTL = 60
 """Minutes."""
 
@@ -47,12 +47,12 @@ QUICK = {
     (flushing, "FLUSH_LEASE"): 4000, (context, "WRITER_GONE"): 6000, (flush_queue, "SCAN_INTERVAL"): 0.5,
     (flush_queue, "SCAN_LEASE"): 1000, (flush_queue, "MAX_BACKOFF"): 0.5, (flushing, "MAX_PAUSE"): 1,
 }  # fmt: skip
-"""What is waited for where somebody died, in seconds instead of minutes. A call of cold does not take longer (see `pool`)."""
+"""Time limits for dead processes, in seconds instead of minutes. Calls of cold are shorter (see `pool`)."""
 
 
 @contextmanager
 def quick() -> Iterator[None]:
-    """Wait that short while the `with` lasts: the process may run other tests behind it."""
+    """Use the short time limits within a block, and restore the others after it."""
     before = {(module, name): getattr(module, name) for module, name in QUICK}
     be_quick()
     try:
@@ -63,7 +63,7 @@ def quick() -> Iterator[None]:
 
 
 def be_quick() -> None:
-    """Wait that short from now on."""
+    """Use the short time limits from now on."""
     for (module, name), value in QUICK.items():
         setattr(module, name, value)
 
@@ -79,7 +79,7 @@ def pool(url: str, name: str, *, asynchronous: bool, size: int = 4) -> Any:
 
 @asynccontextmanager
 async def tiered(where: dict[str, str], name: str, *, asynchronous: bool, **settings: Any) -> AsyncIterator[Any]:
-    """A saver over the tiers, with a client and a pool of its own."""
+    """A saver over both tiers with its own client and pool."""
     connections = pool(where["postgres"], name, asynchronous=asynchronous)
     ttl = {"default_ttl": TTL, "refresh_on_read": True}
     if asynchronous:
@@ -95,7 +95,7 @@ async def tiered(where: dict[str, str], name: str, *, asynchronous: bool, **sett
 
 
 def value(thread: str, channel: str, version: str) -> list[str]:
-    """What a channel holds: told by its version. Some are large enough to be kept in chunks."""
+    """Value of a channel, derived from its version. Some values are large enough for chunks."""
     number = int(version[:32])
     return [
         thread,
@@ -106,7 +106,7 @@ def value(thread: str, channel: str, version: str) -> list[str]:
 
 
 class Journal:
-    """The output, a whole line at a time."""
+    """The output, one whole line at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -117,7 +117,7 @@ class Journal:
 
 
 class Control:
-    """What the input says."""
+    """The state that the input sets."""
 
     def __init__(self, journal: Journal, slots: int) -> None:
         self.paused, self._journal, self._slots, self._waiting = "pause", journal, slots, 0
@@ -128,7 +128,7 @@ class Control:
             with self._lock:
                 self.paused = line.strip().removeprefix("go")
             self._say()
-        os._exit(0)  # whoever started this is gone
+        os._exit(0)  # the parent process is gone
 
     def _say(self) -> None:
         with self._lock:
@@ -136,7 +136,7 @@ class Control:
                 self._journal.say(paused=self.paused)
 
     async def wait(self) -> None:
-        """Wait while there is a pause; the last one to do so says that nothing is under way."""
+        """Wait during a pause. The last slot to arrive reports that nothing is under way."""
         if not self.paused:
             return
         with self._lock:
@@ -151,7 +151,7 @@ class Control:
 
 
 class Slot:
-    """One that writes a thread at a time, as a graph does: it looks at what there is, and goes on from there."""
+    """Writes one thread at a time, like a graph: it reads the newest checkpoint and continues from there."""
 
     def __init__(self, name: str, uniform: Uniform, journal: Journal, control: Control, spec: dict[str, Any]) -> None:
         self.uniform, self.journal, self.control, self.seed = uniform, journal, control, spec["seed"]
@@ -235,7 +235,7 @@ class Slot:
         )
 
     async def do(self, thread: str, entry: dict[str, Any], call: Any) -> bool:
-        """Do something, some more times where it fails; answers whether it was acknowledged."""
+        """Run an operation, and retry it a few times. Return True if it was acknowledged."""
         tries = self.chance.choice([1, 1, 30])
         while True:
             self.journal.say(thread=thread, begin=entry)
@@ -253,7 +253,7 @@ class Slot:
 
 
 async def write(spec: dict[str, Any], journal: Journal, control: Control) -> None:
-    """Write, from several threads or in several tasks."""
+    """Run the slots, in OS threads or in tasks."""
     settings = spec["settings"]
     async with tiered(spec, spec["name"], asynchronous=spec["asynchronous"], **settings) as saver:
         slots = [Slot(f"{spec['owner']}.{number}", Uniform(saver), journal, control, spec) for number in range(SLOTS)]
@@ -267,7 +267,7 @@ async def write(spec: dict[str, Any], journal: Journal, control: Control) -> Non
 
 
 async def flush(spec: dict[str, Any], journal: Journal) -> None:
-    """Flush, and nothing else."""
+    """Run a flusher."""
     async with AsyncExitStack() as stack:
         savers = []
         for world in spec["worlds"]:

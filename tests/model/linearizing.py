@@ -1,6 +1,7 @@
-"""Whether a history of calls is linearizable: each call takes effect at once, at a moment between its begin and its end, as a thread with an owner does.
+"""A checker for linearizability: each call takes effect at one moment between its begin and its end.
 
-The search is Wing and Gong's: take a call that no other one ended before, apply it to the model, and go on; what was tried from a state is not tried again.
+The model is a thread with an owner. The search is Wing and Gong's: apply to the model a call that began before any
+other call ended, and continue. States that were tried are skipped.
 """
 
 from __future__ import annotations
@@ -10,37 +11,37 @@ from math import inf
 from typing import NamedTuple
 
 UNKNOWN = "unknown"
-"""The result of a call whose reply was lost: it took effect at any moment after its begin, or never."""
+"""Result of a call whose reply was lost. It took effect at any moment after its begin, or never."""
 
 
 class Event(NamedTuple):
-    """A call of a client."""
+    """A call of a client, with its times and its result."""
 
     begin: float
     end: float
-    """`inf` where the result is unknown."""
+    """`inf` if the result is unknown."""
     kind: str
-    """`take`, `renew`, `release`, `put`, `read`, `lapse` (the lease runs out), or `delete`."""
+    """`take`, `renew`, `release`, `put`, `read`, `lapse` (the lease expires), or `delete`."""
     argument: str
-    """The owner's nonce for `take`, with a `!` behind it if it takes from anybody; else the token, or nothing without one; for `put`, the id behind a space."""
+    """The owner's nonce for `take`, with a `!` if it takes from any owner. Else the token; for `put` also the id."""
     result: str
-    """The token of who has taken, or `busy`; `yes` or `no`; for `read` the newest id."""
+    """For `take`, the new token or `busy`. For `read`, the newest id. Else `yes` or `no`."""
 
 
 class State(NamedTuple):
-    """A thread."""
+    """State of a thread."""
 
     token: str = ""
-    """Of its owner."""
+    """Token of its owner."""
     is_late: bool = False
-    """Whether the owner's lease has run out."""
+    """True if the owner's lease has expired."""
     epoch: int = 0
-    """The greatest that there was."""
+    """The greatest epoch so far."""
     newest: str = ""
 
 
 def after(state: State, event: Event) -> Iterable[State]:
-    """The states in which a call may leave a thread; none where it cannot have answered that."""
+    """The states of a thread after a call. Empty if the call cannot have that result."""
     kind, argument, result = event.kind, event.argument, event.result
     if result == UNKNOWN:
         return _after_any(state, event)
@@ -64,7 +65,7 @@ def after(state: State, event: Event) -> Iterable[State]:
 
 
 def _taken(state: State, argument: str, result: str) -> list[State]:
-    """Whoever takes a thread twice by the same nonce has it once, and its lease begins anew."""
+    """A second take with the same nonce only renews the lease."""
     nonce = argument.rstrip("!")
     if state.token == "?-" + nonce:
         is_greater = result.endswith("-" + nonce) and int(result.partition("-")[0]) > state.epoch
@@ -74,13 +75,13 @@ def _taken(state: State, argument: str, result: str) -> list[State]:
     if state.token and not state.is_late and not argument.endswith("!"):
         return [state] if result == "busy" else []
     epoch, _, name = result.partition("-")
-    if name != nonce or int(epoch) <= state.epoch:  # ("busy" has no name)
+    if name != nonce or int(epoch) <= state.epoch:  # "busy" has no name
         return []
     return [State(result, False, int(epoch), state.newest)]
 
 
 def _after_any(state: State, event: Event) -> list[State]:
-    """The reply was lost. Whatever token a take gave, its client does not know it, so nobody ever writes with it; its epoch is greater by some."""
+    """States after a lost reply. A lost token is never used, but its epoch is greater than those before."""
     if event.kind == "take":
         nonce = event.argument.rstrip("!")
         is_refused = state.token and not state.is_late and not event.argument.endswith("!")
@@ -94,7 +95,7 @@ def _after_any(state: State, event: Event) -> list[State]:
 
 
 def is_linearizable(history: Sequence[Event]) -> bool:
-    """Whether there is an order."""
+    """True if an order of the calls explains all results."""
     events = sorted(history)
     everything = sum(1 << number for number, event in enumerate(events) if event.result != UNKNOWN)
     tried: set[tuple[int, State]] = set()

@@ -1,6 +1,6 @@
-"""Processes that are forked from one which has imported everything, so that a worker begins in milliseconds, however often workers are killed.
+"""Workers forked from a process that has imported everything, so each starts in milliseconds.
 
-A worker runs `serve(line)` of a module for each line it is told, and says lines of JSON.
+A worker calls `serve(line)` of a module for each line that it receives, and answers with lines of JSON.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, TypeAlias
 
 Say: TypeAlias = Callable[..., None]
 PATIENCE = 120
-"""Seconds after which something has not happened."""
+"""Seconds to wait before a test fails."""
 
 
 class Worker:
-    """A process, by its connection."""
+    """A worker process and its connection."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._file = connection, connection.makefile("r")
@@ -52,7 +52,7 @@ class Worker:
         self._connection.sendall(json.dumps(line).encode() + b"\n")
 
     def answer(self) -> Any:
-        """What `serve` returned for the next line."""
+        """Result of `serve` for the next line."""
         line = self._answers.get(timeout=PATIENCE)
         assert "answer" in line, "the process has ended"
         return line["answer"]
@@ -64,7 +64,7 @@ class Worker:
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
-        """-9; what it said before is read to the end."""
+        """Send SIGKILL, and read the rest of the output."""
         if not self.is_dead:
             os.kill(self.pid, signal.SIGKILL)
             self._reader.join(PATIENCE)
@@ -94,7 +94,7 @@ _started: dict[int, _Nursery] = {}
 
 
 def worker(module: str) -> Worker:
-    """A new process for that module; the first one of a test run takes some seconds."""
+    """Start a worker for a module. The first of a test run takes some seconds."""
     if os.getpid() not in _started:
         _started[os.getpid()] = _Nursery()
     return _started[os.getpid()].worker(module)
@@ -115,7 +115,7 @@ def _work(module: str, port: int) -> None:
 
 
 def main(port: int) -> None:
-    """Fork a worker for each line."""
+    """Fork a worker for each line of the input."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     for module in sys.stdin:
         import_module(module.strip())

@@ -1,4 +1,4 @@
-"""Clients that take, renew, give back and write a thread, and note when each call began and ended: in this process, or in processes of their own."""
+"""Clients that take, renew, release and write a thread, and record when each call began and ended."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from redis_saver._engine.requests import Call
 from redis_saver.errors import NotOwner
 
 LEASE = 60_000
-"""Milliseconds. It does not run out by itself."""
+"""Milliseconds. It only expires by a `lapse`."""
 _LAPSE = """
 local record = redis.call('GET', KEYS[1])
 if record then redis.call('SET', KEYS[1], (string.gsub(record, ' %d+ ', ' 1 ', 1)), 'KEEPTTL') end
@@ -36,7 +36,7 @@ _OWN = ("put", "put", "put", "put", "read", "read", "renew", "release", "lapse",
 
 
 class Client:
-    """Does what its seed says with one thread."""
+    """Makes random calls on one thread."""
 
     def __init__(self, uniform: Uniform, raw: Any, thread: str, seed: str) -> None:
         self.uniform, self.raw, self.thread = uniform, raw, thread
@@ -55,7 +55,7 @@ class Client:
     async def call(self, kind: str, how: str) -> None:
         token = self.token
         if self.tokens and self.chance.random() < 0.3:
-            token = self.chance.choice(self.tokens)  # of a block that is over
+            token = self.chance.choice(self.tokens)  # of an earlier block
         argument, made = "" if kind in ("read", "lapse", "delete") else token, checkpoint({})
         if kind == "take":
             if not self.nonce or self.chance.random() < 0.7:
@@ -115,7 +115,7 @@ class Client:
 
 
 def unguarded(uniform: Uniform) -> None:
-    """Let a saver write as if nobody owned anything."""
+    """Make a saver write without checking ownership."""
 
     def around(request: Any) -> Any:
         if isinstance(request, Call) and request.script.is_owned:
@@ -128,7 +128,7 @@ def unguarded(uniform: Uniform) -> None:
 
 
 async def side_by_side(uniforms: list[Uniform], raw: Any, thread: str, seed: str, count: int) -> list[Event]:
-    """A history: each client in an OS thread of its own, or a task for async."""
+    """Run the clients concurrently, in OS threads or in tasks, and return the history."""
     clients = [Client(one, raw, thread, f"{seed} {number}") for number, one in enumerate(uniforms)]
     if uniforms[0].native_async:
         await asyncio.gather(*(one.run(count) for one in clients))
@@ -148,7 +148,7 @@ class Processes:
         self._all = [worker("ownership_clients") for _ in range(count)]
 
     def history(self, **spec: Any) -> list[Event]:
-        """A history, in which all begin at about the same time."""
+        """Run all processes, which begin at about the same time, and return the history."""
         at = time.monotonic() + 0.003
         for number, one in enumerate(self._all):
             one.tell(**{**spec, "seed": f"{spec['seed']} {number}"}, at=at)
@@ -161,7 +161,7 @@ class Processes:
 
 
 async def _play(spec: dict[str, Any]) -> list[Event]:
-    """By savers whose clients do not try again: what they cannot know is unknown."""
+    """Run two savers whose clients do not retry, so a lost reply leaves the result unknown."""
     is_async = spec["flavour"] == "async"
     kind: Any = AsyncRedisSaver if is_async else RedisSaver
     retry = retrying(spec["flavour"], 0)
@@ -177,6 +177,6 @@ async def _play(spec: dict[str, Any]) -> list[Event]:
 
 
 def serve(spec: dict[str, Any], _: Any) -> list[list[Any]]:
-    """Make a history, in a process of its own."""
+    """Run in a worker process, and return the history as JSON."""
     events = asyncio.run(_play(spec))
     return [[one.begin, None if one.end == inf else one.end, *one[2:]] for one in events]

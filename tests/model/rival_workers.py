@@ -1,4 +1,4 @@
-"""The workers of `rivals.py`: each runs one real graph on a thread that others run, too, as its owner or without, and says what it does."""
+"""The workers of `rivals.py`: each runs a graph on a shared thread, with or without ownership, and reports its acts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from redis_saver._client.clients import connect
 from redis_saver.errors import NotOwner, StaleParent, ThreadBusy
 
 FAILURES = (redis.ConnectionError, redis.TimeoutError, OSError, psycopg.OperationalError, ThreadBusy)
-"""What a run may raise while connections break. Anything else is a bug."""
+"""Errors that a run may raise while connections break. Any other error is a bug."""
 LEASE = "1s"
 PROBES, PROBE_PAUSE = 300, 0.01
 NODES = ("a", "c", "x", "y", "b")
-"""In the order in which a turn's log has them."""
+"""The nodes, in the order of a turn's log."""
 
 
 class State(TypedDict):
     turn: int
     log: Annotated[list[str], add]
-    """`<turn> <node> <task> <epoch>`, of what was committed."""
+    """Committed entries: `<turn> <node> <task> <epoch>`."""
     found: list[str]
 
 
@@ -57,12 +57,12 @@ class Answered(TypedDict):
 
 
 def epoch_of(config: Any) -> int:
-    """Of who runs a graph; 0 where nobody owns the thread."""
+    """Epoch of the run, or 0 without ownership."""
     return int(str(config["configurable"].get("thread_owner") or "0").split("-")[0])
 
 
 def graph(saver: Any, say: Say, pause: Any) -> Any:
-    """Two nodes side by side, one of them a graph of two nodes, between two others. Each says its effect, which is nowhere else."""
+    """Build a graph with parallel nodes, one of them a subgraph, between two others. Each node reports its effect."""
 
     def node(name: str, channel: str) -> Any:
         def run(state: Any, config: RunnableConfig) -> Any:
@@ -88,7 +88,7 @@ def graph(saver: Any, say: Say, pause: Any) -> Any:
 
 
 def telling(saver: Any, say: Say) -> Any:
-    """A saver that says what was acknowledged and what was not."""
+    """Wrap a saver so that it reports which writes were acknowledged."""
 
     def line(method: str, config: Any, checkpoint: Any) -> dict[str, Any]:
         where, run = config["configurable"], config["metadata"]["run_id"]
@@ -137,7 +137,7 @@ def telling(saver: Any, say: Say) -> Any:
 
 
 class SlowPostgres(PostgresSaver):
-    """Takes its time, so that others step in between the two tiers."""
+    """A PostgresSaver with slow puts, so that other processes act between the two tiers."""
 
     pause = 0.0
 
@@ -147,7 +147,7 @@ class SlowPostgres(PostgresSaver):
 
 
 class SlowAsyncPostgres(AsyncPostgresSaver):
-    """The same for asyncio."""
+    """An AsyncPostgresSaver with slow puts."""
 
     pause = 0.0
 
@@ -157,7 +157,7 @@ class SlowAsyncPostgres(AsyncPostgresSaver):
 
 
 async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
-    """What a spec asks for: over one server or two tiers, sync or async."""
+    """The saver that a spec describes: over one server or two tiers, blocking or async."""
     is_async, options = spec["flavour"] == "async", {"prefix": spec["prefix"], **spec.get("options", {})}
     client = connect(spec["redis"], asynchronous=is_async)
     hot: Any = AsyncRedisSaver(client, **options) if is_async else RedisSaver(client, **options)
@@ -179,11 +179,11 @@ async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
 
 
 async def turn(compiled: Any, config: Any, *, is_async: bool, **options: Any) -> None:
-    """Go on with the turn that was begun, or begin one."""
+    """Continue the interrupted turn, or begin one."""
     state = await compiled.aget_state(config) if is_async else compiled.get_state(config)
     given = (
         None if state.tasks else {"turn": 1 + state.values.get("turn", 0)}
-    )  # (`next` leaves out tasks that are done)
+    )  # `next` leaves out finished tasks
     if is_async:
         await compiled.ainvoke(given, config, **options)
     else:
@@ -191,7 +191,7 @@ async def turn(compiled: Any, config: Any, *, is_async: bool, **options: Any) ->
 
 
 async def block(saver: Any, compiled: Any, spec: dict[str, Any], run: str, say: Say) -> None:
-    """One turn, as the thread's owner if that is asked for."""
+    """Run one turn, as owner of the thread if the spec says so."""
     is_async, thread, options = spec["flavour"] == "async", spec["thread"], {"durability": spec["durability"]}
     if not spec["on_busy"]:
         plain = {"configurable": {"thread_id": thread}, "metadata": {"run_id": run}}
@@ -211,7 +211,7 @@ async def block(saver: Any, compiled: Any, spec: dict[str, Any], run: str, say: 
 
 
 def telling_of_rollbacks(say: Say) -> None:
-    """Say which runs this process is going to roll back, before it does."""
+    """Report each run that this process will roll back, before it does."""
     to_roll_back = getattr(ownership.to_roll_back, "__wrapped__", ownership.to_roll_back)
 
     @wraps(to_roll_back)
@@ -224,7 +224,7 @@ def telling_of_rollbacks(say: Say) -> None:
 
 
 async def probe(spec: dict[str, Any], say: Say) -> str:
-    """Store pending writes without a token, of a task that no graph has."""
+    """Store pending writes without a token, for a task that no graph has."""
     is_async, where = spec["flavour"] == "async", config_of(spec["thread"])
     async with AsyncExitStack() as stack:
         saver = await a_saver(spec, stack)
@@ -248,7 +248,7 @@ async def probe(spec: dict[str, Any], say: Say) -> str:
 
 
 async def work(spec: dict[str, Any], say: Say) -> str:
-    """So many turns as the spec says, whatever becomes of each."""
+    """Run the turns of the spec, whether they succeed or not."""
     if spec["on_busy"] == "probe":
         return await probe(spec, say)
     telling_of_rollbacks(say)
@@ -270,7 +270,7 @@ async def work(spec: dict[str, Any], say: Say) -> str:
 
 
 def serve(spec: dict[str, Any], say: Say) -> str:
-    """Work; what goes wrong is said."""
+    """Run in a worker process. Return a traceback instead of raising an error."""
     be_quick()
     try:
         return asyncio.run(work(spec, say))

@@ -1,4 +1,4 @@
-"""Processes that run one graph on one thread at the same time, and are killed, stopped and cut off; and what has to be true of the thread afterwards."""
+"""Processes that run one graph on one thread concurrently while faults happen, and checks of the thread afterwards."""
 
 from __future__ import annotations
 
@@ -22,18 +22,17 @@ from rival_workers import NODES, a_saver, epoch_of, graph
 from redis_saver._common.names import Keyspace
 
 FAULTS = ("kill", "stop", "lose", "drop", "delay", "cut", "jump")
-"""kill -9; SIGSTOP, and SIGCONT later; a reply is lost; a request is; a request arrives late; nothing gets through for a while; the server's clock jumps
-past the end of the lease."""
+"""SIGKILL; SIGSTOP until SIGCONT; a lost reply; a lost request; a late request; a cut connection; an expired lease."""
 FAULTS_OF_TIERS = ("cut_cold", "refuse_cold", "lock_cold", "lock_cold", "evict")
-"""Nothing gets through to Postgres for a while; it refuses logins; another session locks a table; hot evicts keys that have a TTL."""
+"""A cut connection to Postgres; refused logins; a locked table; evicted keys that have a TTL."""
 _REFUSAL = b"SFATAL\0VFATAL\0C57P03\0Mthe database system is starting up\0\0"
 
 
 class Cut(Proxy):
-    """A proxy that can let nothing through for a while."""
+    """A proxy that can cut all connections for a while."""
 
     def cut(self) -> None:
-        """End all connections, and those that come, until `heal`."""
+        """Close all connections, also new ones, until `heal`."""
         self.is_cut = True
         for each in list(self._sockets):
             _shut(each)
@@ -42,7 +41,7 @@ class Cut(Proxy):
         self.is_cut, self.refusal = False, b""
 
     def refuse(self) -> None:
-        """As a Postgres that starts up: end all connections, and refuse those that come, until `heal`."""
+        """Close all connections, and refuse new ones until `heal`, like a Postgres that is starting."""
         self.cut()
         self.refusal = b"E" + (len(_REFUSAL) + 4).to_bytes(4, "big") + _REFUSAL
 
@@ -67,7 +66,7 @@ def _shut(each: Any) -> None:
 
 
 class Place(NamedTuple):
-    """Where the rivals meet."""
+    """Servers and prefix of a run."""
 
     url: str
     raw: Any
@@ -75,11 +74,11 @@ class Place(NamedTuple):
     postgres: str | None = None
     mode: str | None = None
     server: Any = None
-    """The Redis, if it may be killed: one that writes each command to its file before it answers."""
+    """A Redis that may be killed. It writes each command to its file before it answers."""
 
 
 class Rivals:
-    """One run: some processes, a thread, and a seed that says what happens when."""
+    """A run of several processes on one thread, with a seed that decides on the faults."""
 
     def __init__(self, place: Place, seed: int, on_busy: list[str | None], flavours: list[str], **options: Any) -> None:
         self.place, self.seed, self.chance = place, seed, random.Random(seed)
@@ -109,10 +108,10 @@ class Rivals:
         made.tell(**told)
         return made
 
-    # -- what goes wrong
+    # -- faults
 
     def run(self, faults: list[str]) -> None:
-        """Let all of that go wrong, one after the other, while the workers work; then let them finish."""
+        """Cause the faults one after the other while the workers work, then let them finish."""
         for fault in faults:
             time.sleep(0.15 * self.chance.random())
             busy = [number for number, one in enumerate(self.workers) if one.is_working]
@@ -129,7 +128,7 @@ class Rivals:
             said = self.workers[number].answer()
             assert said == "ok", said
         for proxy in (*self.proxies, *self.of_cold):
-            proxy.close()  # what it still keeps waiting of a process that was killed does not arrive any more
+            proxy.close()  # requests of killed processes that it still holds are dropped
 
     def _kill(self, number: int) -> None:
         self.workers[number].kill()
@@ -142,7 +141,7 @@ class Rivals:
         self.workers[number].go_on()
 
     def _stop_long(self, number: int) -> None:
-        """Beyond the lease, which is of a second."""
+        """Stop a worker for longer than its lease of a second."""
         self._stop(number, 1.1)
 
     def _lose(self, number: int) -> None:
@@ -161,12 +160,12 @@ class Rivals:
         self.proxies[number].heal()
 
     def _forget(self, _: int) -> None:
-        """Hot loses the thread and who owns it, as a server may that evicts keys."""
+        """Evict the thread and its owner from hot."""
         keys = Keyspace(self.place.prefix).keys(self.thread)
         self.place.raw.delete(keys.index_key, keys.data_key, self.owner)
 
     def _evict(self, _: int) -> None:
-        """As a server that is full does."""
+        """Evict keys that have a TTL, like a full server."""
         keys = Keyspace(self.place.prefix).tier_keys(self.thread)
         some = self.chance.choice([(keys.index_key, keys.data_key), (keys.index_key,), (keys.data_key,), (keys.flush,)])
         script = "for _, key in ipairs(KEYS) do if redis.call('PTTL', key) >= 0 then redis.call('UNLINK', key) end end"
@@ -188,7 +187,7 @@ class Rivals:
         self.of_cold[number].heal()
 
     def _lock_cold(self, _: int) -> None:
-        """It goes on while the next faults happen."""
+        """Lock a table in the background during the next faults."""
         table = self.chance.choice(["checkpoints", "checkpoints", "checkpoint_writes", "checkpoint_blobs"])
         seconds = self.chance.choice([0.5, 1.5, 3.0]) * self.chance.random()
 
@@ -208,7 +207,7 @@ class Rivals:
             script = "if redis.call('GET', KEYS[1]) == ARGV[1] then redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL') end"
             self.place.raw.eval(script, 1, self.owner, record, until)
 
-    # -- what is true afterwards
+    # -- checks
 
     def close(self) -> None:
         for worker in self.workers:
@@ -220,7 +219,7 @@ class Rivals:
             proxy.close()
 
     def check(self) -> Counter[str]:
-        """Finish the thread's last turn, look at all of it, and delete it; counts what happened."""
+        """Finish the last turn, check the thread and delete it. Return the counts."""
         with quick():
             return asyncio.run(self._check())
 
@@ -233,7 +232,7 @@ class Rivals:
             values = compiled.get_state(where).values
             found = [seen_of(one) for one in saver.list(where)]
             check_chain(found)
-            if self.is_owned:  # else a turn may begin in the middle of another one's, one behind the other
+            if self.is_owned:  # without owners, a turn may begin in the middle of another
                 check_log(values)
             if self.place.mode:
                 saver.flush(timeout=30)
@@ -266,14 +265,14 @@ class Rivals:
             yield from (line for line in list(worker.said) if kind in line)
 
     def _check_fencing(self) -> None:
-        """What began after somebody took the thread was not acknowledged to an owner before."""
+        """Check that no write of an owner was acknowledged if it began after another took the thread."""
         taken = sorted((line["at"], line["took"]) for line in self.lines("took"))
         for line in (*self.lines("put"), *self.lines("put_writes")):
             later = [epoch for at, epoch in taken if at < line["begin"] and epoch > line["epoch"]]
             assert not (self.is_owned and later and line["outcome"] == "ok"), (line, later)
 
     def _check_acknowledged(self, found: list[Seen]) -> None:
-        """What was acknowledged is there, except of runs that somebody began to roll back; of those that were rolled back nothing is."""
+        """Check that acknowledged checkpoints are there, unless a rollback began. Rolled-back runs must be gone."""
         there, began = {one.id for one in found}, set(self.lines_by("rolls_back", "by"))
         puts = [line for line in self.lines("put") if line["outcome"] == "ok"]
         lost = [line for line in puts if line["put"] not in there and line["run"] not in {run for run, _ in began}]
@@ -288,24 +287,24 @@ class Rivals:
             yield tuple(line[kind] for kind in kinds)
 
     def _check_probes(self) -> None:
-        """While a block runs whose lease lasts, nothing is stored without a token."""
+        """Check that nothing is stored without a token during a block, while its lease lasts."""
         left = dict(self.lines_by("left", "at"))
         probes = list(self.lines("probe"))
         for epoch, at in self.lines_by("took", "at"):
-            until = min(left.get(epoch, at), at + 0.25)  # then its first renewal may be late
+            until = min(left.get(epoch, at), at + 0.25)  # later, its first renewal may be late
             inside = [line for line in probes if line["begin"] > at and line["end"] < until]
             self.happened["probes of owned threads"] += len(inside)
             assert not [line for line in inside if line["outcome"] == "ok"], (epoch, at, until, inside)
 
     def _check_effects(self, log: list[str], last: int) -> None:
-        """Each effect that is committed was done by a worker, as that owner."""
+        """Check that a worker reported each committed effect under the same epoch."""
         done = {(line["effect"], line["task"], line["epoch"]) for line in self.lines("effect")}
         for entry in log:
             _, name, task, epoch = entry.split()
             assert (name, task, int(epoch)) in done or int(epoch) == last, entry
 
     def _stats(self, found: list[Seen], log: list[str]) -> None:
-        """Numbers for people: of effects that were done, by task."""
+        """Count effects per task, to read in the output."""
         effects = Counter(line["task"] for line in self.lines("effect"))
         committed, there = {entry.split()[2] for entry in log}, {one.id for one in found}
         self.happened["checkpoints"] += len(found)
@@ -326,7 +325,7 @@ _ready: list[nursery.Worker] = []
 
 
 class Seen(NamedTuple):
-    """A checkpoint, as far as the chain is concerned."""
+    """The fields of a checkpoint that make the chain."""
 
     ns: str
     id: str
@@ -346,7 +345,7 @@ def seen_of(found: Any) -> Seen:
 
 
 def check_chain(found: list[Seen]) -> None:
-    """In each namespace each checkpoint but the last has one child, which is a step further, of the same owner or a later one."""
+    """Check that each namespace is one chain of growing steps and epochs, without forks."""
     for ns, group in itertools.groupby(sorted(found), key=lambda one: one.ns):
         chain = list(group)
         assert chain[0].parent is None, (ns, chain)
@@ -357,7 +356,7 @@ def check_chain(found: list[Seen]) -> None:
 
 
 def check_log(values: dict[str, Any]) -> None:
-    """Each node of each turn was committed once."""
+    """Check that each node of each turn was committed once."""
     log = [entry.split() for entry in values["log"]]
     assert [(int(turn), name) for turn, name, *_ in log] == list(
         itertools.product(range(1, values["turn"] + 1), NODES)

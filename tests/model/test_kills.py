@@ -1,6 +1,6 @@
-"""kill -9 of writers, flushers, Redis and Postgres, again and again: what was acknowledged is there, in both tiers.
+"""Repeated SIGKILL of writers, flushers, Redis and Postgres: both tiers keep everything acknowledged.
 
-A seed repeats the victims, the pauses and what is written; what is under way at a kill it does not.
+A seed repeats the victims, the pauses and the writes, but not what a kill interrupts.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from bench.servers import Postgres, a_postgres
 
 @pytest.fixture(scope="module")
 def own_postgres() -> Iterator[Postgres]:
-    """One that may be killed."""
+    """A Postgres that may be killed."""
     with a_postgres() as server:
         yield server
 
 
 @pytest.fixture
 def say(capfd: Any) -> Any:
-    """Tell how it goes, while it does."""
+    """Print progress during the test."""
 
     def tell(text: str) -> None:
         with capfd.disabled():
@@ -36,7 +36,7 @@ def say(capfd: Any) -> Any:
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([1]))
-def test_kills(own_postgres: Postgres, seed: int) -> None:
+def test_kills_lose_no_acknowledged_write(own_postgres: Postgres, seed: int) -> None:
     with arena(seed, own_postgres, print) as made:
         made.run(kills=12, rounds=2)
     assert len(made.kills) >= 10
@@ -47,7 +47,7 @@ def test_kills(own_postgres: Postgres, seed: int) -> None:
 @pytest.mark.random
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", seeds(range(100, 108)))
-def test_many_kills(own_postgres: Postgres, seed: int, say: Any) -> None:
+def test_many_kills_lose_no_acknowledged_write(own_postgres: Postgres, seed: int, say: Any) -> None:
     with arena(seed, own_postgres, say) as made:
         made.run(kills=51, rounds=10)
     assert len(made.kills) >= 51

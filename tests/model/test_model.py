@@ -1,6 +1,6 @@
-"""Random operations against InMemorySaver: every answer is the same, wherever that one defines it.
+"""Random operations compared with InMemorySaver: all answers agree where it defines them.
 
-What InMemorySaver lacks (prune, copy, delete_for_runs) is modelled on its storage, by the rules in the docstrings.
+InMemorySaver lacks prune, copy and delete_for_runs. They are modelled on its storage, by the rules in the docstrings.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _counter = itertools.count()
 
 
 class Machine(RuleBasedStateMachine):
-    """Both savers, side by side. `target` is set by the test."""
+    """Both savers with the same operations. The test sets `target`."""
 
     target: Target
 
@@ -112,7 +112,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.puts)
     @rule(data=st.data())
     def put_again(self, data: Any) -> None:
-        """A retry after a lost reply: the last put, or an old one that is still there as it was put."""
+        """Retry the last put or an old one, as after a lost reply, if its checkpoint is unchanged."""
         where, made, metadata, new = data.draw(st.sampled_from(self.puts))
         place = where["configurable"]
         before = self.model.get_tuple(config(place["thread_id"], place["checkpoint_ns"], made["id"]))
@@ -171,7 +171,7 @@ class Machine(RuleBasedStateMachine):
     )
     def history(self, thread: str, ns: str, which: str | None, channels: Any) -> None:
         if looped(self.stored(thread, ns)):
-            return  # InMemorySaver never comes back from a chain that leads into itself
+            return  # InMemorySaver does not terminate on a cycle
         where = config(thread, ns, which)
         theirs = self.model.get_delta_channel_history(config=where, channels=channels)
         assert dict(self.ours("get_delta_channel_history", config=where, channels=channels)) == dict(theirs)
@@ -218,13 +218,13 @@ class Machine(RuleBasedStateMachine):
                     by_ns[which] = (made, metadata, parent if parent in by_ns else None)
         for thread, ns, which in list(
             self.model.writes
-        ):  # writes of checkpoints that are not there, older than the newest
+        ):  # writes of missing checkpoints older than the newest
             stored = self.stored(thread, ns)
             if thread in chosen and which not in stored and which < max(stored, default=""):
                 del self.model.writes[thread, ns, which]
 
     def needed(self, thread: str, ns: str, which: str) -> set[Any]:
-        """The ancestors that hold what `get_delta_channel_history` answers for the channels without a value."""
+        """The ancestors that `get_delta_channel_history` needs for the channels without a value."""
         found = self.model.get_tuple(config(thread, ns, which))
         assert found is not None
         needed: set[Any] = set()
@@ -264,7 +264,7 @@ class Machine(RuleBasedStateMachine):
                 self.model.blobs[(into, *rest)] = stored
 
     def forget(self, gone: Any) -> None:
-        """Take checkpoints and their writes out of the model."""
+        """Remove checkpoints and their writes from the model."""
         for thread, by_ns in list(self.model.storage.items()):
             for ns, stored in by_ns.items():
                 for which in [one for one in stored if gone((thread, ns, one))]:
@@ -299,7 +299,7 @@ def place(one: Any) -> tuple[str, str, str]:
 
 
 def looped(stored: dict[str, Any]) -> bool:
-    """Whether the parents of a namespace's checkpoints lead in a circle (ids are drawn at random)."""
+    """True if the parents of a namespace form a cycle, which random ids may do."""
     for which in stored:
         seen, now = set(), which
         while now in stored:
@@ -311,7 +311,7 @@ def looped(stored: dict[str, Any]) -> bool:
 
 
 def normal(answer: Any) -> Any:
-    """Answers as plain data; InMemorySaver hands back the config it was given."""
+    """Answers as plain data, as InMemorySaver returns the config that it was given."""
     if hasattr(answer, "_asdict"):
         fields = answer._asdict()
         fields["config"] = {
@@ -324,14 +324,14 @@ def normal(answer: Any) -> Any:
 
 
 EXAMPLES = {"redis": 50, "redis62": 15, "cluster": 20, "fakeredis": 10, "valkey": 15}
-"""Histories of the ordinary suite; the slow one runs twelve times as many."""
+"""Histories per server. The slow test runs twelve times as many."""
 
 
 @pytest.mark.random
 @pytest.mark.by_turns
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets(*EXAMPLES))
-def test_same_answers_as_in_memory(server: str, flavour: str) -> None:
+def test_random_operations_match_the_model(server: str, flavour: str) -> None:
     compare(server, flavour, EXAMPLES[server])
 
 
@@ -340,7 +340,7 @@ def test_same_answers_as_in_memory(server: str, flavour: str) -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets(*EXAMPLES))
-def test_same_answers_as_in_memory_many_times(server: str, flavour: str) -> None:
+def test_many_random_operations_match_the_model(server: str, flavour: str) -> None:
     compare(server, flavour, 12 * EXAMPLES[server])
 
 

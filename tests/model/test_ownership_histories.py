@@ -1,4 +1,4 @@
-"""Many clients take, renew, give back and write one thread: each history is that of one thread with one owner, whatever replies are lost."""
+"""Histories of clients that take, renew, release and write one thread are linearizable, even if replies are lost."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from tests.support.seeds import seeds, targets
 from tests.support.uniform import Target, Uniform
 
 CLIENTS, CALLS = 4, 6
-"""How many clients write a thread, and how many calls each makes."""
+"""Number of concurrent clients, and of calls that each makes."""
 
 
 # -- the checker
 
 
 def made_of(*told: str) -> list[Event]:
-    """One call after the other, each as `kind argument result`, with `-` for nothing; what is in brackets begins before the call in front of it ended."""
+    """Parse calls in order, each as `kind argument result`. Brackets: it begins before the previous call ends."""
     events: list[Event] = []
     for number, one in enumerate(told):
         kind, argument, result = ("" if part == "-" else part.replace("+", " ") for part in one.strip("[]").split(" "))
@@ -45,7 +45,7 @@ A, B = "take a 1-a", "take b! 2-b"
         ([A, "take b busy", "renew 1-a yes", "take a 1-a"], True),
         ([A, B, "put 1-a+x no", "renew 1-a no", "release 1-a no", "put 2-b+y yes", "read - y"], True),
         ([A, "lapse - -", "put 1-a+x yes", "put +y yes", "take b 2-b"], True),
-        ([A, B, "[put 1-a+x yes]", "read - x"], True),  # at once with the take
+        ([A, B, "[put 1-a+x yes]", "read - x"], True),  # concurrent with the take
         ([A, "take b! unknown", "put 1-a+x no", "take b! 3-b", "put 3-b+y yes"], True),
         ([A, "release 1-a unknown", "put 1-a+x yes", "put 1-a+y no"], True),
         ([A, "delete - no", "lapse - -", "delete - yes", "put 1-a+x no"], True),
@@ -63,12 +63,12 @@ A, B = "take a 1-a", "take b! 2-b"
         ([A, "delete - yes"], False),
     ],
 )
-def test_the_checker_on_histories_by_hand(told: list[str], is_right: bool) -> None:
+def test_the_checker_judges_written_histories(told: list[str], is_right: bool) -> None:
     assert is_linearizable(made_of(*told)) is is_right
 
 
 def right_history(chance: random.Random, length: int) -> list[Event]:
-    """What the model answers to random calls, one after the other."""
+    """Random sequential calls with the model's answers."""
     state, tokens, events = State(), [""], list[Event]()
     for number in range(length):
         kind = chance.choice(["take", "take", "put", "put", "renew", "release", "read", "lapse", "delete"])
@@ -96,7 +96,7 @@ def wrong(event: Event, chance: random.Random) -> str:
     return {"yes": "no", "no": "yes"}[event.result]
 
 
-def test_the_checker_finds_each_wrong_answer_of_calls_one_after_the_other() -> None:
+def test_the_checker_rejects_each_wrong_answer_in_sequential_histories() -> None:
     chance, found = random.Random(1), Counter[str]()
     for _ in range(60):
         history = right_history(chance, 14)
@@ -110,7 +110,7 @@ def test_the_checker_finds_each_wrong_answer_of_calls_one_after_the_other() -> N
 
 
 def in_some_order(history: Sequence[Event]) -> bool:
-    """The same by trying all orders, and which of the unknown calls took effect."""
+    """Check a history by trying all orders, and all subsets of unknown calls."""
     known = [one for one in history if one.result != UNKNOWN]
     unknown = [one for one in history if one.result == UNKNOWN]
     for count in range(len(unknown) + 1):
@@ -125,7 +125,7 @@ def in_some_order(history: Sequence[Event]) -> bool:
     return False
 
 
-def test_the_checker_answers_as_trying_all_orders_does() -> None:
+def test_the_checker_agrees_with_trying_all_orders() -> None:
     chance, answers = random.Random(2), Counter[bool]()
     for _ in range(150):
         history = []
@@ -144,7 +144,7 @@ def test_the_checker_answers_as_trying_all_orders_does() -> None:
 
 
 class Found(Counter[str]):
-    """What was called and answered in histories that are right."""
+    """Counts of calls and answers in linearizable histories."""
 
     def add(self, history: list[Event]) -> None:
         assert is_linearizable(history), "\n".join(map(str, sorted(history)))
@@ -163,7 +163,7 @@ async def played(target: Target, uniforms: list[Uniform], seed: int, number: int
 
 
 def break_something(proxy: Proxy, chance: random.Random) -> None:
-    """Lose a reply, or a request, that has to do with the owner."""
+    """Lose a reply or a request about the owner."""
     (proxy.lose_reply if chance.random() < 0.6 else proxy.drop_request)(b":owner", chance.randrange(1, 12))
 
 
@@ -191,7 +191,7 @@ def play_in_processes(target: Target, proxy: Proxy, seed: int, count: int) -> Fo
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([1]))
-async def test_clients_of_one_process(target: Target, seed: int) -> None:
+async def test_histories_of_one_process_are_linearizable(target: Target, seed: int) -> None:
     uniforms, found = savers(target), Found()
     for number in range(30):
         found.add(await played(target, uniforms, seed, number))
@@ -201,7 +201,7 @@ async def test_clients_of_one_process(target: Target, seed: int) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([1]))
 @pytest.mark.parametrize("target_name", targets("redis", never=("cluster", "fakeredis")))
-async def test_replies_and_requests_are_lost(target: Target, proxy: Proxy, seed: int) -> None:
+async def test_histories_with_lost_messages_are_linearizable(target: Target, proxy: Proxy, seed: int) -> None:
     found = await play_with_losses(target, proxy, seed, 60)
     assert found["lost"] > 20, found
     assert found[f"take {UNKNOWN}"] + found[f"put {UNKNOWN}"] > 10, found
@@ -210,13 +210,13 @@ async def test_replies_and_requests_are_lost(target: Target, proxy: Proxy, seed:
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([1]))
 @pytest.mark.parametrize("target_name", targets("redis", never=("cluster", "fakeredis")))
-def test_processes(target: Target, proxy: Proxy, seed: int) -> None:
+def test_histories_of_several_processes_are_linearizable(target: Target, proxy: Proxy, seed: int) -> None:
     found = play_in_processes(target, proxy, seed, 40)
     assert min(found["lost"], found["overlaps"]) > 10, found
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_saver_that_does_not_look_is_found_out(target: Target) -> None:
+async def test_the_checker_rejects_a_saver_without_ownership_checks(target: Target) -> None:
     uniforms, wrong_ones = savers(target), 0
     for one in uniforms:
         unguarded(one)
@@ -230,7 +230,7 @@ async def test_a_saver_that_does_not_look_is_found_out(target: Target) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", seeds(range(100, 103)))
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "valkey", never=("cluster", "fakeredis")))
-async def test_thousands(target: Target, proxy: Proxy, seed: int) -> None:
+async def test_thousands_of_histories_are_linearizable(target: Target, proxy: Proxy, seed: int) -> None:
     found = await play_with_losses(target, proxy, seed, 500)
     found += play_in_processes(target, proxy, -seed, 500)
     assert found["lost"] > 300, found

@@ -1,4 +1,4 @@
-"""Processes that run the same graph on the same thread: whatever is killed, stopped, lost and cut off, its history is one chain."""
+"""Processes that run one graph on one thread: its history stays one chain despite kills, pauses and lost messages."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.support.uniform import Target
 pytestmark = [pytest.mark.parametrize("target_name", ["redis"]), pytest.mark.parametrize("flavour", ["sync"])]
 
 LONG = (*FAULTS, *FAULTS, "stop_long")
-"""With some stops beyond the lease."""
+"""Faults that include stops longer than the lease."""
 
 
 def played(place: Place, seed: int, count: int, faults: int, **options: Any) -> Any:
-    """One run of so many processes, sync and async."""
+    """Run `count` processes, blocking and async, and return the counts."""
     chance = random.Random(seed)
     on_busy = options.pop("on_busy", None) or chance.choice(
         [
@@ -43,7 +43,7 @@ def played(place: Place, seed: int, count: int, faults: int, **options: Any) -> 
 @pytest.mark.random
 @pytest.mark.parametrize("count", [2, 5])
 @pytest.mark.parametrize("seed", seeds([1, 2]))
-def test_rivals(target: Target, seed: int, count: int) -> None:
+def test_concurrent_owners_leave_one_chain(target: Target, seed: int, count: int) -> None:
     happened = played(Place(target.url, target.raw, target.prefix), seed, count, 4)
     assert happened["took"] >= count
     assert happened["effects committed"] >= 5
@@ -54,17 +54,17 @@ def test_rivals(target: Target, seed: int, count: int) -> None:
 def test_rivals_without_owners_do_not_fork(target: Target, seed: int) -> None:
     place = Place(target.url, target.raw, target.prefix)
     happened = played(place, seed, 4, 3, on_busy=[None] * 4, options={"on_fork": "raise"})
-    assert happened["checkpoints"] >= 5  # how many depends on how fast the machine is
+    assert happened["checkpoints"] >= 5  # more depends on the speed of the machine
 
 
 OVER_TIERS = tuple(fault for fault in FAULTS if fault != "kill")
-"""A killed writer is waited for."""
+"""Faults without kills, as others wait for a killed writer."""
 
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([4]))
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-def test_rivals_over_two_tiers(target: Target, database: str, mode: str, seed: int) -> None:
+def test_concurrent_owners_over_two_tiers_leave_one_chain(target: Target, database: str, mode: str, seed: int) -> None:
     place = Place(target.url, target.raw, target.prefix, database, mode)
     of = (*OVER_TIERS, "forget") if mode == "write-through" else OVER_TIERS
     assert played(place, seed, 3, 4, of=of)["took"] >= 3
@@ -78,14 +78,16 @@ ROLLING_BACK: dict[str, Any] = {
 
 
 def durable() -> Server:
-    """A Redis that may be killed: what it has answered is on the disk."""
+    """A Redis that may be killed, as all it has answered is on the disk."""
     return Server("--appendonly", "yes", "--appendfsync", "always")
 
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds([5]))
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-def test_rivals_roll_back_over_two_tiers(target: Target, database: str, mode: str, seed: int) -> None:
+def test_concurrent_rollbacks_over_two_tiers_leave_one_chain(
+    target: Target, database: str, mode: str, seed: int
+) -> None:
     place = Place(target.url, target.raw, target.prefix, database, mode)
     happened = played(place, seed, 5, 6, **ROLLING_BACK)
     assert happened["took"] >= 4
@@ -96,7 +98,9 @@ def test_rivals_roll_back_over_two_tiers(target: Target, database: str, mode: st
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", seeds([2000]))
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-def test_many_roll_backs_over_two_tiers(target: Target, database: str, mode: str, seed: int, capfd: Any) -> None:
+def test_many_concurrent_rollbacks_over_two_tiers_leave_one_chain(
+    target: Target, database: str, mode: str, seed: int, capfd: Any
+) -> None:
     server, total = durable(), Counter[str]()
     place = Place(server.url, server.client(), target.prefix, database, mode, server)
     of = (*ROLLING_BACK["of"], "kill_hot")
@@ -125,7 +129,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", seeds([1000]))
 @pytest.mark.parametrize("kind", KINDS)
-def test_many(target: Target, request: Any, kind: str, seed: int, capfd: Any) -> None:
+def test_many_concurrent_runs_leave_one_chain(target: Target, request: Any, kind: str, seed: int, capfd: Any) -> None:
     total, more = Counter[str](), dict(KINDS[kind])
     over = (request.getfixturevalue("database"), kind) if kind.startswith("write") else ()
     place = Place(target.url, target.raw, target.prefix, *over)

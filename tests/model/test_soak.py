@@ -1,4 +1,4 @@
-"""The command that runs random tests with fresh seeds: it ends in time, and says how a failure is repeated."""
+"""The soak command, which runs random tests with fresh seeds: it ends in time and prints how to repeat a failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.soak import ON_THEIR_OWN, SUITES, TESTS, WHOLE
 
 WITHOUT_PLUGINS = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-"""They take long to start, and these tests need none."""
+"""Plug-ins start slowly, and these tests need none."""
 
 
 def soak(*options: str) -> subprocess.CompletedProcess[str]:
@@ -22,7 +22,7 @@ def soak(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_suites_are_the_files_of_random_tests() -> None:
+def test_suites_lists_all_files_with_random_tests() -> None:
     assert {*ON_THEIR_OWN, *WHOLE} < set(SUITES)
     random = re.compile(r"pytest\.mark\.random|^from hypothesis", re.M)
     files = [path for path in TESTS.rglob("test_*.py") if path != Path(__file__)]
@@ -39,7 +39,7 @@ def test_that_passes():
 """
 
 
-def test_it_runs_until_the_time_is_up(tmp_path: Path) -> None:
+def test_soak_stops_when_the_time_is_up(tmp_path: Path) -> None:
     path = tmp_path / "test_that_passes.py"
     path.write_text(PASSES)
     done = soak("--only", str(path), "--target", "fakeredis", "--target", "redis", "--seed", "7")
@@ -66,7 +66,7 @@ def test_that_is_not_random():
 """
 
 
-def test_a_failure_is_shown_with_its_seed_and_the_command_that_repeats_it(tmp_path: Path) -> None:
+def test_a_failure_is_shown_with_the_command_that_repeats_it(tmp_path: Path) -> None:
     path = tmp_path / "test_that_fails.py"
     path.write_text(FAILS)
     done = soak("--only", str(path), "--target", "fakeredis")
@@ -84,7 +84,7 @@ def test_a_failure_is_shown_with_its_seed_and_the_command_that_repeats_it(tmp_pa
     assert f"assert {seed} < 0" in again.stdout
 
 
-def test_a_suite_that_is_not_there_is_named() -> None:
+def test_an_unknown_suite_is_reported() -> None:
     done = soak("--only", "nothing")
     assert done.returncode == 2
     assert "--only nothing" in done.stderr

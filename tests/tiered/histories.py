@@ -1,9 +1,9 @@
-"""Random histories of savers over two tiers, beside InMemorySaver: whatever hot forgets, and whoever fails or is killed, no answer differs.
+"""Random histories of savers over two tiers, compared with InMemorySaver: answers agree despite evictions and failures.
 
-An operation may be cut at any of its requests, of either tier: before it is sent, or when the server has carried it out and before the reply is
-seen. Where its process was killed, or an error was raised, nobody knows whether it happened. So there are several models then, and each
-answer leaves those that agree with it: one has to, and what has been answered once stays so. Or another process does something at that
-moment, and either may have been first.
+An accident may cut an operation at any request to either tier: before the server receives it, or before the reply
+arrives. After a kill or an error, the operation may or may not have happened. So there are several models, and each
+answer keeps only those that agree with it. At least one must. Or another process acts at that moment, and either of
+the two may have been first.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from redis_saver._tiered.requests import Attempt, ColdCall, Outcome
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, context.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
-"""Milliseconds after which something ends: a flusher's claim or a fill lease, the time of a writer, a thread, the intents about one."""
+"""Milliseconds until something expires: a flush or fill lease, a writer's time, a thread, its write intents."""
 
 
 class Killed(BaseException):
-    """The process is gone: nothing of it may catch this."""
+    """Ends a process. Code under test must not catch it."""
 
 
 class Accident(NamedTuple):
-    """What happens to an operation."""
+    """An accident that strikes an operation."""
 
     kind: str
-    """`kill` its process; or from then on this tier fails: `hot`, `cold`; or `meanwhile` another does something."""
+    """`kill`: the process dies. `hot`, `cold`: this tier fails from then on. `meanwhile`: another process acts."""
     at: int
-    """At which request; of that tier, if it is one that fails."""
+    """Number of the request that it strikes. If a tier fails, only requests to that tier count."""
     is_late: bool
-    """The server has carried that one out, but its reply is not seen."""
+    """True if the server carries the request out, but the reply is lost."""
 
 
 class Process:
-    """A saver as if in a process of its own. Once it is killed nothing it asks for gets anywhere, as whatever would clean up has not run."""
+    """A saver as a simulated process. After a kill none of its requests arrive, not even those of its clean-up."""
 
     def __init__(self, uniform: Uniform, tiers: Tiers) -> None:
         self.uniform, self.saver, self._tiers = uniform, uniform.saver, tiers
@@ -101,15 +101,15 @@ class Process:
         raise error
 
     def _wait(self) -> None:
-        """Whoever waits here does so for one that is gone, so for as long as it may be waited for."""
+        """Skip to the end of a lease, as only a dead process can make this one wait."""
         self._tiers.later(flushing.FLUSH_LEASE)
 
     def meets(self, accident: Accident | None, meanwhile: Any = None) -> None:
-        """From now on."""
+        """Set the accident that strikes from now on."""
         self.accident, self.meanwhile, self.has_struck, self._asked = accident, meanwhile, False, 0
 
     def _meets_it(self, tier: str, *, is_late: bool) -> bool:
-        """Whether another does something now, before a request or after it."""
+        """True if another process acts now, before or after a request."""
         if self._is_dead:
             raise Killed
         accident = self.accident
@@ -135,7 +135,7 @@ class Process:
 
 
 def _finish(coroutine: Any) -> None:
-    """Run one of a sync saver, which waits for nothing."""
+    """Run a coroutine of a sync saver, which never suspends."""
     try:
         coroutine.send(None)
     except StopIteration:
@@ -144,10 +144,10 @@ def _finish(coroutine: Any) -> None:
 
 
 class Model(InMemorySaver):
-    """An InMemorySaver with what that lacks, and that can be compared."""
+    """An InMemorySaver with the missing operations, which can be copied and compared."""
 
     has_happened = False
-    """What is under way."""
+    """True if the operation under way has happened."""
 
     def copy(self) -> Model:
         made = Model()
@@ -190,8 +190,10 @@ class Model(InMemorySaver):
             pass
 
     def steps_of_copy(self, source: str, target: str) -> Iterator[None]:
-        """What a copy in cold consists of: nothing any more, then the checkpoints, oldest first, each followed by its writes, a task's special
-        ones by themselves."""
+        """The steps of a copy in cold: delete the target, then each checkpoint, oldest first, with its writes.
+
+        Special writes of a task are a step of their own.
+        """
         found = sorted(self.list(config(source, None)), key=lambda one: one.checkpoint["id"])
         if not found:
             return
@@ -208,7 +210,7 @@ class Model(InMemorySaver):
                 yield
 
     def stages(self, method: str, given: Any) -> Iterator[Model]:
-        """All that may be seen of an operation that was cut."""
+        """Every state that an operation may leave if it is cut."""
         made = self.copy()
         if method == "copy_thread":
             for _ in made.steps_of_copy(*given):
@@ -234,7 +236,7 @@ def normal(answer: Any) -> Any:
 
 
 def short(answer: Any) -> Any:
-    """For who reads what happened: a checkpoint by its id and its writes."""
+    """A checkpoint by its id and writes, to read in the output."""
     if isinstance(answer, list):
         return [short(one) for one in answer]
     if not hasattr(answer, "checkpoint"):
@@ -244,7 +246,7 @@ def short(answer: Any) -> Any:
 
 
 class Models:
-    """What may be, by all that was acknowledged and answered."""
+    """All states that agree with the acknowledged writes and the answers so far."""
 
     def __init__(self) -> None:
         self.all = [Model()]
@@ -258,14 +260,14 @@ class Models:
         self._are([*self.all, *(stage for one in self.all for stage in one.stages(method, given))])
 
     def is_under_way(self, method: str, given: Any) -> None:
-        """It happens now or later, once; a copy or prune that is seen half done is done again from there."""
+        """Begin an operation that happens once, now or later. A half copy or prune starts again from there."""
         begun = [stage for one in self.all for stage in one.stages(method, given)]
         for one in begun:
             one.has_happened = method not in ("copy_thread", "prune")
         self._are([*self.all, *begun])
 
     def is_over(self, method: str, given: Any) -> None:
-        """What was under way is acknowledged."""
+        """Acknowledge the operation that was under way."""
         for one in self.all:
             if not one.has_happened:
                 getattr(one, method)(*given)
@@ -281,7 +283,7 @@ class Models:
                 self.all.append(one)
 
     def answered(self, answer: Any, ask: Callable[[Model], Any], before: list[Model]) -> None:
-        """Something was read; `before` something else happened meanwhile it may have been otherwise."""
+        """Keep the models that agree with an answer, or with `before`: the states before a concurrent operation."""
         answers = [ask(one) for one in (*self.all, *before)]
         agreeing = [
             one for one, its in zip((*self.all, *before), answers, strict=True) if normal(its) == normal(answer)
@@ -291,25 +293,25 @@ class Models:
             self.all = agreeing
 
     def forget_orphans(self, thread: str, ns: str, which: str) -> None:
-        """Drop the writes of a checkpoint that was never stored, which nobody can read."""
+        """Drop writes of a checkpoint that was never stored. Nothing can read them."""
         for one in self.all:
             if which not in one.places(thread, ns):
                 one.writes.pop((thread, ns, which), None)
         self._are(self.all)
 
     def have(self, place: dict[str, Any]) -> Any:
-        """The checkpoint, if it is surely there."""
+        """The checkpoint, if all models have it."""
         found = [one.get_tuple(place) for one in self.all]
         return found[0] if all(found) else None
 
 
 class History:
-    """What some processes do, one after the other.
+    """Operations of some processes, one after the other.
 
     Args:
         tiers: The servers.
-        seed: Of what is done.
-        processes: The settings of their savers. The first is alive to the end.
+        seed: Seed of the operations.
+        processes: The settings of their savers. The first process lives to the end.
         history: As `cold_history`.
     """
 
@@ -334,7 +336,7 @@ class History:
 
     async def run(self, length: int) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(flushing, "time", Clock(self.tiers))  # who comes late finds that out by its own clock, too
+            patch.setattr(flushing, "time", Clock(self.tiers))  # a late process finds that out by its own clock, too
             await self.begin()
             for self.number in range(1, length + 1):
                 await self.step()
@@ -382,10 +384,10 @@ class History:
             if act:
                 await self.do(at, *act)
 
-    # -- what happens to the servers
+    # -- accidents on the servers
 
     def evict(self, thread: str) -> None:
-        """Of a thread that cold has, anything; of all else what has a deadline, but for intents."""
+        """Evict anything of a clean thread, and leases that have an expiry."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
         if not raw.exists(keys.dirty):
             self.tiers.evict(*self.chance.choice([("index", "data"), ("index",), ("data",)]), thread=thread)
@@ -398,12 +400,12 @@ class History:
         self.tiers.later(self.chance.choice(MOMENTS))
 
     def empty(self, _: str) -> None:
-        """Redis comes back empty, when cold has everything."""
+        """Redis restarts empty, while cold has everything."""
         keys = self.tiers.target.keys()
         if keys and not any(key.endswith(b":dirty") for key in keys):
             self.tiers.target.raw.delete(*keys)
 
-    # -- what processes do
+    # -- operations
 
     def accident(self) -> Accident | None:
         if self.is_meanwhile or self.chance.random() > 0.5:
@@ -414,8 +416,10 @@ class History:
     async def met(
         self, at: int, act: Callable[[Process], Any], begins: Callable[[], None] = lambda: None, but: Any = ()
     ) -> tuple[Any, str | None]:
-        """What comes of something that may meet an accident: its answer, or what it was. `begins` is called before another does something,
-        `but` not these."""
+        """Run something that may meet an accident. Return its answer and None, or None and the accident.
+
+        `begins` is called before another process acts. That process does none of the operations in `but`.
+        """
         process, accident, place = self.processes[at], self.accident(), self.place
 
         async def meanwhile() -> None:
@@ -439,7 +443,7 @@ class History:
             assert isinstance(error, redis.ConnectionError) == (accident.kind == "hot")
         finally:
             process.accident = None
-            if accident and accident.kind == "kill":  # sooner or later
+            if accident and accident.kind == "kill":  # like a supervisor
                 self.processes[at] = await self.start(self.settings[at])
         assert accident
         print("  met", accident)
@@ -464,7 +468,7 @@ class History:
         self.models.answered(answer, ask, before or [])
 
     async def turn(self, at: int, thread: str) -> None:
-        """A flusher's turn."""
+        """Flush a thread once."""
         at_once = self.chance.random() < 0.5
         done, _ = await self.met(
             at, lambda process: process.run(flushing.flush(process.saver._context, thread, at_once=at_once))
@@ -472,7 +476,7 @@ class History:
         assert not done or not done.failed or self.processes[at].has_struck, done
 
     async def do(self, at: int, method: str, given: Any) -> None:
-        """Do something; where it is not acknowledged, do it again, or fill lease it."""
+        """Do an operation. If it is not acknowledged, repeat it or leave it."""
         while True:
             print(self.number, "process", at, method, *given)
             is_met = list[bool]()
@@ -481,7 +485,7 @@ class History:
                 is_met.append(True)
                 self.models.is_under_way(method, given)
 
-            # What goes on from a checkpoint that goes at that moment may lack values, as with cold alone.
+            # A checkpoint whose parent is removed at that moment may lack values, as with cold alone.
             but = {"put": ("delete",), "put_writes": (), "copy_thread": ("put", "writes", "delete")}.get(
                 method, ("put",)
             )
@@ -493,13 +497,13 @@ class History:
                 return
             if accident is None:
                 happened = self.models.happened(method, given)
-                assert (None if method == "prune" else answer) == happened  # how much that removes is another test's
+                assert (None if method == "prune" else answer) == happened  # another test checks the counts of prune
                 return
             is_bypassing = self.settings[at].get("on_hot_error") == "bypass"
             if method not in ("put", "put_writes") or not (accident == "cold" or (accident == "hot" and is_bypassing)):
                 self.models.may_have_happened(method, given)
             if self.is_coalescing and method == "copy_thread":
-                continue  # of a copy of what was coalesced nobody knows which checkpoints it consists of
+                continue  # copies of coalesced threads have unpredictable checkpoints
             if self.chance.random() < 0.6:
                 await self.compare(self.chance.choice(self.processes).uniform)
             if self.chance.random() < 0.5:
@@ -507,9 +511,9 @@ class History:
             at = self.chance.randrange(len(self.processes))
 
     def some_place(self, thread: str, ns: str) -> dict[str, Any] | None:
-        """One that was put, or may have been."""
+        """A place whose checkpoint was put, or may have been."""
         found = [one for one in self.made[-30:] if one == config(thread, ns, one["configurable"]["checkpoint_id"])]
-        if self.is_coalescing:  # what is not the newest may be gone
+        if self.is_coalescing:  # older checkpoints may be gone
             newest = {tuple(one.places(thread, ns)[-1:]) for one in self.models.all}
             return config(thread, ns, *min(newest)) if len(newest) == 1 and newest != {()} else None
         return self.chance.choice(found[-8:]) if found else None
@@ -519,7 +523,7 @@ class History:
         chance, number = self.chance, self.puts
         parent = self.some_place(thread, ns) if chance.random() < 0.9 else None
         found = self.models.have(parent) if parent else None
-        if chance.random() < 0.6:  # a look, as a graph takes it
+        if chance.random() < 0.6:  # graphs read first
             await self.read(at, "get_tuple", (found and parent) or config(thread, ns))
             found = self.models.have(parent) if parent else None
         before = found.checkpoint["channel_versions"] if found else {}
@@ -539,7 +543,7 @@ class History:
     async def writes(self, _: int, thread: str, ns: str) -> Any:
         chance, where = self.chance, self.some_place(thread, ns)
         if where not in self.made or not self.models.have(where):
-            return None  # to what was copied nothing is added: the paths that order its writes do not come along
+            return None  # no writes to copied checkpoints: the paths that order them are not copied
         return "put_writes", (where, *self.some_writes())
 
     def some_writes(self) -> tuple[Any, ...]:
@@ -584,7 +588,7 @@ class History:
     async def runs(self, *_: Any) -> Any:
         return None if self.is_coalescing else ("delete_for_runs", ([f"run-{self.chance.randrange(8)}"],))
 
-    # -- in the end
+    # -- the end
 
     async def compare(self, uniform: Uniform) -> None:
         for thread in THREADS:
@@ -594,7 +598,7 @@ class History:
                 self.answered(await uniform.list(config(thread, None)), "list", config(thread, None))
 
     async def end(self) -> None:
-        """Cold alone has it all, and nobody has a write intent any more."""
+        """After the last flush cold has everything, and no write intent is left."""
         self.tiers.later(context.WRITER_GONE)
         uniforms = [process.uniform for process in self.processes]
         assert await uniforms[0].flush(timeout=30) == 0

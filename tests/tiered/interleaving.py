@@ -1,7 +1,8 @@
-"""Operations of several processes over two tiers that go on by turns, a request at a time; some are kept waiting until their time is over.
+"""Interleaved operations of several processes over two tiers, one request at a time. Some wait until a lease expires.
 
-A thread is written as graphs do: one operation after the other, but for the pending writes of tasks, which run side by side, and deletions; each
-by any process. Some were begun before there were tiers. Beside them any number of others read, and bring to cold what it lacks. So what must be there at the end is what was written.
+Graphs write a thread one operation after the other, except deletions and the pending writes of parallel tasks. Any
+process may send each operation. Some threads are older than the tiers. Any number of other processes read and flush.
+So both tiers must have at the end what was written.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from redis_saver._tiered import flushing
 from redis_saver._tiered.requests import Attempt, SingleFlight
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
-"""What a flusher does first and last; what comes of an operation of which nothing was written."""
+"""First and last request of a flusher, and the result of an operation that wrote nothing."""
 MAX_WAITED = 4
-"""Turns that anything is kept waiting: who writes to cold is not to take longer (`context.WRITER_GONE`)."""
+"""Maximum number of leases that an operation waits for, as a writer to cold must end in `context.WRITER_GONE`."""
 
 
 class UnderWay:
-    """An operation, and where it is."""
+    """An operation and its current request."""
 
     def __init__(self, saver: Any, what: str, operation: Any, then: Callable[[Any], None], thread: str) -> None:
         self.saver, self.what, self.then, self.thread = saver, what, then, thread
@@ -46,7 +47,7 @@ class UnderWay:
 
     @property
     def asks(self) -> str:
-        """For who reads what happened."""
+        """The current request, to read in the output."""
         request = self._request
         if isinstance(request, Call):
             return f"hot {request.script.name}"
@@ -54,11 +55,11 @@ class UnderWay:
 
     @property
     def is_fenced_in_cold(self) -> bool:
-        """Whether it is a flusher that does something to cold, and its claim is over."""
+        """True if it is a flusher about to write to cold, and its claim has expired."""
         return bool(self.waited) and isinstance(self._request, Attempt)
 
     def step(self) -> bool:
-        """Let it do what it asks for; answers whether that was the last."""
+        """Carry out the current request. Return True if it was the last."""
         request, self.is_waiting = self._request, isinstance(self._request, Sleep)
         if isinstance(request, SingleFlight):
             self._operations.append(request.make())
@@ -86,14 +87,14 @@ class UnderWay:
 
 
 class Interleaving:
-    """What some processes do at once.
+    """Concurrent operations of some processes.
 
     Args:
         tiers: The servers.
-        seed: Of what is done, and in which order.
-        processes: The settings of their savers; those that write behind flush, too.
+        seed: Seed of the operations and of their order.
+        processes: The settings of their savers. Those in write-behind also flush.
         history: As `cold_history`.
-        loses: Whether those who come late may also do to cold what hot has not all to repair of: then only what is newest is looked at.
+        loses: Allow late writes to cold that hot cannot repair. Then only the newest checkpoints are compared.
     """
 
     def __init__(
@@ -104,7 +105,7 @@ class Interleaving:
         self.keyspace, self.number = Keyspace(tiers.target.prefix), 0
         self.running: list[UnderWay] = []
         self.loses, self.lost = loses, set[str]()
-        """Threads of which cold may have lost, or got back, what is older."""
+        """Threads whose older checkpoints cold may have lost or restored."""
         self.writing, self.changes = dict.fromkeys(THREADS, 0), dict.fromkeys(THREADS, 0)
 
     async def run(self, length: int) -> None:
@@ -148,10 +149,10 @@ class Interleaving:
         print(self.number, *what)
 
     def step(self, one: UnderWay) -> None:
-        """Let an operation go on; where all wait, time passes."""
+        """Let an operation carry out a request. If all operations wait, time passes."""
         is_late = one.is_fenced_in_cold
-        self.changes[one.thread] += is_late  # who reads cold in that moment may see it
-        if is_late and not self.is_repaired(one):  # the README says what might be lost
+        self.changes[one.thread] += is_late  # a reader of cold may see it at that moment
+        if is_late and not self.is_repaired(one):  # the README says what a late write may lose
             if self.loses and self.is_newest_in_hot(one.thread):
                 self.lost.add(one.thread)
             else:
@@ -167,13 +168,13 @@ class Interleaving:
             except ThreadBusy:
                 self.running.remove(one)
                 one.then(KILLED)
-            if not is_late or asks == SETTLES:  # up to there hot must keep all that it has
+            if not is_late or asks == SETTLES:  # until then hot must keep everything
                 break
         if self.running and all(each.is_waiting for each in self.running):
             self.later(is_sure=True)
 
     def is_repaired(self, late: UnderWay) -> bool:
-        """Whether what it does to cold can be done again: from hot, and with a deletion, if there was one, while nobody writes past hot."""
+        """True if a flusher repairs a late write: from hot, including a deletion, while no writer bypasses hot."""
         keys, raw = self.keyspace.tier_keys(late.thread), self.tiers.target.raw
         if late.is_outdated or (raw.exists(keys.intents) and raw.hexists(keys.flush, "deleted")):
             return False
@@ -181,7 +182,7 @@ class Interleaving:
         return self.is_all_in_hot(late.thread) and not any(what.startswith("delete_for_runs") for what in beside)
 
     def is_all_in_hot(self, thread: str) -> bool:
-        """Or neither tier has anything."""
+        """True if hot has the whole thread, or neither tier has any of it."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
         return bool(
             raw.hexists(keys.data_key, "@complete")
@@ -198,7 +199,7 @@ class Interleaving:
         return bool(members) and all(self.tiers.target.raw.hmget(data_key, members))
 
     def later(self, *, is_sure: bool = False) -> None:
-        """The turns of all who have one are over."""
+        """All leases expire."""
         if is_sure or all(one.waited < MAX_WAITED for one in self.running):
             self.say("later")
             self.tiers.later(flushing.FLUSH_LEASE)
@@ -206,8 +207,7 @@ class Interleaving:
                 one.waited += 1
 
     def forget(self, thread: str) -> None:
-        """Hot forgets what cold has, unless somebody is bringing it there: what that deletes late is in hot alone. What cold does not have
-        it keeps."""
+        """Evict a clean thread from hot, unless a flusher or a deletion of runs is at work on it."""
         keys, raw = self.keyspace.tier_keys(thread), self.tiers.target.raw
         is_in_cold = raw.hexists(keys.data_key, "@cold_backed") and not raw.exists(keys.dirty)
         if is_in_cold and not any(
@@ -216,7 +216,7 @@ class Interleaving:
             self.say("forget", thread)
             self.tiers.evict(thread=thread)
 
-    # -- what processes do
+    # -- operations
 
     def begin(self, thread: str) -> None:
         kinds = (
@@ -252,11 +252,11 @@ class Interleaving:
         self.start(what, thread, make, then)
 
     def some_newest(self, thread: str) -> Any:
-        """Of a namespace, most often the root."""
+        """Newest checkpoint of a namespace, most often the root."""
         return self.model.get_tuple(config(thread, self.chance.choice(["", "", "sub"])))
 
     def before(self, thread: str) -> None:
-        """Hot alone has it, from before there were tiers."""
+        """Store a thread in hot alone, as before there were tiers."""
         is_there = any(one.thread == thread for one in self.running) or any(self.model.list(config(thread, None)))
         if is_there or self.tiers.target.raw.exists(*self.keyspace.tier_keys(thread)):
             return
@@ -287,7 +287,7 @@ class Interleaving:
         return where, checkpoint(values, versions), metadata, new
 
     def look_and_write(self, thread: str, ns: str, method: str, given: Any) -> None:
-        """As a graph does: it looks at what there is, sometimes, and goes on from there."""
+        """Write like a graph, which sometimes reads the newest checkpoint first."""
         make, happened = self.calling(method, given)
         if self.chance.random() < 0.5:
             self.write(method, thread, make, happened)
@@ -322,14 +322,14 @@ class Interleaving:
             self.write("delete_thread", thread, *self.calling("delete_thread", (thread,)))
 
     def delete_run(self, thread: str) -> None:
-        """Of what was coalesced, only hot knows what is left then."""
+        """Delete a run. If the thread is coalesced, hot must have all of it, as only hot knows the rest."""
         runs = {one.metadata["run_id"] for one in self.model.list(config(thread, None))}
         if runs and self.is_only_being_deleted(thread) and (not self.is_coalescing or self.is_all_in_hot(thread)):
             make, happened = self.calling("delete_for_runs", ([self.chance.choice(sorted(runs))],))
 
             def deleted() -> None:
                 happened()
-                for one in self.running:  # hot does not know what went
+                for one in self.running:  # hot does not know which checkpoints cold lost
                     one.is_outdated |= one.thread == thread
 
             self.write("delete_for_runs", thread, make, deleted)
@@ -355,7 +355,7 @@ class Interleaving:
             self.read("list", thread, make, lambda: list(self.model.list(where)))
 
     def read(self, what: str, thread: str, make: Callable[[Any], Any], ask: Callable[[], Any]) -> None:
-        """Check what is read while nothing is written."""
+        """Read, and check the answer if nothing was written meanwhile."""
         before, is_quiet = self.changes[thread], not self.writing[thread]
 
         def then(answer: Any) -> None:
@@ -375,11 +375,11 @@ class Interleaving:
 
         self.start("flush", thread, lambda saver: flushing.flush(saver, thread, at_once=at_once), then, saver)
 
-    # -- in the end
+    # -- the end
 
     def check_all(self, cold: Any) -> None:
         self.tiers.later(context.WRITER_GONE)
-        list(self.savers[0].list(None))  # which brings there what only hot has
+        list(self.savers[0].list(None))  # enrolls threads that only hot has
         assert next(saver for saver in self.savers if saver._context.flush_queue).flush(timeout=30) == 0
         in_cold = {plain(one)[1]["id"]: one for thread in THREADS for one in cold.list(config(thread, None))}
         for thread in THREADS:

@@ -1,4 +1,4 @@
-"""The count of what cold lacks, and its limit over all processes."""
+"""The size of the backlog, and its limit over all processes."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis", "cluster"], indire
 
 
 def dirty(tiers: Tiers) -> int:
-    """The number of records that cold lacks, counted by hand."""
+    """Number of records in the backlog, counted key by key."""
     return sum(tiers.target.raw.zcard(key) for key in tiers.target.keys() if key.endswith(b":dirty"))
 
 
 def counted(tiers: Tiers) -> int:
-    """The count that hot keeps."""
+    """Size of the backlog as hot counts it."""
     stored = tiers.target.raw.hgetall(Keyspace(tiers.target.prefix).unflushed)
     return int(stored.get(b"written", 0)) - int(stored.get(b"flushed", 0))
 
@@ -47,7 +47,7 @@ async def scanned(uniform: Uniform) -> None:
 
 @pytest.mark.parametrize(("limit", "shares", "margin"), [(40, 1000, 0), (40, 20, 4 * 2)])
 @pytest.mark.by_turns
-async def test_the_limit_is_over_all_processes(
+async def test_the_backlog_limit_holds_over_all_processes(
     tiers: Tiers, monkeypatch: Any, limit: int, shares: int, margin: int
 ) -> None:
     monkeypatch.setattr(flush_queue, "SHARES", shares)
@@ -62,12 +62,12 @@ async def test_the_limit_is_over_all_processes(
     assert limit <= dirty(tiers) <= limit + margin
     assert full == 120 - dirty(tiers)
     await drained(writers[0])
-    for writer in writers:  # each learns that there is room
+    for writer in writers:  # each writer learns that there is room
         await write(writer, "another", 1)
 
 
-async def test_an_old_scan_lets_nobody_write_more(tiers: Tiers) -> None:
-    """A scan found five records; since then others wrote, and nobody flushed or scanned."""
+async def test_an_old_scan_does_not_raise_the_limit(tiers: Tiers) -> None:
+    """A scan found five records. Since then others wrote, and no process flushed or scanned."""
     one, other = [await tiers.uniform(**BEHIND, max_backlog=10, backlog_timeout=0) for _ in range(2)]
     for number in range(1, 6):
         await write(one, "one", number)
@@ -98,7 +98,7 @@ async def test_parallel_writes_of_a_process_keep_the_limit(tiers: Tiers) -> None
 
 
 @pytest.mark.parametrize("flavour", ["async"], indirect=True)
-async def test_a_writer_goes_on_when_another_process_has_flushed(tiers: Tiers) -> None:
+async def test_a_flush_by_another_process_unblocks_a_writer(tiers: Tiers) -> None:
     writer = await tiers.uniform(**BEHIND, max_backlog=3, backlog_timeout=20)
     flusher = await tiers.uniform(**BEHIND)
     for number in range(1, 4):
@@ -111,8 +111,8 @@ async def test_a_writer_goes_on_when_another_process_has_flushed(tiers: Tiers) -
     assert dirty(tiers) == 1
 
 
-async def test_writes_cost_no_report(tiers: Tiers) -> None:
-    """With the default limit, a writer asks hot once for a hundred records."""
+async def test_few_writes_report_the_backlog(tiers: Tiers) -> None:
+    """With the default limit, a writer sends one report per hundred records."""
     uniform, reports = await tiers.uniform(**BEHIND), list[Any]()
     Meanwhile(
         uniform.saver.hot,
@@ -123,7 +123,7 @@ async def test_writes_cost_no_report(tiers: Tiers) -> None:
     assert len(reports) == 1
 
 
-async def test_a_scan_puts_right_a_count_that_hot_lost(tiers: Tiers) -> None:
+async def test_a_scan_repairs_a_lost_count(tiers: Tiers) -> None:
     uniform, other = [await tiers.uniform(**BEHIND, max_backlog=5, backlog_timeout=0) for _ in range(2)]
     for number in range(1, 6):
         await write(uniform, "thread", number)
@@ -136,7 +136,7 @@ async def test_a_scan_puts_right_a_count_that_hot_lost(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("junk", [b"inf", b"nan", b"-inf", b"x", b"1e300"])
 @pytest.mark.by_turns
-async def test_what_another_program_wrote_blocks_no_writer(tiers: Tiers, junk: bytes) -> None:
+async def test_a_corrupt_count_blocks_no_writer(tiers: Tiers, junk: bytes) -> None:
     uniform = await tiers.uniform(**BEHIND, max_backlog=5, backlog_timeout=0)
     tiers.target.raw.hset(
         Keyspace(tiers.target.prefix).unflushed, mapping={"written": junk, "flushed": junk, "scan": junk}
@@ -148,7 +148,7 @@ async def test_what_another_program_wrote_blocks_no_writer(tiers: Tiers, junk: b
 @pytest.mark.parametrize("seed", seeds(range(6)))
 @pytest.mark.by_turns
 async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
-    """Processes write, flush, report and scan in any order, also between the steps of a scan."""
+    """Processes write, flush, report and scan in any order, also during a scan."""
     chance = random.Random(seed)
     processes = [await tiers.uniform(**BEHIND) for _ in range(3)]
     written = dict.fromkeys(("a", "b", "c"), 0)
@@ -183,7 +183,7 @@ async def test_the_count_is_never_too_low(tiers: Tiers, seed: int) -> None:
     assert counted(tiers) == dirty(tiers)
 
 
-async def test_the_numbers_of_the_backlog_agree(tiers: Tiers) -> None:
+async def test_backlog_statistics_agree_after_a_flush(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND)
     for thread in ("a", "b"):
         await write(uniform, thread, 1)

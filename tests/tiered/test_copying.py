@@ -27,11 +27,11 @@ def extend(state: list[str] | None, writes: Sequence[list[str]]) -> list[str]:
 
 class State(TypedDict):
     seen: Annotated[list[str], DeltaChannel(extend)]
-    """Rebuilt from pending writes, in their order."""
+    """Rebuilt from pending writes in their order."""
 
 
 def fan_out() -> Any:
-    """A graph whose first of three parallel nodes waits for an answer."""
+    """Build a graph with three parallel nodes. The first interrupts."""
     builder = StateGraph(State)
 
     def waits(_: State) -> Any:
@@ -53,7 +53,7 @@ def fan_out() -> Any:
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 @pytest.mark.parametrize("is_evicted", [False, True])
 @pytest.mark.parametrize("kind", ["postgres", "memory"])
-async def test_a_copy_that_waits_in_a_parallel_superstep_goes_on_in_order(
+async def test_a_copy_of_an_interrupted_superstep_resumes_in_order(
     tiers: Tiers, mode: str, is_evicted: bool, kind: str
 ) -> None:
     if kind == "memory" and is_evicted:
@@ -66,7 +66,7 @@ async def test_a_copy_that_waits_in_a_parallel_superstep_goes_on_in_order(
     await uniform.flush()
     if is_evicted:
         tiers.evict(thread="source")
-        await graph.aget_state(source)  # hot is filled, without the paths
+        await graph.aget_state(source)  # fills hot, without the paths
     await uniform.copy_thread("source", "copy")
     assert (await graph.ainvoke(Command(resume="yes"), copy))["seen"] == ["in", "a", "b", "c", "end"]
     assert (await graph.aget_state(copy)).values["seen"] == ["in", "a", "b", "c", "end"]
@@ -76,8 +76,8 @@ async def test_a_copy_that_waits_in_a_parallel_superstep_goes_on_in_order(
 
 
 @pytest.mark.parametrize("saver", [RedisSaver, AsyncRedisSaver, TieredSaver, AsyncTieredSaver])
-def test_langgraph_sees_that_paths_are_taken(target_name: str, saver: Any) -> None:
-    """LangGraph looks for the parameter, and without it gives no paths."""
+def test_put_writes_declares_task_path(target_name: str, saver: Any) -> None:
+    """LangGraph inspects the signature, and passes no paths without the parameter."""
     for method in (saver.put_writes, saver.aput_writes):
         assert "task_path" in signature(method).parameters
 
@@ -91,10 +91,10 @@ def paths(tiers: Tiers, thread: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("settings", [{}, BEHIND, {**BEHIND, "cold_history": "latest"}])
-async def test_a_copy_has_the_paths_of_its_source(tiers: Tiers, settings: Any) -> None:
+async def test_a_copy_keeps_the_task_paths(tiers: Tiers, settings: Any) -> None:
     uniform = await tiers.uniform(**settings)
     made = await written(uniform)
-    await uniform.put_writes(made[0], [("n", [1])], "task-z", "path-0")  # of a checkpoint that may be coalesced
+    await uniform.put_writes(made[0], [("n", [1])], "task-z", "path-0")  # the checkpoint may be coalesced
     await uniform.copy_thread("thread", "copy")
     await drained(uniform)
     expected = {task: f"path-{number}" for number, task in enumerate(("task-c", "task-b", "task-a"))}
@@ -102,8 +102,8 @@ async def test_a_copy_has_the_paths_of_its_source(tiers: Tiers, settings: Any) -
     assert {row[1]: row[3] for row in paths(tiers, "copy")} == expected
 
 
-async def test_what_was_coalesced_comes_to_cold_with_its_paths(tiers: Tiers) -> None:
-    """A `DeltaChannel` needs all ancestors, so cold gets what it had skipped."""
+async def test_a_coalesced_checkpoint_reaches_cold_with_its_paths(tiers: Tiers) -> None:
+    """A `DeltaChannel` needs all ancestors, so cold gets the checkpoints that it skipped."""
     uniform = await tiers.uniform(**BEHIND, cold_history="latest")
     made = await written(uniform)
     await uniform.put_writes(made[0], [("n", [1])], "task-z", "path-9")

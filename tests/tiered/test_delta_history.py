@@ -1,4 +1,4 @@
-"""Histories of `DeltaChannel`s over two tiers: hot answers alone, at once, where it has what it takes; cold where not, and either way they are right."""
+"""Histories of `DeltaChannel`s over two tiers: hot answers alone if it is complete, else cold answers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 
 
 class Talk:
-    """A thread with a write to `log` on each checkpoint, a snapshot in some, and what each server is asked for it."""
+    """A thread with a write to `log` on each checkpoint, some snapshots, and a record of the requests to each tier."""
 
     def __init__(self, tiers: Tiers, uniform: Uniform) -> None:
         self.tiers, self.uniform, self.asked = tiers, uniform, list[str]()
@@ -75,7 +75,7 @@ async def begun(tiers: Tiers, mode: str, **options: Any) -> Talk:
 
 @MODES
 @pytest.mark.also_on(cluster="sync", fakeredis="async")
-async def test_hot_answers_alone_in_one_round_trip(tiers: Tiers, mode: str) -> None:
+async def test_hot_answers_a_history_in_one_round_trip(tiers: Tiers, mode: str) -> None:
     talk = await begun(tiers, mode)
     await talk.say(4)
     for _ in range(2):
@@ -88,8 +88,8 @@ async def test_hot_answers_alone_in_one_round_trip(tiers: Tiers, mode: str) -> N
 
 
 @MODES
-async def test_cold_is_asked_once_where_hot_lacks_ancestors(tiers: Tiers, mode: str) -> None:
-    """Hot has what is newest, and what is written from then on; a process asks cold for what is below, once."""
+async def test_cold_is_read_once_for_missing_ancestors(tiers: Tiers, mode: str) -> None:
+    """Hot has the newest checkpoint and all later writes. Each process reads the ancestors from cold once."""
     talk = await begun(tiers, mode)
     await talk.say(2)
     await talk.say(snapshot=True)
@@ -113,7 +113,7 @@ async def test_cold_is_asked_once_where_hot_lacks_ancestors(tiers: Tiers, mode: 
 
 
 async def another(tiers: Tiers, mode: str) -> tuple[Uniform, list[str]]:
-    """A process that knows nothing, and what it asks cold."""
+    """A new process, and the list of its calls to cold."""
     made, asked = await tiers.uniform(**(BEHIND if mode == "write-behind" else {})), list[str]()
 
     def of_cold(request: Any) -> Any:
@@ -128,8 +128,8 @@ async def another(tiers: Tiers, mode: str) -> tuple[Uniform, list[str]]:
 @MODES
 @pytest.mark.by_turns
 @pytest.mark.also_on(cluster="sync", fakeredis="async")
-async def test_a_history_that_cold_answered_fills_hot(tiers: Tiers, mode: str) -> None:
-    """Other processes ask hot alone from then on; what came back is whole."""
+async def test_a_history_from_cold_fills_hot(tiers: Tiers, mode: str) -> None:
+    """After that, other processes read hot alone, and the thread is sound."""
     talk = await begun(tiers, mode)
     await talk.say(2)
     await talk.say(snapshot=True)
@@ -147,7 +147,7 @@ async def test_a_history_that_cold_answered_fills_hot(tiers: Tiers, mode: str) -
 
 
 @pytest.mark.parametrize(("limit", "value"), [("ANCESTORS_FILLED", 10), ("BYTES_FILLED", 1000)])
-async def test_what_is_too_much_does_not_fill_hot(
+async def test_a_history_over_the_limit_does_not_fill_hot(
     tiers: Tiers, limit: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tiered_reading, limit, value)
@@ -165,8 +165,8 @@ async def test_what_is_too_much_does_not_fill_hot(
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_write_while_hot_is_filled(tiers: Tiers, after: bool) -> None:
-    """It ends the fill lease, so hot gets nothing that was read from cold before it."""
+async def test_a_write_during_a_fill_ends_the_fill_lease(tiers: Tiers, after: bool) -> None:
+    """Hot stores nothing that was read from cold before the write."""
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     await talk.say(8)
@@ -216,7 +216,7 @@ LATER: dict[str, Any] = {
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("what", LATER)
 @pytest.mark.by_turns
-async def test_what_cold_answered_is_not_believed_once_something_came(tiers: Tiers, what: str, again: bool) -> None:
+async def test_a_late_write_invalidates_a_cached_cold_history(tiers: Tiers, what: str, again: bool) -> None:
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     await talk.say(5)
@@ -240,8 +240,8 @@ async def test_what_cold_answered_is_not_believed_once_something_came(tiers: Tie
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 20)))
-async def test_random_operations_over_two_tiers(tiers: Tiers, mode: str, seed: int) -> None:
-    """Of three processes; hot loses the thread at times, and gets some of its checkpoints back."""
+async def test_random_delta_histories_match_the_model(tiers: Tiers, mode: str, seed: int) -> None:
+    """Three processes take turns. Hot sometimes loses the thread and gets some of its checkpoints back."""
     chance, model = random.Random(f"{seed} {mode}"), InMemorySaver()
     settings: dict[str, Any] = BEHIND if mode == "write-behind" else {}
     uniforms, ids, asked = [await tiers.uniform(**settings) for _ in range(3)], list[str](), list[str]()
@@ -291,7 +291,7 @@ async def test_random_operations_over_two_tiers(tiers: Tiers, mode: str, seed: i
     assert believed
 
 
-async def test_what_cold_answered_is_forgotten_with_the_thread(tiers: Tiers) -> None:
+async def test_deletion_invalidates_a_cached_cold_history(tiers: Tiers) -> None:
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     await talk.say(5)
@@ -310,8 +310,8 @@ async def test_what_cold_answered_is_forgotten_with_the_thread(tiers: Tiers) -> 
     assert await talk.history() == {"log": {"writes": []}, "absent": {"writes": []}}
 
 
-async def test_a_late_write_on_what_filled_hot(tiers: Tiers) -> None:
-    """Parallel tasks, of which one wrote before hot lost the thread, and one after: their order is that of their paths."""
+async def test_a_late_write_after_a_fill_is_ordered_by_path(tiers: Tiers) -> None:
+    """One parallel task writes before hot loses the thread, the other after."""
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     parallel = talk.where
@@ -325,7 +325,7 @@ async def test_a_late_write_on_what_filled_hot(tiers: Tiers) -> None:
         assert [write[0] for write in found] == ["task-1", "task-a", "task-b"]
 
 
-async def test_what_a_process_knows_does_not_outlive_the_thread_in_hot(tiers: Tiers) -> None:
+async def test_eviction_invalidates_a_known_history(tiers: Tiers) -> None:
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     await talk.say(3)
@@ -340,8 +340,8 @@ async def test_what_a_process_knows_does_not_outlive_the_thread_in_hot(tiers: Ti
     assert [write[2] for write in found] == [[1], [2], ["late"], [3]]
 
 
-async def test_a_write_intent_of_another_asks_cold(tiers: Tiers) -> None:
-    """Cold may have what hot does not have yet."""
+async def test_a_pending_write_intent_sends_history_reads_to_cold(tiers: Tiers) -> None:
+    """Cold may have writes that hot lacks."""
     flaky = FlakySaver(await tiers.cold())
     talk = await begun(tiers, "write-through")
     await talk.say(3)
@@ -361,7 +361,7 @@ async def test_a_write_intent_of_another_asks_cold(tiers: Tiers) -> None:
     assert len(late) == 1
 
 
-async def test_a_deleted_thread_that_cold_still_has(tiers: Tiers) -> None:
+async def test_a_deleted_thread_has_no_history_while_cold_has_it(tiers: Tiers) -> None:
     talk = await begun(tiers, "write-behind")
     await talk.say(3)
     await drained(talk.uniform)
@@ -370,7 +370,7 @@ async def test_a_deleted_thread_that_cold_still_has(tiers: Tiers) -> None:
     assert talk.asked == ["hot"]
 
 
-async def test_cold_is_down_and_hot_has_all(tiers: Tiers) -> None:
+async def test_a_complete_hot_answers_histories_while_cold_is_down(tiers: Tiers) -> None:
     class Down(type(await tiers.cold())):  # type: ignore[misc]
         def __init__(self, saver: Any) -> None:
             self.__dict__.update(saver.__dict__)
@@ -390,7 +390,7 @@ async def test_cold_is_down_and_hot_has_all(tiers: Tiers) -> None:
         await talk.history()
 
 
-async def test_hot_fails(tiers: Tiers) -> None:
+async def test_bypass_reads_the_history_from_cold(tiers: Tiers) -> None:
     talk = await begun(tiers, "write-through", on_hot_error="bypass")
     await talk.say(3)
     works = tiers.fails(talk.uniform)
@@ -399,7 +399,7 @@ async def test_hot_fails(tiers: Tiers) -> None:
     works()
 
 
-async def test_what_is_damaged_in_hot_is_repaired(tiers: Tiers) -> None:
+async def test_a_history_read_repairs_damage_in_hot(tiers: Tiers) -> None:
     talk = await begun(tiers, "write-through")
     await talk.say(3)
     tiers.evict("index")
@@ -407,8 +407,8 @@ async def test_what_is_damaged_in_hot_is_repaired(tiers: Tiers) -> None:
     assert not tiers.target.raw.exists(keys_of(tiers).data_key)
 
 
-async def test_no_call_is_made_for_what_is_known(tiers: Tiers) -> None:
-    """What a process knows is believed over tiers, too: the answer has the new writes alone."""
+async def test_a_second_history_read_returns_new_writes_only(tiers: Tiers) -> None:
+    """The process remembers the rest, over two tiers as well."""
     talk = await begun(tiers, "write-through")
     await talk.say(snapshot=True)
     await talk.say(30)

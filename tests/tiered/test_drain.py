@@ -1,4 +1,4 @@
-"""Cold catches up: whatever request or reply is lost, whoever holds something then, and how a drain that could not says so."""
+"""Cold catches up after any lost request or reply, whoever holds a lease. A drain that fails reports it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
 QUICK: dict[str, Any] = {"mode": "write-behind", "flush_interval": 0.02}
 SOON = 15.0
-"""Seconds: more than anything here takes, and less than any lease."""
+"""Seconds: longer than any step here, and shorter than any lease."""
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ async def closed(saver: Any, timeout: float = 10.0) -> int:
 
 
 class Queue:
-    """Savers whose requests to Redis go through a proxy, and are not repeated by their client."""
+    """Savers that reach Redis through a proxy, with clients that do not retry."""
 
     def __init__(self, tiers: Tiers, proxy: Proxy) -> None:
         self.tiers, self.proxy = tiers, proxy
@@ -75,7 +75,7 @@ class Queue:
         (self.proxy.lose_reply if how == "reply lost" else self.proxy.drop_request)(marker)
 
     def held(self) -> list[bytes]:
-        """The keys of whatever somebody holds, or cold does not have."""
+        """Keys of leases, write intents and backlogs that are left."""
         raw = self.tiers.target.raw
         return [
             key
@@ -90,7 +90,7 @@ def beyond(tiers: Tiers, proxy: Proxy) -> Queue:
 
 
 async def again(act: Callable[[], Awaitable[Any]]) -> Any:
-    """Do something, as a caller that tries again where its connection breaks."""
+    """Call `act`, and repeat it after a connection error."""
     for _ in range(3):
         try:
             return await act()
@@ -105,7 +105,7 @@ def following(number: int, **metadata: Any) -> Any:
 
 
 async def everything(tiers: Tiers, behind: Uniform, through: Uniform) -> dict[str, set[str]]:
-    """What uses each script over two tiers once; answers the ids of the checkpoints that cold has to have, by thread."""
+    """Use each script over two tiers once. Return the ids of the checkpoints that cold must have, by thread."""
     expected: dict[str, set[str]] = {}
     found = await written(await tiers.uniform(**BEHIND), "left")  # by a process that is gone
     expected["left"] = {one["configurable"]["checkpoint_id"] for one in found}
@@ -176,8 +176,8 @@ REPLY, REQUEST = "reply lost", "request lost"
     indirect=["flavour"],
 )
 @pytest.mark.parametrize("name", USED)
-async def test_whatever_is_lost_once_cold_has_everything_soon(beyond: Queue, quick: None, name: str, how: str) -> None:
-    """The caller tries again, nobody else does anything; and nothing is held by anybody."""
+async def test_cold_catches_up_after_any_lost_message(beyond: Queue, quick: None, name: str, how: str) -> None:
+    """The caller repeats its call, no other process acts, and nothing stays held."""
     behind, through = await beyond.uniform(**QUICK), await beyond.uniform()
     cold = await beyond.tiers.cold_uniform()
     beyond.lose(USED[name], how)
@@ -193,11 +193,11 @@ async def test_whatever_is_lost_once_cold_has_everything_soon(beyond: Queue, qui
         await closed(behind.saver)
 
 
-# -- who holds a claim of a thread
+# -- claims
 
 
 async def done(tiers: Tiers, uniform: Uniform, operation: Any, fails: Any = None) -> Any:
-    """What comes of an operation, whose calls of one script fail."""
+    """Run an operation. Calls of the script `fails` raise an error."""
     answer: Any = None
     failure: Any = None
     while True:
@@ -215,7 +215,7 @@ async def flushed(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
 
 
 async def stopped(tiers: Tiers, uniform: Uniform, script: Any = None) -> Any:
-    """A claim that has got as far as a script, which was carried out; or (None) as a call of cold, which was not."""
+    """A flush that ran until after `script`, or, without one, until before its first call of cold."""
     operation = flushing.flush(uniform.saver._context, "thread")
     request = next(operation)
     while script is not None or not isinstance(request, Attempt):
@@ -226,8 +226,8 @@ async def stopped(tiers: Tiers, uniform: Uniform, script: Any = None) -> Any:
     return operation
 
 
-async def test_who_is_stopped_before_cold_is_asked_goes_on(tiers: Tiers) -> None:
-    """As a task that is cancelled: it cannot release its claim, and no other process waits for it longer than that lasts."""
+async def test_a_flusher_stopped_before_cold_resumes_its_claim(tiers: Tiers) -> None:
+    """Like a cancelled task, it cannot release its claim. Other processes wait until the lease expires."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
     (await stopped(tiers, uniform, scripts.CLAIM)).close()
@@ -235,8 +235,8 @@ async def test_who_is_stopped_before_cold_is_asked_goes_on(tiers: Tiers) -> None
     assert (await flushed(tiers, uniform)).left == 0
 
 
-async def test_who_is_stopped_while_cold_is_asked_waits_for_the_end_of_the_turn(tiers: Tiers) -> None:
-    """Nobody knows when that call of cold is over, nor what it does then."""
+async def test_a_flusher_stopped_during_a_cold_call_waits_for_the_lease(tiers: Tiers) -> None:
+    """The call of cold may still be running, with an unknown result."""
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
     (await stopped(tiers, uniform)).close()
@@ -245,8 +245,8 @@ async def test_who_is_stopped_while_cold_is_asked_waits_for_the_end_of_the_turn(
     assert (await flushed(tiers, uniform)).left == 0
 
 
-async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> None:
-    """Nor does a fork's child go on with the claim of its parent."""
+async def test_two_workers_of_a_process_never_share_a_claim(tiers: Tiers) -> None:
+    """Nor does a forked child share the claim of its parent."""
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
     (await stopped(tiers, uniform, scripts.CLAIM)).close()
@@ -262,8 +262,8 @@ async def test_two_workers_of_a_process_do_not_hold_one_turn(tiers: Tiers) -> No
     assert (await flushed(tiers, uniform)).left == 0
 
 
-async def test_a_claim_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
-    """Cold may have half of it, and who comes next learns that: it coalesces cold nothing."""
+async def test_a_failed_ack_releases_the_claim(tiers: Tiers) -> None:
+    """Cold may have half of the thread. The next flusher learns that, and coalesces nothing."""
     settings = {**BEHIND, "cold_history": "latest"}
     uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
     made = await written(uniform)
@@ -273,8 +273,8 @@ async def test_a_claim_that_hot_ends_is_released_for_all(tiers: Tiers) -> None:
     assert [one.config for one in await cold.list(config())] == made[::-1]
 
 
-async def test_a_claim_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: Tiers) -> None:
-    """As all of it was set aside when its holder asked again."""
+async def test_a_claim_with_nothing_due_is_released(tiers: Tiers) -> None:
+    """All records were set aside when the holder asked again."""
     flaky = FlakySaver(await tiers.cold())
     uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
     await uniform.get_tuple(config())
@@ -290,8 +290,8 @@ async def test_a_claim_in_which_there_is_nothing_to_do_is_held_by_nobody(tiers: 
     assert (await flushed(tiers, other)).left == 0
 
 
-async def test_a_claim_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Tiers) -> None:
-    """Who goes on with its claim finds that somebody is writing the thread to cold."""
+async def test_a_claim_blocked_by_a_writer_is_released(tiers: Tiers) -> None:
+    """The flusher resumes its claim and finds the write intent of another process."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
     (await stopped(tiers, uniform, scripts.CLAIM)).close()
@@ -303,8 +303,8 @@ async def test_a_claim_that_has_to_wait_for_a_writer_is_held_by_nobody(tiers: Ti
     assert (await flushed(tiers, other)).left == 0
 
 
-async def test_an_ack_that_was_lost_is_repeated(tiers: Tiers) -> None:
-    """So that who came late, and may have done harm to cold, learns that."""
+async def test_a_lost_ack_is_repeated(tiers: Tiers) -> None:
+    """So a late flusher, which may have damaged cold, learns that it was late."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     last = (await written(uniform))[-1]
     late = await stopped(tiers, uniform)
@@ -323,7 +323,7 @@ async def test_an_ack_that_was_lost_is_repeated(tiers: Tiers) -> None:
     assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
 
 
-# -- who looks at all keys
+# -- scans of all keys
 
 
 async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
@@ -333,19 +333,19 @@ async def looked(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
 @pytest.mark.parametrize(
     "fails", [scripts.PUBLISH, scripts.REPORT_BACKLOG, scripts.BACKLOG_STATS, scripts.PUBLISH_BACKLOG]
 )
-async def test_who_fails_to_look_keeps_nobody(tiers: Tiers, fails: Any) -> None:
+async def test_a_failed_scan_blocks_no_other_scanner(tiers: Tiers, fails: Any) -> None:
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
     with pytest.raises(redis.ConnectionError):
         await looked(tiers, uniform, fails=fails)
     assert await looked(tiers, other) == ["thread"]
-    assert await looked(tiers, uniform) == []  # one of all, and not again at once
+    assert await looked(tiers, uniform) == []  # the lease allows no second scan at once
     tiers.later(3_600_000)
     assert await looked(tiers, uniform) == ["thread"]
 
 
-async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
-    """And another does when it has not gone on for a while."""
+async def test_a_stopped_scanner_resumes_its_scan(tiers: Tiers) -> None:
+    """Another process takes over when the lease expires."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await written(uniform)
     operation = flushers.scan_in_turn(uniform.saver._context)
@@ -360,29 +360,28 @@ async def test_who_is_stopped_while_it_looks_goes_on(tiers: Tiers) -> None:
     assert await looked(tiers, other) == ["thread"]
 
 
-async def test_who_looks_for_long_says_that_it_goes_on(tiers: Tiers, monkeypatch: Any) -> None:
+async def test_a_long_scan_renews_its_lease(tiers: Tiers, monkeypatch: Any) -> None:
     monkeypatch.setattr(flush_queue, "SCAN_LEASE", -1)
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
     operation, sent = uniform.saver._context.backlog.scan(renews_lease=True), list[Any]()
-    request = operation.send(await asked(uniform, next(operation)))  # the count so far was asked first
+    request = operation.send(await asked(uniform, next(operation)))  # the first request reads the count
     sent.append(request)
     assert getattr(request, "arguments", ())[:1] == ("PEXPIRE",)
     operation.close()
 
 
-def test_figures(target_name: str) -> None:
-    """What the documentation promises is made of what is waited for."""
+def test_documented_limits_match_the_constants(target_name: str) -> None:
     assert flush_queue.MAX_BACKOFF >= flushing.MAX_PAUSE
     assert flush_queue.CATCH_UP == flush_queue.MAX_BACKOFF + flush_queue.SCAN_INTERVAL == 15
     assert flush_queue.TAKE_OVER * 1000 == max(flushing.FLUSH_LEASE, flush_queue.SCAN_LEASE) == 30_000
 
 
-# -- intents
+# -- write intents
 
 
-async def test_an_intent_is_released_where_the_write_is_given_up(tiers: Tiers) -> None:
-    """Cold was not told of it, so hot is believed on."""
+async def test_a_write_that_fails_before_cold_removes_its_intent(tiers: Tiers) -> None:
+    """Cold got nothing, so readers still trust hot."""
     uniform, other = await tiers.uniform(), await tiers.uniform()
     last = (await written(uniform))[-1]
 
@@ -400,8 +399,8 @@ async def test_an_intent_is_released_where_the_write_is_given_up(tiers: Tiers) -
     assert other.saver.stats().intents == 0
 
 
-async def test_a_run_that_cannot_be_deleted_leaves_no_intent(tiers: Tiers) -> None:
-    """It is in two threads, the second of which somebody has overwritten."""
+async def test_a_failed_run_deletion_leaves_no_intent(tiers: Tiers) -> None:
+    """The run is in two threads, and another program overwrote a key of the second."""
     uniform = await tiers.uniform(**BEHIND)
     for thread in ("one", "two"):
         await uniform.get_tuple(config(thread))
@@ -419,7 +418,7 @@ async def test_a_run_that_cannot_be_deleted_leaves_no_intent(tiers: Tiers) -> No
 
 
 def down() -> Any:
-    """A cold saver that answers nothing from the first write on, while `is_down`."""
+    """A cold saver whose calls all fail from the first write on, while `is_down`."""
 
     class Down(InMemorySaver):
         is_down, was_written = True, False
@@ -451,8 +450,8 @@ def down() -> Any:
     return Down()
 
 
-async def test_a_with_that_leaves_something_behind_says_so(tiers: Tiers, caplog: Any) -> None:
-    """It warns, and logs how much it is; an error that ends the `with` stays the error."""
+async def test_leaving_a_with_block_warns_about_a_backlog(tiers: Tiers, caplog: Any) -> None:
+    """The warning and the log give its size. An error that ends the block is raised unchanged."""
     caplog.set_level(logging.WARNING, "redis_saver")
 
     async def leave(thread: str, error: Exception | None = None) -> None:
@@ -480,7 +479,7 @@ async def test_a_with_that_leaves_something_behind_says_so(tiers: Tiers, caplog:
     assert "12 records of 2 threads" in caplog.text
 
 
-async def test_a_with_that_has_brought_all_says_nothing(tiers: Tiers, caplog: Any) -> None:
+async def test_leaving_a_with_block_is_silent_after_a_full_flush(tiers: Tiers, caplog: Any) -> None:
     saver = await tiers.saver(**QUICK)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -493,7 +492,7 @@ async def test_a_with_that_has_brought_all_says_nothing(tiers: Tiers, caplog: An
     assert caplog.records == []
 
 
-async def test_a_with_whose_hot_is_gone_says_so(tiers: Tiers, caplog: Any) -> None:
+async def test_leaving_a_with_block_without_hot_raises_and_logs(tiers: Tiers, caplog: Any) -> None:
     for error in (None, ZeroDivisionError()):
         saver = await tiers.saver(**QUICK)
         with pytest.raises(redis.ConnectionError if error is None else ZeroDivisionError):
@@ -510,8 +509,7 @@ async def test_a_with_whose_hot_is_gone_says_so(tiers: Tiers, caplog: Any) -> No
     assert "it is not known whether cold has everything" in caplog.text
 
 
-async def test_an_outage_is_logged_once(tiers: Tiers, caplog: Any) -> None:
-    """And its end; not each try."""
+async def test_an_outage_is_logged_once_and_so_is_its_end(tiers: Tiers, caplog: Any) -> None:
     caplog.set_level(logging.WARNING, "redis_saver")
     cold = down()
     uniform = await tiers.uniform(cold=cold, **BEHIND)
@@ -530,8 +528,8 @@ async def test_an_outage_is_logged_once(tiers: Tiers, caplog: Any) -> None:
     assert [one.getMessage() for one in caplog.records] == ["the flusher reaches cold again"]
 
 
-async def test_a_broken_connection_is_no_refusal(tiers: Tiers, caplog: Any) -> None:
-    """Cold answers at once on another connection, so the flusher tries the record again."""
+async def test_a_broken_connection_does_not_count_as_refusal(tiers: Tiers, caplog: Any) -> None:
+    """Cold answers on another connection, so the flusher repeats the record at once."""
     flaky, broken = FlakySaver(await tiers.cold()), list[str]()
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
     await written(uniform)
@@ -550,8 +548,8 @@ async def test_a_broken_connection_is_no_refusal(tiers: Tiers, caplog: Any) -> N
     assert caplog.records == []
 
 
-async def test_a_refused_record_is_no_outage(tiers: Tiers, caplog: Any) -> None:
-    """Cold refuses all that it is given, and answers: each thread is logged, and no outage is."""
+async def test_a_refused_record_does_not_count_as_outage(tiers: Tiers, caplog: Any) -> None:
+    """Cold answers but refuses every record. Each thread is logged, and no outage."""
     caplog.set_level(logging.WARNING, "redis_saver")
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
@@ -566,7 +564,7 @@ async def test_a_refused_record_is_no_outage(tiers: Tiers, caplog: Any) -> None:
     ]
 
 
-async def test_what_cold_will_not_take_is_logged_once(tiers: Tiers, caplog: Any) -> None:
+async def test_a_refused_record_is_logged_once(tiers: Tiers, caplog: Any) -> None:
     caplog.set_level(logging.WARNING, "redis_saver")
 
     class Refuses(InMemorySaver):
@@ -599,7 +597,7 @@ async def test_a_drain_survives_a_lost_reply(beyond: Queue, script: Any) -> None
     assert beyond.held() == []
 
 
-async def test_a_drain_without_a_deadline_ends_where_hot_is_gone(tiers: Tiers) -> None:
+async def test_a_drain_without_a_deadline_fails_without_hot(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
     works = tiers.fails(uniform)
@@ -609,11 +607,11 @@ async def test_a_drain_without_a_deadline_ends_where_hot_is_gone(tiers: Tiers) -
     await drained(uniform)
 
 
-# -- every error is raised in the operation
+# -- errors inside operations
 
 
 @pytest.mark.parametrize("flavour", ["async"], indirect=True)
-async def test_a_drain_that_is_cancelled_claims_nothing_more(tiers: Tiers) -> None:
+async def test_a_cancelled_drain_claims_nothing_more(tiers: Tiers) -> None:
     flaky, begun, go_on = FlakySaver(await tiers.cold()), asyncio.Event(), asyncio.Event()
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, flush_workers=1)
     for thread in ("one", "two", "three"):
@@ -639,7 +637,7 @@ async def test_a_drain_that_is_cancelled_claims_nothing_more(tiers: Tiers) -> No
 
 
 @pytest.mark.parametrize("error", [redis.ConnectionError, psycopg.OperationalError, ZeroDivisionError])
-async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: type[Exception]) -> None:
+async def test_an_operation_can_clean_up_after_any_error(tiers: Tiers, error: type[Exception]) -> None:
     uniform, sent = await tiers.uniform(), list[Any]()
 
     def operation() -> Any:
@@ -660,7 +658,7 @@ async def test_an_operation_may_clean_up_after_any_error(tiers: Tiers, error: ty
     assert sent == ["cleaned up"]
 
 
-async def test_an_operation_whose_task_is_cancelled_is_closed_at_once(tiers: Tiers) -> None:
+async def test_cancelling_a_task_closes_its_operation_at_once(tiers: Tiers) -> None:
     closed_at, begun = list[str](), asyncio.Event()
 
     def operation() -> Any:

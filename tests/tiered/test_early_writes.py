@@ -48,8 +48,8 @@ def numbered(number: int) -> Any:
 
 @MODES
 @pytest.mark.parametrize("before", [0, 1], ids=["first checkpoint", "second checkpoint"])
-async def test_early_writes_that_only_cold_has(tiers: Tiers, mode: str, before: int) -> None:
-    """Hot loses the thread after the flush, and another process fills it again before the checkpoint comes."""
+async def test_early_writes_survive_if_only_cold_has_them(tiers: Tiers, mode: str, before: int) -> None:
+    """Hot loses the thread after the flush, and another process fills it before the checkpoint arrives."""
     uniform, reader = await tiers.uniform(**settings_of(mode)), await tiers.uniform(**settings_of(mode))
     cold = await tiers.cold_uniform()
     where = config()
@@ -78,14 +78,14 @@ async def test_early_writes_that_only_cold_has(tiers: Tiers, mode: str, before: 
 
 
 class Supersteps(Interleaving):
-    """Runs that are ahead of their checkpoints: pending writes of up to three may come before them."""
+    """Runs whose pending writes arrive before up to three of their checkpoints."""
 
     MOST_AHEAD = 3
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
         self.ahead = defaultdict[tuple[str, str], list[Any]](list)
-        """What is to be put next in a namespace, in this order."""
+        """The next puts of each namespace, in order."""
 
     def begin(self, thread: str) -> None:
         kinds = ["go_ahead"] * 6 + ["early"] * 6 + ["put"] * 6 + ["writes"] * 2 + ["delete"]
@@ -93,7 +93,7 @@ class Supersteps(Interleaving):
         getattr(self, self.chance.choice(kinds))(thread)
 
     def go_ahead(self, thread: str) -> None:
-        """A superstep is over: its checkpoint gets its id. A run begins with a look."""
+        """End a superstep, which gives its checkpoint an id. A run most often reads first."""
         ns = self.chance.choice(["", "", "sub"])
         ahead = self.ahead[thread, ns]
         if len(ahead) < self.MOST_AHEAD and not self.is_being(thread, "delete"):
@@ -102,7 +102,7 @@ class Supersteps(Interleaving):
             ahead.append(self.following(thread, ns, ahead[-1] if ahead else None))
 
     def following(self, thread: str, ns: str, last: Any) -> tuple[Any, ...]:
-        """The arguments of the next put; `log` has no value, as that of a `DeltaChannel`."""
+        """Arguments of the next put. `log` has no value, like a `DeltaChannel`."""
         found = self.model.get_tuple(config(thread, ns)) if last is None else None
         before: Any = last[1] if last else found.checkpoint if found else checkpoint({}, {})
         parent = last[1]["id"] if last else found and found.checkpoint["id"]
@@ -114,7 +114,7 @@ class Supersteps(Interleaving):
         return config(thread, ns, parent), checkpoint(values, versions), {"step": self.number}, new
 
     def early(self, thread: str) -> None:
-        """Pending writes of a checkpoint that is not there yet."""
+        """Write to a checkpoint that is not stored yet."""
         ns = self.chance.choice(["", "", "sub"])
         if ahead := self.ahead[thread, ns]:
             self.write_to(config(thread, ns, self.chance.choice(ahead)[1]["id"]))
@@ -131,7 +131,7 @@ class Supersteps(Interleaving):
             self.write("put_writes", thread, *self.calling("put_writes", (where, writes, task, f"path {task}")))
 
     def put(self, thread: str) -> None:
-        """One put of a run at a time; another process may send it than the writes."""
+        """Start the next put of a run, if none is under way. The writes may go through another process."""
         ns = self.chance.choice(["", "", "sub"])
         if not self.ahead[thread, ns] or self.is_being(thread, f"put {ns}") or self.is_being(thread, "delete"):
             return
@@ -159,7 +159,7 @@ class Supersteps(Interleaving):
         )
 
     def deltas(self, thread: str) -> None:
-        """The history of a channel that has no value in any checkpoint."""
+        """Read the history of a channel that has no value in any checkpoint."""
         if not self.is_coalescing and (found := self.some_newest(thread)):
             where = found.config
             self.read(
@@ -187,7 +187,7 @@ async def play(tiers: Tiers, seed: int, processes: list[dict[str, Any]], history
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
 @pytest.mark.parametrize("seed", seeds_and_slow(range(2), range(2, 60)))
-async def test_random_supersteps(tiers: Tiers, seed: int, history: str) -> None:
+async def test_random_supersteps_match_the_model(tiers: Tiers, seed: int, history: str) -> None:
     behind = {**BEHIND, "cold_history": history}
     await play(tiers, seed, [behind, behind, {}], history)
 
@@ -234,7 +234,7 @@ class Part(TypedDict):
 
 
 def talking(ran: Counter[str]) -> StateGraph[Any]:
-    """A graph with three tasks, a subgraph that asks, and one that remembers. `ran` counts its nodes' runs."""
+    """Build a graph with parallel tasks, a subgraph that interrupts, and one with a memory. `ran` counts node runs."""
 
     def first(state: Outer) -> dict[str, Any]:
         ran[f"first {state['of']}"] += 1
@@ -282,12 +282,12 @@ return redis.call('UNLINK', KEYS[1], KEYS[2])
 
 
 class Loses:
-    """Hot loses a thread between requests, whoever sends them: what is dirty is flushed at other moments.
+    """Makes hot lose a thread between requests of any saver. At other moments it flushes a dirty thread.
 
     Args:
         tiers: The servers.
         cold: A blocking saver.
-        chance: Of what happens when.
+        chance: Random numbers that decide when.
     """
 
     def __init__(self, tiers: Tiers, cold: Any, chance: random.Random) -> None:
@@ -295,10 +295,10 @@ class Loses:
         blocking = Target(tiers.target.name, "sync", tiers.target.url, tiers.target.prefix).uniform().saver
         self._flusher = TieredSaver(blocking, cold, **BEHIND)
         self.lost, self.share = 0, 0.0
-        """How often hot lost the thread; how likely it is between two requests."""
+        """Number of times that hot lost the thread, and the probability of that between two requests."""
 
     def watch(self, saver: Any) -> None:
-        """Do it between the requests of a saver. Some puts take long, so the next superstep's writes overtake them."""
+        """Do that between the requests of a saver. Some puts are delayed, so the next writes overtake them."""
 
         def around(request: Any) -> Any:
             if script_of(request) in (scripts.PUT_BEHIND, scripts.PUT_THROUGH) and self._chance.random() < 0.5:
@@ -317,7 +317,7 @@ class Loses:
 
 
 async def talk(tiers: Tiers, mode: str, durability: Any, turns: int, chance: random.Random) -> int:
-    """Say and resume in turns, on two savers and in memory; returns how often hot lost the thread."""
+    """Run turns on two savers and in memory. Return how often hot lost the thread."""
     counts, model = (Counter[str](), Counter[str]()), InMemorySaver()
     savers = [await tiers.saver(**settings_of(mode)) for _ in range(2)]
     with PostgresSaver.from_conn_string(tiers.url) as cold:
@@ -338,7 +338,7 @@ async def talk(tiers: Tiers, mode: str, durability: Any, turns: int, chance: ran
 
 
 async def run(tiers: Tiers, graph: Any, given: Any, durability: Any) -> tuple[Any, ...]:
-    """A turn, and the state after it as the next reader sees it, without what is made at random."""
+    """Run a turn. Return the answer and the stored state, without random ids."""
     if tiers.native_async:
         answer = await graph.ainvoke(given, config(), durability=durability)
         state = await graph.aget_state(config(), subgraphs=True)
@@ -371,6 +371,8 @@ def seen_in(state: Any) -> Any:
 )
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 20)))
 @pytest.mark.by_turns
-async def test_graphs_while_hot_loses_the_thread(tiers: Tiers, mode: str, durability: str, seed: int) -> None:
-    """No finished node runs again, no interrupt is lost, and no entry of a `DeltaChannel`."""
+async def test_graphs_match_the_model_while_hot_loses_the_thread(
+    tiers: Tiers, mode: str, durability: str, seed: int
+) -> None:
+    """No finished node runs again, and no interrupt or entry of a `DeltaChannel` is lost."""
     assert await talk(tiers, mode, durability, 16, random.Random(f"{seed} {durability}")) > 8

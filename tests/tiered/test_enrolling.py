@@ -1,4 +1,4 @@
-"""What only hot has, or cold was coalesced, on its way to cold: while others look, write and delete, or were gone before."""
+"""Threads that only hot has, or that were coalesced, reach cold while others read, write and delete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LATEST: dict[str, Any] = {**BEHIND, "cold_history": "latest"}
 
 
 def going_on(uniform: Any, operation: Any, until: str) -> UnderWay:
-    """An operation that goes on until it asks for something."""
+    """An operation that has reached a given request."""
     one = UnderWay(uniform.saver, "", operation, lambda _: None, "thread")
     while one.asks != until:
         one.step()
@@ -49,8 +49,8 @@ def going_on(uniform: Any, operation: Any, until: str) -> UnderWay:
 
 @pytest.mark.parametrize("until", [f"hot {scripts.CLAIM.name}", "Attempt put", "Attempt put_writes"])
 @pytest.mark.parametrize("act", ["list", "history", "copy"])
-async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: str, until: str) -> None:
-    """Cold has nothing of it yet, or half."""
+async def test_a_thread_is_readable_while_another_process_enrolls_it(tiers: Tiers, act: str, until: str) -> None:
+    """Cold has none or half of it."""
     alone, uniform, other, cold = (
         tiers.target.uniform(),
         await tiers.uniform(),
@@ -77,8 +77,8 @@ async def test_who_looks_while_another_brings_a_thread_there(tiers: Tiers, act: 
 
 
 @pytest.mark.parametrize("what", ["deletion", "write"])
-async def test_what_went_past_hot_is_not_undone(tiers: Tiers, what: str) -> None:
-    """Hot was not told, and is not believed: what it has does not go to cold."""
+async def test_enrolling_does_not_undo_a_bypassing_write(tiers: Tiers, what: str) -> None:
+    """Hot missed the write or deletion, so it sends nothing older to cold."""
     uniform, cold, bypass = (
         await tiers.uniform(**LATEST),
         await tiers.cold_uniform(),
@@ -101,8 +101,8 @@ async def test_what_went_past_hot_is_not_undone(tiers: Tiers, what: str) -> None
         assert found is None if what == "deletion" else found.pending_writes[0][2] == ["newer"]
 
 
-async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
-    """Cold gets what it was coalesced when that is done."""
+async def test_a_run_deletion_waits_for_a_concurrent_write(tiers: Tiers) -> None:
+    """After the deletion, cold has the checkpoint that it skipped before."""
     uniform, through, cold = await tiers.uniform(**LATEST), await tiers.uniform(), await tiers.cold_uniform()
     await two_runs(uniform)
     await drained(uniform)
@@ -121,8 +121,8 @@ async def test_a_run_is_deleted_beside_a_write(tiers: Tiers) -> None:
     assert (await cold.get_tuple(first)).metadata["run_id"] == "run-1"
 
 
-async def test_a_run_is_deleted_when_a_writer_has_just_died(tiers: Tiers, monkeypatch: Any) -> None:
-    """Whoever deletes it has to come again; nobody else waits for that."""
+async def test_a_run_deletion_is_busy_just_after_a_writer_died(tiers: Tiers, monkeypatch: Any) -> None:
+    """The caller has to repeat the deletion. Other writers go on."""
     monkeypatch.setattr(flushing, "FLUSH_LEASE", 500)
     uniform, through, cold = await tiers.uniform(**LATEST), await tiers.uniform(), await tiers.cold_uniform()
     await two_runs(uniform)
@@ -138,7 +138,7 @@ async def test_a_run_is_deleted_when_a_writer_has_just_died(tiers: Tiers, monkey
     assert "run-2" not in [one.metadata.get("run_id") for one in await cold.list(config())]
 
 
-async def test_what_was_noted_is_evicted_and_the_thread_is_listed(tiers: Tiers) -> None:
+async def test_a_list_enrolls_a_thread_whose_backlog_was_evicted(tiers: Tiers) -> None:
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     await written(uniform)
     tiers.target.raw.delete(keys_of(tiers).dirty)
@@ -146,7 +146,7 @@ async def test_what_was_noted_is_evicted_and_the_thread_is_listed(tiers: Tiers) 
     assert len(await cold.list(config())) == 3
 
 
-async def test_a_ttl_that_is_taken_away_meanwhile_does_not_come_back(tiers: Tiers) -> None:
+async def test_a_ttl_removed_during_enrolling_stays_removed(tiers: Tiers) -> None:
     alone, flaky = tiers.target.uniform(), FlakySaver(await tiers.cold())
     await written(alone)
     alone.saver.set_thread_ttl("thread", timedelta(hours=1))
@@ -159,14 +159,14 @@ async def test_a_ttl_that_is_taken_away_meanwhile_does_not_come_back(tiers: Tier
     assert tiers.target.raw.pttl(keys_of(tiers).data_key) == -1
 
 
-async def test_a_key_of_others_keeps_no_thread_from_being_listed(tiers: Tiers) -> None:
+async def test_a_foreign_key_does_not_break_a_list(tiers: Tiers) -> None:
     await written(tiers.target.uniform(), "good")
     tiers.target.raw.set(keys_of(tiers).index_key, "not ours")
     assert len(await (await tiers.uniform()).list(None)) == 3
 
 
-async def test_hot_fails_meanwhile(tiers: Tiers) -> None:
-    """That is not what cold would not take."""
+async def test_a_hot_failure_while_enrolling_is_no_refusal(tiers: Tiers) -> None:
+    """No record is set aside, and the next try succeeds."""
     made, uniform = await written(tiers.target.uniform()), await tiers.uniform(on_hot_error="bypass")
     works = tiers.fails(uniform, checkpoint_scripts.GET)
     with pytest.raises(redis.ConnectionError):

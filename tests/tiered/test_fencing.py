@@ -1,4 +1,4 @@
-"""Flushers that come late: what they do to cold when their claim is over, while others flush, write and delete; and who deletes side by side."""
+"""Late flushers, which write to cold after their lease expired, and concurrent deletions."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
 
 class Stage:
-    """Two that flush, one that looks at cold alone; the first is late."""
+    """Two flushers (the first is late), a write-through process, and a reader of cold alone."""
 
     def __init__(self, tiers: Tiers, uniform: Uniform, other: Uniform, through: Uniform, cold: Any) -> None:
         self.tiers, self.uniform, self.other, self.through, self.cold = tiers, uniform, other, through, cold
@@ -46,12 +46,12 @@ class Stage:
         self.last: dict[str, Any] = {}
 
     async def take(self) -> None:
-        """The first takes what is dirty, and its claim is over before it gives that to cold."""
+        """The first flusher claims the backlog, and its lease expires before it writes to cold."""
         self.late = await stalled(self.tiers, self.uniform)
         self.tiers.target.raw.hset(keys_of(self.tiers).flush, "until", 0)
 
     async def begin_anew(self, *, late_with: str) -> None:
-        """The thread is deleted and written again, all of which cold has; the late one has taken what was there before, or the deletion."""
+        """Delete the thread, write it again and flush that. The late flusher has old checkpoints or the deletion."""
         await written(self.uniform)
         if late_with == "checkpoints":
             await self.take()
@@ -69,7 +69,7 @@ class Stage:
         await self.other.flush(timeout=0.3)
 
     async def newest(self) -> list[Any]:
-        """By those who go by hot, by hot alone, by cold alone."""
+        """The newest checkpoint through both tiers in each mode, from hot alone, and from cold alone."""
         uniforms = (self.other, self.through, self.tiers.target.uniform(), self.cold)
         return [plain(await each.get_tuple(config())) for each in uniforms]
 
@@ -82,8 +82,8 @@ async def stage(tiers: Tiers) -> Stage:
 
 @pytest.mark.parametrize("act", ["late", "fenced_and_flushed"])
 @pytest.mark.parametrize("kind", ["checkpoint", "writes"])
-async def test_it_deletes_what_is_just_being_written_to_cold(stage: Stage, kind: str, act: str) -> None:
-    """What somebody writes through is in cold, and not yet in hot."""
+async def test_a_late_deletion_does_not_lose_a_concurrent_write_through(stage: Stage, kind: str, act: str) -> None:
+    """The write is in cold, but not yet in hot."""
     await stage.begin_anew(late_with="deletion")
     meanwhile: Callable[[], Any] = getattr(stage, act)
     if kind == "checkpoint":
@@ -101,8 +101,8 @@ async def test_it_deletes_what_is_just_being_written_to_cold(stage: Stage, kind:
 
 
 @pytest.mark.parametrize("then", ["nothing", "begun anew"])
-async def test_it_writes_what_another_has_just_deleted_in_cold(stage: Stage, then: str) -> None:
-    """Who deletes it there has not said so yet."""
+async def test_a_late_write_does_not_undo_a_deletion_in_cold(stage: Stage, then: str) -> None:
+    """The other flusher has deleted the thread in cold, but not acknowledged that."""
     await written(stage.uniform)
     await stage.take()
     await stage.other.delete_thread("thread")
@@ -115,8 +115,8 @@ async def test_it_writes_what_another_has_just_deleted_in_cold(stage: Stage, the
     assert len(await stage.cold.list(config())) == (0 if then == "nothing" else 3)
 
 
-async def test_it_deletes_what_another_has_just_written_to_cold(stage: Stage) -> None:
-    """Hot has the thread from cold, so it is not deleted again: all that is here is written again, with all values."""
+async def test_a_late_deletion_does_not_lose_flushed_checkpoints(stage: Stage) -> None:
+    """Hot was filled from cold, so the deletion is not repeated. Hot writes all it has again, with all values."""
     await stage.begin_anew(late_with="deletion")
     stage.tiers.evict()
     before = (await stage.other.get_tuple(config())).checkpoint
@@ -128,8 +128,8 @@ async def test_it_deletes_what_another_has_just_written_to_cold(stage: Stage) ->
 
 
 @pytest.mark.parametrize("looks", [False, True])
-async def test_it_deletes_the_first_checkpoint_that_somebody_writes_through(stage: Stage, looks: bool) -> None:
-    """Hot has nothing of the thread, so only the writer can say that it is to be brought there again."""
+async def test_a_late_deletion_does_not_lose_the_first_write_through(stage: Stage, looks: bool) -> None:
+    """Hot has nothing of the thread, so only the writer can restore it."""
     await written(stage.uniform)
     await drained(stage.uniform)
     await stage.uniform.delete_thread("thread")
@@ -144,7 +144,7 @@ async def test_it_deletes_the_first_checkpoint_that_somebody_writes_through(stag
         assert (await each.get_tuple(config())).config == stored
 
 
-async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage: Stage) -> None:
+async def test_a_late_flush_does_not_overwrite_a_newer_write_through(stage: Stage) -> None:
     last = (await written(stage.uniform))[-1]
     await stage.take()
     await drained(stage.other)
@@ -156,7 +156,7 @@ async def test_it_writes_what_is_older_while_somebody_writes_that_through(stage:
 
 
 @pytest.mark.parametrize("reads", [True, False])
-async def test_it_coalesces_nothing_that_it_wrote_over(tiers: Tiers, reads: bool) -> None:
+async def test_a_late_flush_does_not_coalesce_overwritten_records(tiers: Tiers, reads: bool) -> None:
     settings = {**BEHIND, "cold_history": "latest"}
     stage = Stage(tiers, *[await tiers.uniform(**settings) for _ in range(3)], await tiers.cold_uniform())
     last = (await written(stage.uniform))[-1]
@@ -171,7 +171,7 @@ async def test_it_coalesces_nothing_that_it_wrote_over(tiers: Tiers, reads: bool
     assert ("task-c", INTERRUPT, ["newer"]) in (await stage.cold.get_tuple(last)).pending_writes
 
 
-async def test_the_thread_was_copied_into_meanwhile(stage: Stage) -> None:
+async def test_a_late_flush_does_not_change_a_copied_thread(stage: Stage) -> None:
     await written(stage.uniform, "source")
     await written(stage.uniform)
     await stage.take()
@@ -184,8 +184,8 @@ async def test_the_thread_was_copied_into_meanwhile(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("at", ["before", "between"])
-async def test_the_thread_is_deleted_through(stage: Stage, at: str) -> None:
-    """It does not come back; before the late one goes on, or while."""
+async def test_a_late_flush_does_not_undo_a_write_through_deletion(stage: Stage, at: str) -> None:
+    """The flusher continues before or during the deletion."""
     await written(stage.uniform)
     await stage.take()
     await drained(stage.other)
@@ -200,7 +200,7 @@ async def test_the_thread_is_deleted_through(stage: Stage, at: str) -> None:
         assert await each.get_tuple(config()) is None
 
 
-async def test_a_write_that_went_past_hot_is_not_deleted(stage: Stage) -> None:
+async def test_a_late_flush_does_not_delete_a_bypassing_write(stage: Stage) -> None:
     await stage.begin_anew(late_with="checkpoints")
     bypassing = await stage.tiers.uniform(on_hot_error="bypass")
     stage.tiers.fails(bypassing, scripts.PUT_THROUGH)
@@ -212,7 +212,7 @@ async def test_a_write_that_went_past_hot_is_not_deleted(stage: Stage) -> None:
         assert (await each.get_tuple(config())).config == stored
 
 
-async def test_it_says_so_on_a_full_server(stage: Stage) -> None:
+async def test_a_late_flush_is_repaired_on_a_full_server(stage: Stage) -> None:
     last = (await written(stage.uniform))[-1]
     await stage.take()
     await stage.other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
@@ -230,8 +230,8 @@ async def test_it_says_so_on_a_full_server(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("then", ["expires", "goes on"])
-async def test_it_deletes_what_hot_has_the_newest_of(stage: Stage, then: str) -> None:
-    """Cold gets that again, and of what comes next all values."""
+async def test_a_late_deletion_is_repaired_if_hot_has_only_the_newest(stage: Stage, then: str) -> None:
+    """Cold gets it again, and later puts write all values."""
     await stage.begin_anew(late_with="deletion")
     stage.tiers.evict()
     before = (await stage.other.get_tuple(config())).checkpoint
@@ -247,8 +247,8 @@ async def test_it_deletes_what_hot_has_the_newest_of(stage: Stage, then: str) ->
 
 
 @pytest.mark.parametrize("what", ["run", "thread", "thread past hot"])
-async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str) -> None:
-    """What the other one deleted in cold is not brought back there from hot, which does not know yet."""
+async def test_a_run_deletion_does_not_undo_a_concurrent_deletion(tiers: Tiers, what: str) -> None:
+    """Hot does not yet know what the other process deleted in cold."""
     uniform, other, cold = await tiers.uniform(on_hot_error="bypass"), await tiers.uniform(), await tiers.cold_uniform()
     await two_runs(uniform)
 
@@ -271,9 +271,8 @@ async def test_a_run_is_deleted_beside_another_deletion(tiers: Tiers, what: str)
 
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("what", ["list", "delete_for_runs"])
-async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str) -> None:
-    """What hot had is not in cold again after the deletion: neither a thread from before there were tiers, nor what was coalesced. Between any
-    two requests of who brings it."""
+async def test_a_deletion_wins_over_a_concurrent_transfer_to_cold(tiers: Tiers, what: str) -> None:
+    """Neither an enrolled thread nor coalesced checkpoints reappear in cold, at whichever request it is deleted."""
     settings = {**BEHIND, "cold_history": "latest"}
     uniform, cold, alone = await tiers.uniform(**settings), await tiers.cold_uniform(), tiers.target.uniform()
     other = await tiers.uniform(**({} if what == "list" else settings))
@@ -311,8 +310,8 @@ async def test_a_deletion_beside_who_brings_all_to_cold(tiers: Tiers, what: str)
 
 
 @pytest.mark.parametrize("again", ["late", "coalesced"])
-async def test_writes_that_were_brought_back_are_not_twice_in_cold(tiers: Tiers, again: str) -> None:
-    """Cold does not tell their indexes, and one that stood behind a special one has another there than here."""
+async def test_filled_writes_are_not_duplicated_in_cold(tiers: Tiers, again: str) -> None:
+    """Cold does not return indexes, so a write after a special one gets another index in hot."""
     settings = {**BEHIND, "cold_history": "latest"}
     uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
     await uniform.get_tuple(config())
@@ -340,8 +339,8 @@ async def test_writes_that_were_brought_back_are_not_twice_in_cold(tiers: Tiers,
     assert plain(await cold.get_tuple(config())) == before
 
 
-async def test_a_run_is_deleted_at_the_second_try(tiers: Tiers) -> None:
-    """The first one failed while cold got what it had been coalesced."""
+async def test_a_failed_run_deletion_succeeds_at_the_second_try(tiers: Tiers) -> None:
+    """The first failed while cold got the coalesced checkpoints."""
     settings = {**BEHIND, "cold_history": "latest"}
     uniform, cold, flaky = await tiers.uniform(**settings), await tiers.cold_uniform(), FlakySaver(await tiers.cold())
     await two_runs(uniform)
@@ -355,8 +354,8 @@ async def test_a_run_is_deleted_at_the_second_try(tiers: Tiers) -> None:
     assert (await uniform.get_tuple(config())).metadata["run_id"] == "run-1"
 
 
-async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Stage) -> None:
-    """As a client does that saw no reply."""
+async def test_a_repeated_deletion_keeps_a_restarted_thread(stage: Stage) -> None:
+    """The client repeats the deletion because it saw no reply."""
     await written(stage.uniform)
     await drained(stage.uniform)
     made = list[Any]()
@@ -382,7 +381,7 @@ async def test_a_deletion_is_repeated_after_the_thread_was_begun_anew(stage: Sta
     assert (await stage.cold.get_tuple(config())).config == made[0]
 
 
-async def test_a_writer_that_is_gone_keeps_nobody_who_flushes_what_is_flushed(stage: Stage, monkeypatch: Any) -> None:
+async def test_a_dead_writer_does_not_block_a_flush(stage: Stage, monkeypatch: Any) -> None:
     monkeypatch.setattr(flushing, "FLUSH_LEASE", 500)
     last = (await written(stage.uniform))[-1]
 
@@ -398,7 +397,7 @@ async def test_a_writer_that_is_gone_keeps_nobody_who_flushes_what_is_flushed(st
     assert {"task-y", "task-z"} < {write[0] for write in (await stage.cold.get_tuple(config())).pending_writes}
 
 
-async def test_who_takes_over_says_so_and_who_is_late_too(stage: Stage, caplog: Any, monkeypatch: Any) -> None:
+async def test_a_takeover_and_a_late_flush_are_logged(stage: Stage, caplog: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr("redis_saver._common.logs.SECONDS", 0.0)
     caplog.set_level("INFO", "redis_saver.tiered")
     await written(stage.uniform)

@@ -1,4 +1,4 @@
-"""What flushers meet: full servers, hanging calls, poison, forks, ends."""
+"""Flushers under failures: full servers, hanging calls, refused records, forks and exits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def until(done: Any, seconds: float = 20) -> None:
 
 
 async def test_a_full_server_can_be_drained(target_name: str) -> None:
-    """What is dirty cannot be evicted; what is clean can. Reads, deletions and flushes go on."""
+    """Dirty threads cannot be evicted, clean ones can. Reads, deletions and flushes work."""
     server = Server("--maxmemory", "12mb", "--maxmemory-policy", "volatile-lru")
     is_down = True
 
@@ -73,12 +73,12 @@ async def test_a_full_server_can_be_drained(target_name: str) -> None:
     assert saver.flush(timeout=60) == 0
     assert saver.get_tuple(config("t0")) is None
     assert all(cold.get_tuple(one) for one in written_to[1:])
-    for number in range(20):  # now there is room again: what is clean goes
+    for number in range(20):  # clean threads are evicted
         put(saver, f"new-{number}")
     server.stop()
 
 
-async def test_a_call_of_cold_that_hangs_keeps_no_other_conversation(target_name: str) -> None:
+async def test_a_hanging_cold_call_blocks_no_other_thread(target_name: str) -> None:
     let_go = threading.Event()
 
     class Hangs(InMemorySaver):
@@ -99,8 +99,8 @@ async def test_a_call_of_cold_that_hangs_keeps_no_other_conversation(target_name
     let_go.set()
 
 
-async def test_a_backlog_drains_by_itself_when_cold_is_back(target_name: str) -> None:
-    """Nobody asks for it: the flusher goes on trying, with pauses."""
+async def test_a_backlog_drains_when_cold_is_back(target_name: str) -> None:
+    """The flusher retries with pauses, without being called."""
     is_down = True
 
     class Switched(InMemorySaver):
@@ -120,13 +120,13 @@ async def test_a_backlog_drains_by_itself_when_cold_is_back(target_name: str) ->
     assert saver.close() == 0
 
 
-async def test_a_saver_that_is_no_longer_used_is_collected(target_name: str) -> None:
+async def test_an_unused_saver_is_garbage_collected(target_name: str) -> None:
     saver, cold = plain_saver(flush_interval=0.05)
     clone = saver.with_allowlist([("os", "path")])
     seen = weakref.ref(saver)
     del saver
     gc.collect()
-    put(clone, "t")  # a graph may hold nothing but the clone
+    put(clone, "t")  # a graph may hold only the clone
     await until(lambda: cold.get_tuple(config("t")))
     del clone
 
@@ -138,7 +138,7 @@ async def test_a_saver_that_is_no_longer_used_is_collected(target_name: str) -> 
 
 
 @pytest.mark.parametrize("flavour", ["async"], indirect=True)
-async def test_flushers_ask_cold_on_its_loop_while_that_runs(tiers: Tiers) -> None:
+async def test_flushers_call_cold_on_its_running_loop(tiers: Tiers) -> None:
     flaky, asked_on = FlakySaver(await tiers.cold()), list[Any]()
 
     async def note() -> None:
@@ -154,8 +154,8 @@ async def test_flushers_ask_cold_on_its_loop_while_that_runs(tiers: Tiers) -> No
     assert uniform.saver.stats().worker_errors == 0
 
 
-async def test_a_fork_flushes_by_itself(target_name: str) -> None:
-    """Also if a lock was held, and cold was being asked, when it was made."""
+async def test_a_forked_child_flushes_on_its_own(target_name: str) -> None:
+    """The fork happens while a lock is held and cold is being read."""
     asked = threading.Event()
 
     class Slow(InMemorySaver):
@@ -186,7 +186,7 @@ async def test_a_fork_flushes_by_itself(target_name: str) -> None:
     saver.close()
 
 
-async def test_a_poison_record_keeps_nothing_else(tiers: Tiers) -> None:
+async def test_a_refused_record_blocks_no_other_operation(tiers: Tiers) -> None:
     flaky = FlakySaver(await tiers.cold())
     wrapped = flaky.wrap()
     poison: set[str] = set()
@@ -204,7 +204,7 @@ async def test_a_poison_record_keeps_nothing_else(tiers: Tiers) -> None:
     await written(uniform, "healthy")
     await drained(uniform)
     tiers.evict()
-    await uniform.get_tuple(config())  # hot has it in part
+    await uniform.get_tuple(config())  # fills hot in part
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     poison.add(new["id"])
     stored = await uniform.put(made[-1], new, {}, new["channel_versions"])
@@ -221,7 +221,7 @@ async def test_a_poison_record_keeps_nothing_else(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
-async def test_a_thread_that_is_written_all_the_time_can_be_pruned(tiers: Tiers) -> None:
+async def test_prune_ends_while_a_thread_is_written_continuously(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND)
     made = await written(uniform)
     stop = threading.Event()
@@ -245,8 +245,8 @@ async def test_a_thread_that_is_written_all_the_time_can_be_pruned(tiers: Tiers)
     assert plain(await uniform.get_tuple(config())) == plain(await (await tiers.cold_uniform()).get_tuple(config()))
 
 
-async def test_what_came_back_from_cold_goes_on_without_it(tiers: Tiers) -> None:
-    """Also where writes come before their checkpoint, as with durability="async"."""
+async def test_a_filled_thread_is_writable_while_cold_is_down(tiers: Tiers) -> None:
+    """That includes pending writes before their checkpoint, as with durability="async"."""
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND)
     made = await written(uniform)
@@ -264,8 +264,8 @@ async def test_what_came_back_from_cold_goes_on_without_it(tiers: Tiers) -> None
     assert plain(await (await tiers.cold_uniform()).get_tuple(config())) == plain(found)
 
 
-async def test_latest_a_fork_gets_the_ancestors_that_were_coalesced(tiers: Tiers) -> None:
-    """Whose writes a `DeltaChannel` is made of; LangGraph notes that in the metadata."""
+async def test_a_fork_brings_coalesced_ancestors_to_cold(tiers: Tiers) -> None:
+    """A `DeltaChannel` is rebuilt from their writes. LangGraph notes in the metadata that it needs them."""
     uniform, cold = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.cold_uniform()
     await uniform.get_tuple(config())
     where, made = config(), []
@@ -293,7 +293,7 @@ async def test_latest_a_fork_gets_the_ancestors_that_were_coalesced(tiers: Tiers
     assert [write[2] for write in before["log"]["writes"]] == [[1], [2]]
 
 
-async def test_writers_that_wait_for_capacity_keep_no_worker_thread(target_name: str) -> None:
+async def test_writers_waiting_for_capacity_hold_no_executor_thread(target_name: str) -> None:
     class Down(InMemorySaver):
         def put(self, *_: Any) -> Any:
             raise psycopg.OperationalError("down")

@@ -1,4 +1,4 @@
-"""Replies of hot that were changed: a value or damage over two tiers, too, and nothing that counts is spoiled."""
+"""Corrupted replies of hot over two tiers: each results in a value or in damage, and checkpoints stay intact."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CALLS: dict[str, Callable[[TieredSaver], Any]] = {
 
 
 class Recorded:
-    """What a server answered to one call, and what cold had before."""
+    """The replies of a server to one call, and the contents of cold before it."""
 
     def __init__(self, url: str, mode: Any, state: str, call: Callable[[TieredSaver], Any]) -> None:
         self.mode, self.call = mode, call
@@ -83,7 +83,7 @@ class Recorded:
         return copy.deepcopy([dict(part) for part in (cold.storage, cold.writes, cold.blobs)])
 
     def saver(self) -> TieredSaver:
-        """A saver over the replies, with a cold saver as it was."""
+        """A saver that replays the replies, with cold as before the call."""
         cold = InMemorySaver()
         for part, kept in zip((cold.storage, cold.writes, cold.blobs), copy.deepcopy(self._cold), strict=True):
             part.update(kept)
@@ -108,7 +108,7 @@ def recorded() -> Iterator[dict[Any, Recorded]]:
 
 @pytest.mark.random
 @pytest.mark.parametrize("count", [400, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(3 * 3600)])])
-def test_a_reply_of_hot_that_was_changed_is_a_value_or_damage(
+def test_a_corrupted_reply_of_hot_is_a_value_or_damage(
     recorded: dict[Any, Recorded], monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     monkeypatch.setattr(context, "WRITER_GONE", 200)
@@ -126,10 +126,10 @@ def test_a_reply_of_hot_that_was_changed_is_a_value_or_damage(
             with watched(SECONDS):
                 outcome = attempt(lambda: one.call(one.saver()))
         except redis.ResponseError as error:
-            assert str(error) == "not noted"  # what a changed reply makes the saver ask, nobody has answered
+            assert str(error) == "not noted"  # the saver sent a request that was not recorded
             outcome = "asked for more"
         except BaseException as error:
-            # The replay answers each claim with the same records: where a changed reply says that some are left, it goes on.
+            # The replay answers each claim with the same records, so a reply that some are left never ends.
             if not isinstance(error, Endless) or one.client.asked <= MAX_REQUESTS:
                 said = f"seed {seed}, case {number}, {of}, {one.client.notes[which][0][:2]}: {error!r} on {reply!r}"
                 raise AssertionError(said[:3000]) from error

@@ -1,4 +1,4 @@
-"""`list` over two tiers: page by page, each checkpoint once, whichever tier answers it."""
+"""`list` over two tiers: page by page, each checkpoint once, from either tier."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CHEAP = {"n": "1"}
 
 
 async def filled(uniform: Any, count: int, thread: str = "thread", ns: str = "") -> list[str]:
-    """So many checkpoints; their ids, newest first."""
+    """Put `count` checkpoints. Return their ids, newest first."""
     where = config(thread, ns)
     for number in range(count):
         one = checkpoint({"n": number}, CHEAP, checkpoint_id=late_id(number))
@@ -37,7 +37,7 @@ def ids_of(found: Any) -> list[str]:
 
 
 async def drawn(uniform: Uniform, count: int, *args: Any, **options: Any) -> list[Any]:
-    """The first few of a list, and no more than that takes."""
+    """The first `count` results of a list, without reading on."""
     if not uniform.native_async:
         return list(islice(uniform.saver.list(*args, **options), count))
     found = []
@@ -48,7 +48,7 @@ async def drawn(uniform: Uniform, count: int, *args: Any, **options: Any) -> lis
     return found
 
 
-async def test_cold_is_asked_for_a_page_at_a_time(tiers: Tiers, monkeypatch: Any) -> None:
+async def test_list_reads_cold_page_by_page(tiers: Tiers, monkeypatch: Any) -> None:
     monkeypatch.setattr(tiered_listing, "PER_PAGE", 10)
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap())
@@ -65,8 +65,8 @@ async def test_cold_is_asked_for_a_page_at_a_time(tiers: Tiers, monkeypatch: Any
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
-async def test_ids_that_several_threads_have(tiers: Tiers, monkeypatch: Any, size: int) -> None:
-    """As copies have them: a page may end between two of the same id."""
+async def test_list_pages_through_equal_ids_of_several_threads(tiers: Tiers, monkeypatch: Any, size: int) -> None:
+    """Copies share ids, so a page may end between two equal ones."""
     monkeypatch.setattr(tiered_listing, "PER_PAGE", size)
     uniform = await tiers.uniform()
     for thread in ("one", "two", "three"):
@@ -79,8 +79,8 @@ async def test_ids_that_several_threads_have(tiers: Tiers, monkeypatch: Any, siz
 
 
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
-async def test_a_cold_saver_with_an_order_of_its_own_is_asked_once(tiers: Tiers, monkeypatch: Any) -> None:
-    """It may list thread by thread, so that the next page is not below the last."""
+async def test_list_reads_a_cold_saver_with_another_order_once(tiers: Tiers, monkeypatch: Any) -> None:
+    """It may list thread by thread, so the next page would not continue after the last."""
     monkeypatch.setattr(tiered_listing, "PER_PAGE", 2)
     saver = TieredSaver(tiers.target.uniform().saver, InMemorySaver())
     for thread in ("b", "a", "c"):
@@ -90,8 +90,8 @@ async def test_a_cold_saver_with_an_order_of_its_own_is_asked_once(tiers: Tiers,
 
 
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
-async def test_the_saver_may_be_called_while_a_list_is_drawn_from(tiers: Tiers) -> None:
-    """No cursor is open then: a PostgresSaver on one connection locks it while one is."""
+async def test_the_saver_is_usable_during_a_list(tiers: Tiers) -> None:
+    """No cursor stays open, which would lock a PostgresSaver on one connection."""
     with psycopg.connect(tiers.url, autocommit=True, prepare_threshold=0, row_factory=dict_row) as connection:
         saver = TieredSaver(tiers.target.uniform().saver, PostgresSaver(connection))  # type: ignore[arg-type]
         await filled(Uniform(saver), 5)
@@ -104,8 +104,8 @@ async def test_the_saver_may_be_called_while_a_list_is_drawn_from(tiers: Tiers) 
 
 
 @pytest.mark.parametrize("asked", [1, 2])
-async def test_hot_loses_the_thread_while_it_lists_it_alone(tiers: Tiers, monkeypatch: Any, asked: int) -> None:
-    """What was listed is not listed again; cold, which has got it all meanwhile, goes on."""
+async def test_list_continues_from_cold_if_hot_loses_the_thread(tiers: Tiers, monkeypatch: Any, asked: int) -> None:
+    """Each checkpoint is listed once. Cold has received all of them meanwhile."""
     monkeypatch.setattr(listing, "CHECKPOINTS_PER_PAGE", 4)
     monkeypatch.setattr(tiered_listing, "PER_PAGE", 3)
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)

@@ -1,4 +1,4 @@
-"""Who flushes a thread that others write faster than cold takes it: it ends with an error, and goes on as long as cold catches up."""
+"""Flushes of a thread that others write all the time: they end with an error, unless cold is catching up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def tiers() -> Any:
 
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A clock that a test moves."""
+    """A clock that the test sets."""
     moved = SimpleNamespace(now=1000.0, time=lambda: 0.0)
     moved.monotonic = lambda: moved.now
     for module in (flushing, intents, reading):
@@ -35,7 +35,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def flushes(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, seconds: float, left: Iterator[int]) -> None:
-    """Each flush takes so long, and leaves so many records."""
+    """Let each flush take `seconds`, and leave the next number of records."""
 
     def flush(*_: Any, **__: Any) -> Generator[Any, Any, flushing.Flushed]:
         clock.now += seconds
@@ -46,7 +46,7 @@ def flushes(monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, seconds: fl
 
 
 def run(operation: Generator[Any, Any, Any], reply: Any) -> Any:
-    """Run an operation to which each request gets the same reply."""
+    """Run an operation with the same reply to each request."""
     next(operation)
     with pytest.raises(StopIteration) as ended:
         for _ in range(MAX_REQUESTS):
@@ -54,14 +54,14 @@ def run(operation: Generator[Any, Any, Any], reply: Any) -> Any:
     return ended.value.value
 
 
-def test_a_flush_ends_that_never_catches_up(tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flush_that_never_catches_up_ends(tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     flushes(monkeypatch, clock, 1, iter([7] * MAX_REQUESTS))
     with pytest.raises(ThreadBusy, match="thread 't'"):
         run(flushing.flush_now(tiers, "t"), None)
     assert run(flushing.flush_what_goes(tiers, "t"), None) is False
 
 
-def test_a_long_flush_goes_on_while_it_catches_up(tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_flush_continues_while_it_catches_up(tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     flushes(monkeypatch, clock, 70, iter([400, 350, 300, 20, 0] * 2))
     assert run(flushing.flush_now(tiers, "t"), None) is None
     assert run(flushing.flush_what_goes(tiers, "t"), None) is True
@@ -76,10 +76,10 @@ ASKING: dict[str, tuple[Callable[[Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", ASKING)
-def test_who_asks_again_after_each_flush_ends(
+def test_an_operation_ends_if_each_flush_finds_new_writes(
     tiers: Any, clock: Any, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Each flush brings all there is, and each time others have written again."""
+    """Each flush empties the backlog, but others write again each time."""
     flushes(monkeypatch, clock, 1, iter([0] * MAX_REQUESTS))
     operation, reply = ASKING[name]
     with pytest.raises(ThreadBusy, match="thread 't'"):

@@ -1,4 +1,4 @@
-"""Ownership over two tiers: hot knows who owns a thread, and a writer that is refused has written nothing to cold either."""
+"""Ownership over two tiers: hot knows the owner, and a refused writer changes neither tier."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ modes = pytest.mark.parametrize("mode", MODES, ids=["write-through", "write-behi
 
 
 class Owning:
-    """`own` in a saver's flavour."""
+    """`own` of a blocking or async saver."""
 
     def __init__(self, uniform: Uniform, **options: Any) -> None:
         self.owned, self.is_async = uniform.saver.own("thread", **options), uniform.native_async
@@ -48,7 +48,7 @@ async def in_cold(tiers: Tiers) -> list[str]:
 
 
 @modes
-async def test_a_refused_writer_writes_nothing_to_either(tiers: Tiers, mode: dict[str, Any]) -> None:
+async def test_a_refused_writer_changes_neither_tier(tiers: Tiers, mode: dict[str, Any]) -> None:
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     async with Owning(one, by="the first") as old:
         first = await put(one, old, 1)
@@ -75,10 +75,10 @@ async def test_a_refused_writer_writes_nothing_to_either(tiers: Tiers, mode: dic
 
 
 @modes
-async def test_the_token_goes_no_further_than_hot(tiers: Tiers, mode: dict[str, Any]) -> None:
+async def test_cold_never_gets_the_owner_token(tiers: Tiers, mode: dict[str, Any]) -> None:
     uniform = await tiers.uniform(**mode)
     async with Owning(uniform, run_id="a run") as given:
-        given["metadata"]["thread_owner"] = given["configurable"]["thread_owner"]  # as LangChain copies texts there
+        given["metadata"]["thread_owner"] = given["configurable"]["thread_owner"]  # LangChain does this
         made = checkpoint({"n": 1})
         await uniform.put(
             {**given, "configurable": {**given["configurable"], "checkpoint_ns": ""}}, made, {}, {"n": "1"}
@@ -93,7 +93,7 @@ async def test_the_token_goes_no_further_than_hot(tiers: Tiers, mode: dict[str, 
 @modes
 @pytest.mark.parametrize("is_owner_known", [True, False])
 @pytest.mark.by_turns
-async def test_what_hot_forgot_is_owned_all_the_same(tiers: Tiers, mode: dict[str, Any], is_owner_known: bool) -> None:
+async def test_an_evicted_thread_stays_owned(tiers: Tiers, mode: dict[str, Any], is_owner_known: bool) -> None:
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     async with Owning(one) as old:
         first = await put(one, old, 1)
@@ -117,7 +117,7 @@ async def test_what_hot_forgot_is_owned_all_the_same(tiers: Tiers, mode: dict[st
 
 
 @modes
-async def test_deletions(tiers: Tiers, mode: dict[str, Any]) -> None:
+async def test_a_deletion_ends_ownership_unless_it_is_required(tiers: Tiers, mode: dict[str, Any]) -> None:
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     owner = Keyspace(tiers.target.prefix).owner_key("thread")
     async with Owning(one, by="somebody") as given:
@@ -135,7 +135,7 @@ async def test_deletions(tiers: Tiers, mode: dict[str, Any]) -> None:
 
 
 @modes
-async def test_a_copy_onto_the_thread_ends_the_ownership(tiers: Tiers, mode: dict[str, Any]) -> None:
+async def test_a_copy_onto_a_thread_ends_its_ownership(tiers: Tiers, mode: dict[str, Any]) -> None:
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     await one.put(config("another"), checkpoint({"n": 1}), {}, {"n": "1"})
     async with Owning(one) as given:
@@ -145,9 +145,9 @@ async def test_a_copy_onto_the_thread_ends_the_ownership(tiers: Tiers, mode: dic
             await put(one, given, 2)
 
 
-@pytest.mark.parametrize("flavour", ["async"])  # both flavours delete by the same operation
-async def test_a_deletion_ends_the_ownership_when_it_begins(tiers: Tiers) -> None:
-    """What the owner before writes meanwhile would outlive it; and who takes the thread meanwhile waits, and keeps it."""
+@pytest.mark.parametrize("flavour", ["async"])  # both flavours share the operation
+async def test_a_deletion_ends_ownership_at_its_start(tiers: Tiers) -> None:
+    """Later writes of the old owner are refused. A new owner waits for the deletion and keeps the thread."""
     one, other = await tiers.uniform(), await tiers.uniform()
     async with Owning(one) as old:
         await put(one, old, 1)
@@ -170,12 +170,12 @@ async def test_a_deletion_ends_the_ownership_when_it_begins(tiers: Tiers) -> Non
 
 @pytest.mark.parametrize(
     "flavour", ["async"]
-)  # both flavours wait by the same operation; this plays it on one event loop
-async def test_who_takes_a_thread_waits_for_what_is_on_its_way_to_cold(tiers: Tiers) -> None:
+)  # both flavours share the operation, played on one event loop
+async def test_a_new_owner_waits_for_writes_on_their_way_to_cold(tiers: Tiers) -> None:
     one, other = await tiers.uniform(), await tiers.uniform()
     seen: list[str] = []
     async with Owning(one) as old:
-        await one.get_tuple(config())  # as a graph does, so that hot has all of the thread
+        await one.get_tuple(config())  # like a graph, so hot has the whole thread
         first = await put(one, old, 1)
         took: list[asyncio.Task[Any]] = []
 
@@ -188,14 +188,14 @@ async def test_who_takes_a_thread_waits_for_what_is_on_its_way_to_cold(tiers: Ti
                 return owning, new
 
             took.append(asyncio.get_running_loop().create_task(hold()))
-            for _ in range(200):  # until it has taken the thread
+            for _ in range(200):
                 await asyncio.sleep(0.01)
                 if b"-" in (tiers.target.raw.get(Keyspace(tiers.target.prefix).owner_key("thread")) or b""):
                     break
             seen.append("written")
 
         Meanwhile(one.saver.hot, lambda request: take if script_of(request) is scripts.PUT_THROUGH else None)
-        second = await put(one, old, 2, first)  # was begun before, and is not refused
+        second = await put(one, old, 2, first)  # began earlier, so it is not refused
         owning, new = await took[0]
         assert seen == ["written", "taken"]
         assert (await other.get_tuple(config())).checkpoint["id"] == second
@@ -204,7 +204,7 @@ async def test_who_takes_a_thread_waits_for_what_is_on_its_way_to_cold(tiers: Ti
     assert await in_cold(tiers) == [third, second, first]
 
 
-async def test_rollback_over_two_tiers(tiers: Tiers) -> None:
+async def test_a_rollback_removes_the_run_from_both_tiers(tiers: Tiers) -> None:
     one, other = await tiers.uniform(), await tiers.uniform()
     first = await put(one, None, 1)
     async with Owning(one, run_id="a run") as old:
@@ -216,8 +216,8 @@ async def test_rollback_over_two_tiers(tiers: Tiers) -> None:
 
 
 @modes
-async def test_a_rollback_leaves_other_threads_as_they_are(tiers: Tiers, mode: dict[str, Any]) -> None:
-    """A copy, and a thread that the same run wrote."""
+async def test_a_rollback_changes_no_other_thread(tiers: Tiers, mode: dict[str, Any]) -> None:
+    """Other threads are a copy, and a thread written by the same run."""
     one, other = await tiers.uniform(**mode), await tiers.uniform(**mode)
     first = await put(one, None, 1)
     async with Owning(one, run_id="a run") as old:
@@ -236,8 +236,8 @@ async def test_a_rollback_leaves_other_threads_as_they_are(tiers: Tiers, mode: d
 
 
 @modes
-async def test_a_rollback_that_would_change_other_threads_is_refused(tiers: Tiers, mode: dict[str, Any]) -> None:
-    """A cold saver that is not Postgres removes a run from all threads, or from none."""
+async def test_a_rollback_that_affects_other_threads_is_refused(tiers: Tiers, mode: dict[str, Any]) -> None:
+    """Cold savers other than Postgres can only remove a run from all threads."""
     cold = tiers.target.uniform(prefix=f"{tiers.target.prefix}-cold")
     one = await tiers.uniform(cold=cold.saver, **mode)
     async with Owning(one, run_id="a run") as old:
@@ -257,7 +257,7 @@ async def test_a_rollback_that_would_change_other_threads_is_refused(tiers: Tier
 
 
 @modes
-async def test_two_runs_do_not_fork_a_thread(tiers: Tiers, mode: dict[str, Any]) -> None:
+async def test_a_fork_is_refused_over_two_tiers(tiers: Tiers, mode: dict[str, Any]) -> None:
     hot = tiers.target.uniform(on_fork="raise").saver
     made = await tiers.uniform()
     uniform = Uniform(type(made.saver)(hot, made.saver.cold, **mode))
@@ -273,8 +273,8 @@ async def test_two_runs_do_not_fork_a_thread(tiers: Tiers, mode: dict[str, Any])
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
 
 
-async def test_a_writer_does_not_wait_for_its_own_intent(tiers: Tiers) -> None:
-    """The reply to the request that began it was lost, so the client sends the request again."""
+async def test_a_repeated_intent_does_not_block_its_writer(tiers: Tiers) -> None:
+    """The client sends the request again after a lost reply."""
     hot = tiers.target.uniform(on_fork="raise").saver
     made = await tiers.uniform()
     uniform = Uniform(type(made.saver)(hot, made.saver.cold))
@@ -298,7 +298,7 @@ async def test_a_writer_does_not_wait_for_its_own_intent(tiers: Tiers) -> None:
     assert not tiers.target.raw.exists(keys_of(tiers).intents)
 
 
-async def test_waiters_get_a_thread_one_by_one_in_order_of_arrival(tiers: Tiers) -> None:
+async def test_waiters_get_a_thread_in_order_of_arrival(tiers: Tiers) -> None:
     savers = [(await tiers.uniform()).saver for _ in range(2)]
     order: list[int] = []
     queue = Keyspace(tiers.target.prefix).owner_keys("thread")[1]

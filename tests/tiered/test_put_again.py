@@ -1,4 +1,4 @@
-"""Checkpoint ids that are put again over two tiers, while hot loses the thread."""
+"""Checkpoint ids that are put a second time over two tiers, while hot loses the thread."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
 
 
 @MODES
-async def test_an_id_is_put_again_while_hot_lacks_its_parent(tiers: Tiers, mode: str) -> None:
-    """Hot does not keep the older form."""
+async def test_a_repeated_put_replaces_an_older_value_without_its_parent(tiers: Tiers, mode: str) -> None:
+    """Hot lacks the parent, and does not keep the old value."""
     settings = BEHIND if mode == "write-behind" else {}
     uniform, other = await tiers.uniform(**settings), await tiers.uniform(**settings)
     first = await uniform.put(config(), checkpoint({"n": [1]}, {"n": 1}, "1"), {}, {"n": 1})
@@ -33,8 +33,8 @@ async def test_an_id_is_put_again_while_hot_lacks_its_parent(tiers: Tiers, mode:
     assert (await (await tiers.cold_uniform()).get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
 
 
-async def test_the_checkpoint_that_cold_got_last_is_put_again(tiers: Tiers) -> None:
-    """Who brings that to cold does not take hot's form of it for cold's."""
+async def test_a_repeated_put_replaces_the_last_flushed_checkpoint(tiers: Tiers) -> None:
+    """The flusher does not assume that cold already has hot's value."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     first = await uniform.put(config(), checkpoint({"n": [1]}, {"n": 1}, "1"), {}, {"n": 1})
     await uniform.put(first, checkpoint({"n": [2]}, {"n": 2}, "2"), {}, {"n": 2})
@@ -51,8 +51,8 @@ async def test_the_checkpoint_that_cold_got_last_is_put_again(tiers: Tiers) -> N
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 40)))
 @pytest.mark.by_turns
-async def test_random_ids_that_are_put_again(tiers: Tiers, mode: str, seed: int) -> None:
-    """Answers are InMemorySaver's. No version has two values, no id two parents: Postgres keeps the first."""
+async def test_random_repeated_puts_match_the_model(tiers: Tiers, mode: str, seed: int) -> None:
+    """Each version has one value and each id one parent, as Postgres keeps the first."""
     chance, model, parents = random.Random(f"{seed} {mode}"), InMemorySaver(), dict[str, Any]()
     uniforms = [await tiers.uniform(**(BEHIND if mode == "write-behind" else {})) for _ in range(2)]
     for number in range(60):

@@ -1,4 +1,4 @@
-"""What one of the tiers cannot do or cannot have: it is said before anything is changed, or the other one has it alone, and no write intent is left."""
+"""Operations or values that one tier does not support: refused before any change, or stored in the other tier alone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ modes = pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
 
 
 class Odd:
-    """Something that is stored as a pickle, and not otherwise."""
+    """A class that only the pickle fallback serializes."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Odd)
@@ -30,8 +30,8 @@ class Odd:
     __hash__ = None  # type: ignore[assignment]
 
 
-async def test_a_cold_saver_that_cannot_delete_by_run(tiers: Tiers) -> None:
-    """It says so, and hot is believed on."""
+async def test_delete_for_runs_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
+    """Readers still trust hot."""
     uniform = await tiers.uniform(cold=InMemorySaver())
     await two_runs(uniform)
     with pytest.raises(NotImplementedError):
@@ -46,7 +46,7 @@ async def test_a_cold_saver_that_cannot_delete_by_run(tiers: Tiers) -> None:
 
 
 async def _rolled_back(uniform: Uniform) -> None:
-    """Take the thread from a run that owns it, and remove what that wrote."""
+    """Start a rollback of a run that owns the thread."""
     own = uniform.saver.own
     if uniform.native_async:
         async with own("thread", run_id="run-2"):
@@ -56,7 +56,7 @@ async def _rolled_back(uniform: Uniform) -> None:
         raise AssertionError
 
 
-async def test_a_cold_saver_that_cannot_delete(tiers: Tiers) -> None:
+async def test_delete_thread_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
     class Kept(InMemorySaver):
         def delete_thread(self, thread_id: str) -> None:
             raise NotImplementedError
@@ -73,7 +73,7 @@ async def test_a_cold_saver_that_cannot_delete(tiers: Tiers) -> None:
     assert len(await uniform.list(config())) == 2
 
 
-async def test_many_threads_are_asked_for_runs_at_once(tiers: Tiers) -> None:
+async def test_delete_for_runs_looks_into_many_threads_per_request(tiers: Tiers) -> None:
     uniform, sent = await tiers.uniform(cold=InMemorySaver()), list[Any]()
     for number in range(20):
         await put(tiers.target.uniform(), config(f"t{number}"), {"n": number})
@@ -86,11 +86,11 @@ async def test_many_threads_are_asked_for_runs_at_once(tiers: Tiers) -> None:
     with pytest.raises(NotImplementedError):
         await uniform.delete_for_runs(["nobody"])
     looks = sum(isinstance(request, Scan) for request in sent)
-    assert len(sent) <= 2 * looks + 1  # are the indexes there? then who has the run
+    assert len(sent) <= 2 * looks + 1  # which indexes exist, then which have the run
 
 
-async def test_who_is_cancelled_while_it_says_which_threads_it_changes(tiers: Tiers) -> None:
-    """Nothing can be asked for any more. The next write of this process ends what is left, and so does the next try."""
+async def test_later_operations_end_the_intents_of_a_cancelled_deletion(tiers: Tiers) -> None:
+    """A cancelled operation cannot send requests. The next write or deletion of its process ends the intents."""
     uniform = await tiers.uniform()
     last = {thread: (await written(uniform, thread))[-1] for thread in ("a", "b", "c")}
     for thread, where in last.items():
@@ -101,7 +101,7 @@ async def test_who_is_cancelled_while_it_says_which_threads_it_changes(tiers: Ti
         request = operation.send(reply)
         reply = await asked(uniform, request)
         begun += script_of(request) is scripts.BEGIN_INTENT
-    assert script_of(operation.send(reply)) is scripts.BEGIN_INTENT  # of the third, which is not sent
+    assert script_of(operation.send(reply)) is scripts.BEGIN_INTENT  # of the third thread, not sent
     operation.close()
     intents = [keys_of(tiers, thread).intents for thread in last]
     assert [tiers.target.raw.zcard(key) for key in intents] == [1, 1, 0]
@@ -128,7 +128,7 @@ WRONG: dict[str, Any] = {
 @modes
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.by_turns
-async def test_what_makes_no_sense_is_refused_before_either_is_written(
+async def test_invalid_arguments_are_refused_before_either_tier_changes(
     tiers: Tiers, mode: dict[str, Any], what: str
 ) -> None:
     uniform, cold = await tiers.uniform(**mode), await tiers.cold_uniform()
@@ -139,13 +139,13 @@ async def test_what_makes_no_sense_is_refused_before_either_is_written(
 
 
 @modes
-async def test_no_writes_are_nothing(tiers: Tiers, mode: dict[str, Any]) -> None:
+async def test_an_empty_list_of_writes_stores_nothing(tiers: Tiers, mode: dict[str, Any]) -> None:
     uniform = await tiers.uniform(**mode)
     await uniform.put_writes(config(checkpoint_id="1"), [], "task")
     assert tiers.target.keys() == []
 
 
-async def test_what_hots_serializer_does_not_know_is_in_cold_alone(tiers: Tiers) -> None:
+async def test_a_value_unknown_to_hots_serializer_is_stored_in_cold_alone(tiers: Tiers) -> None:
     cold = InMemorySaver(serde=JsonPlusSerializer(pickle_fallback=True))
     uniform = await tiers.uniform(cold=cold)
     await uniform.get_tuple(config())

@@ -1,4 +1,4 @@
-"""Roll-back over two tiers: hot removes the run at once and notes the ids, which the flusher removes in cold whenever it gets there."""
+"""Rollback over two tiers: hot removes the run at once, and the flusher removes its checkpoints from cold later."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
 
 def noted(tiers: Tiers) -> set[bytes]:
-    """The kinds of what cold does not have."""
+    """The kinds of records in the backlog."""
     return {member[:1] for member in tiers.target.raw.zrange(keys_of(tiers).dirty, 0, -1)}
 
 
 class Story:
-    """A thread with a checkpoint of nobody's run, and two of a run whose owner is pushed out."""
+    """A thread with a checkpoint of no run, and two checkpoints of a run whose owner is replaced."""
 
     def __init__(self, tiers: Tiers, uniform: Uniform) -> None:
         self.tiers, self.uniform = tiers, uniform
@@ -60,14 +60,14 @@ async def story(tiers: Tiers, uniform: Uniform) -> AsyncIterator[Story]:
 
 @contextlib.contextmanager
 def locked(tiers: Tiers) -> Iterator[None]:
-    """Another session holds a lock, so Postgres answers nothing about checkpoints."""
+    """Lock the tables of Postgres in another session, which blocks all queries."""
     with psycopg.connect(tiers.url) as connection:
         connection.execute("LOCK TABLE checkpoints, checkpoint_writes, checkpoint_blobs IN ACCESS EXCLUSIVE MODE")
         yield
 
 
 def fail_cold(uniform: Uniform) -> list[str]:
-    """From now on each call of cold fails; the answer has their names."""
+    """Let each call of cold fail from now on. Return the list of their names."""
     calls: list[str] = []
 
     def failing(request: Any) -> Any:
@@ -81,7 +81,7 @@ def fail_cold(uniform: Uniform) -> list[str]:
     return calls
 
 
-async def test_a_rollback_of_a_thread_that_hot_has_whole_asks_cold_for_nothing(tiers: Tiers) -> None:
+async def test_a_rollback_needs_no_cold_if_hot_is_complete(tiers: Tiers) -> None:
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     async with story(tiers, one) as told:
         await drained(one)
@@ -100,7 +100,7 @@ async def test_a_rollback_of_a_thread_that_hot_has_whole_asks_cold_for_nothing(t
 
 
 async def test_the_first_run_of_a_thread_is_rolled_back_without_cold(tiers: Tiers) -> None:
-    """Hot has nothing left then, and knows it."""
+    """Hot is empty after that, and knows that it is complete."""
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await one.get_tuple(config())
     async with Owning(one, run_id="a run") as old:
@@ -117,7 +117,7 @@ async def test_the_first_run_of_a_thread_is_rolled_back_without_cold(tiers: Tier
     assert await in_cold(tiers) == [newest, last]
 
 
-async def test_nothing_is_left_of_a_thread_whose_only_run_was_rolled_back(tiers: Tiers) -> None:
+async def test_a_rollback_of_the_only_run_leaves_no_thread(tiers: Tiers) -> None:
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await one.get_tuple(config())
     async with Owning(one, run_id="a run") as old:
@@ -129,13 +129,13 @@ async def test_nothing_is_left_of_a_thread_whose_only_run_was_rolled_back(tiers:
     assert [key.rpartition(b":")[2] for key in tiers.target.keys()] in ([b"flush"], [b"unflushed", b"flush"])
 
 
-async def test_a_lock_in_cold_keeps_no_owner_waiting(tiers: Tiers) -> None:
-    """The removal waits in Postgres; meanwhile the next owners build on what is left, and it takes nothing of theirs."""
+async def test_a_lock_in_cold_delays_no_owner(tiers: Tiers) -> None:
+    """The removal waits in Postgres. The next owners write meanwhile, and lose nothing to it."""
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     async with story(tiers, one) as told:
         await drained(one)
         with locked(tiers):
-            async with Owning(other, on_busy="rollback", run_id="a run") as new:  # the same id once more
+            async with Owning(other, on_busy="rollback", run_id="a run") as new:  # the same run id again
                 assert (await other.get_tuple(config())).checkpoint["id"] == told.first
                 flush = other.flush(timeout=30) if other.native_async else asyncio.to_thread(other.saver.flush, 30)
                 removing = asyncio.ensure_future(flush)
@@ -148,7 +148,7 @@ async def test_a_lock_in_cold_keeps_no_owner_waiting(tiers: Tiers) -> None:
     assert await in_cold(tiers) == [fifth, fourth, told.first]
 
 
-async def test_a_flusher_that_removes_late_removes_nothing_of_the_next_run(tiers: Tiers) -> None:
+async def test_a_late_removal_keeps_the_next_run(tiers: Tiers) -> None:
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     async with story(tiers, one) as told:
         await drained(one)
@@ -162,8 +162,8 @@ async def test_a_flusher_that_removes_late_removes_nothing_of_the_next_run(tiers
     assert await in_cold(tiers) == [last, told.first]
 
 
-async def test_a_flusher_that_brings_late_what_was_rolled_back(tiers: Tiers) -> None:
-    """It finds out that its claim was taken over; what it brought is removed once more."""
+async def test_a_late_flush_of_a_rolled_back_run_is_removed(tiers: Tiers) -> None:
+    """The flusher finds that its claim was taken over, and the removal is repeated."""
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     async with story(tiers, one) as told:
         late = await stalled(tiers, one)
@@ -177,7 +177,7 @@ async def test_a_flusher_that_brings_late_what_was_rolled_back(tiers: Tiers) -> 
     assert await in_cold(tiers) == [last, told.first]
 
 
-async def test_hot_has_a_part_of_the_run_or_nothing(tiers: Tiers) -> None:
+async def test_a_rollback_works_if_hot_has_little_or_nothing(tiers: Tiers) -> None:
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     for has_newest in (False, True):
         async with story(tiers, one) as told:
@@ -196,8 +196,8 @@ async def test_hot_has_a_part_of_the_run_or_nothing(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("which", ["newest", "by id"])
-async def test_a_reader_does_not_bring_back_what_was_rolled_back(tiers: Tiers, which: str) -> None:
-    """It has read cold before, and fills hot after."""
+async def test_a_concurrent_fill_does_not_restore_a_rolled_back_run(tiers: Tiers, which: str) -> None:
+    """The reader has read cold before the rollback, and fills hot after it."""
     one, other, reader = [await tiers.uniform(**BEHIND) for _ in range(3)]
     async with story(tiers, one) as told:
         await drained(one)
@@ -209,15 +209,15 @@ async def test_a_reader_does_not_bring_back_what_was_rolled_back(tiers: Tiers, w
 
         between(reader, scripts.FILL, meanwhile)
         where = config() if which == "newest" else config(checkpoint_id=told.gone[0])
-        found = await reader.get_tuple(where)  # as it was when the reader began
+        found = await reader.get_tuple(where)  # as of the start of the read
         assert found.checkpoint["id"] == told.gone[which == "newest"]
         assert (await reader.get_tuple(config())).checkpoint["id"] == told.first
         assert await reader.get_tuple(where if which == "by id" else config(checkpoint_id=told.gone[1])) is None
         await new.__aexit__(None, None, None)
 
 
-async def test_hot_that_changes_meanwhile_is_looked_at_again(tiers: Tiers) -> None:
-    """It loses the thread after the roll-back has seen what it has, or gets it back."""
+async def test_a_rollback_starts_again_if_hot_changes(tiers: Tiers) -> None:
+    """Hot loses the thread after the rollback has read it, or is filled again."""
     one, other, third = [await tiers.uniform(**BEHIND) for _ in range(3)]
     async with story(tiers, one) as told:
         await drained(one)
@@ -241,8 +241,8 @@ async def test_hot_that_changes_meanwhile_is_looked_at_again(tiers: Tiers) -> No
 
 
 @pytest.mark.parametrize("is_dirty", [True, False])
-async def test_a_writer_that_died_between_the_tiers_is_not_waited_for_twice(tiers: Tiers, is_dirty: bool) -> None:
-    """Its intent is gone, and so is what hot had, because cold may know better."""
+async def test_a_rollback_removes_the_intent_of_a_dead_writer(tiers: Tiers, is_dirty: bool) -> None:
+    """Hot drops its copy too, because cold may have newer data."""
     one, other, through = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.uniform()
     async with story(tiers, one) as told:
         await drained(one)
@@ -258,7 +258,7 @@ async def test_a_writer_that_died_between_the_tiers_is_not_waited_for_twice(tier
         assert not tiers.target.raw.exists(keys_of(tiers).intents)
 
 
-async def test_damage_in_hot_is_repaired_first(tiers: Tiers) -> None:
+async def test_a_rollback_repairs_damage_in_hot_first(tiers: Tiers) -> None:
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     async with story(tiers, one) as told:
         await drained(one)
@@ -267,8 +267,8 @@ async def test_damage_in_hot_is_repaired_first(tiers: Tiers) -> None:
             assert (await other.get_tuple(config())).checkpoint["id"] == told.first
 
 
-async def test_the_request_is_sent_again(tiers: Tiers) -> None:
-    """The reply was lost; what the first one did is not undone, nor done to anything else."""
+async def test_a_repeated_rollback_request_changes_nothing_more(tiers: Tiers) -> None:
+    """The client repeats it after a lost reply."""
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     async with story(tiers, one) as told:
 
@@ -283,7 +283,7 @@ async def test_the_request_is_sent_again(tiers: Tiers) -> None:
     assert await in_cold(tiers) == [last, told.first]
 
 
-async def test_who_lost_the_thread_removes_nothing(tiers: Tiers) -> None:
+async def test_a_rollback_without_ownership_removes_nothing(tiers: Tiers) -> None:
     one, other, third = [await tiers.uniform(**BEHIND) for _ in range(3)]
     async with story(tiers, one) as told:
         next_one = Owning(third, on_busy="take")
@@ -298,8 +298,8 @@ async def test_who_lost_the_thread_removes_nothing(tiers: Tiers) -> None:
         await next_one.__aexit__(None, None, None)
 
 
-async def test_values_of_the_run_are_removed_and_the_next_run_brings_its_own(tiers: Tiers) -> None:
-    """Versions are integers here, as a caller may choose them: the same version comes again with another value."""
+async def test_values_of_a_rolled_back_run_do_not_outlive_it(tiers: Tiers) -> None:
+    """Versions are integers, which a caller may choose. So the next run has the same version with another value."""
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     await one.get_tuple(config())
 
@@ -325,7 +325,7 @@ async def test_values_of_the_run_are_removed_and_the_next_run_brings_its_own(tie
         assert found.checkpoint["channel_values"] == {"n": [value], "same": ["kept"]}
 
 
-async def test_what_was_coalesced_gets_to_cold_where_it_is_newest_again(tiers: Tiers) -> None:
+async def test_a_coalesced_checkpoint_reaches_cold_when_newest_again(tiers: Tiers) -> None:
     one, other = [await tiers.uniform(**BEHIND, cold_history="latest") for _ in range(2)]
     async with story(tiers, one) as told:
         await drained(one)
@@ -338,8 +338,8 @@ async def test_what_was_coalesced_gets_to_cold_where_it_is_newest_again(tiers: T
     assert (await one.get_tuple(config())).checkpoint["channel_values"] == {"n": 1}
 
 
-async def test_list_leaves_out_what_cold_still_has(tiers: Tiers) -> None:
-    """Hot has a part of the thread, and cold refuses the removal."""
+async def test_list_hides_rolled_back_checkpoints_that_cold_still_has(tiers: Tiers) -> None:
+    """Hot has part of the thread, and cold refuses the removal."""
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     async with story(tiers, one) as told:
         await drained(one)
@@ -359,7 +359,7 @@ async def test_list_leaves_out_what_cold_still_has(tiers: Tiers) -> None:
 
 
 async def test_writes_without_a_token_are_refused_after_a_slow_rollback(tiers: Tiers) -> None:
-    """Cold took longer than the lease to say what it has of the run. When the block begins, the lease lasts."""
+    """Reading the run from cold took longer than the lease, which is renewed when the block begins."""
     one, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     required = Uniform(type(one.saver)(tiers.target.uniform(ownership="required").saver, one.saver.cold, **BEHIND))
     async with story(tiers, one) as told:
@@ -378,15 +378,15 @@ async def test_writes_without_a_token_are_refused_after_a_slow_rollback(tiers: T
 
 
 def lapse(tiers: Tiers) -> None:
-    """Let the lease run out."""
+    """Let the owner's lease expire."""
     key = Keyspace(tiers.target.prefix).owner_key("thread")
     token, _, rest = tiers.target.raw.get(key).split(b" ", 2)
     tiers.target.raw.set(key, b" ".join([token, b"1", rest]), keepttl=True)
 
 
 @pytest.mark.parametrize("change", ["prune", "delete_for_runs"])
-async def test_hot_is_not_given_up_while_it_is_dirty(tiers: Tiers, change: str) -> None:
-    """Who changed cold was stopped for so long that others went on, and wrote what cold does not have."""
+async def test_a_change_in_cold_does_not_drop_a_dirty_thread(tiers: Tiers, change: str) -> None:
+    """The process that changed cold paused so long that others wrote on, and cold lacks their records."""
     one, other = await tiers.uniform(), await tiers.uniform(**BEHIND)
     first = await put(one, None, 1, run_id="old run")
     second = await put(one, None, 2, first)

@@ -1,4 +1,4 @@
-"""A history that bounds itself in hot, while cold keeps all: what hot lacks is read from cold, and nothing goes that cold lacks."""
+"""History limits in hot, while cold keeps everything: reads fall back to cold, and a trim keeps the backlog."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def settings_of(mode: str) -> dict[str, Any]:
 
 
 def in_hot(tiers: Tiers, ns: str = "") -> list[str]:
-    """The ids that hot has of a namespace, newest first."""
+    """Ids of a namespace in hot, newest first."""
     raw, keys = tiers.target.raw, keys_of(tiers)
     prefix = b"c" + names.component(ns)
     return [names.name_of(one[len(prefix) :]) for one in raw.zrange(keys.index_key, 0, -1) if one.startswith(prefix)][
@@ -46,7 +46,7 @@ def marks(tiers: Tiers) -> set[bytes]:
 
 
 class Talk:
-    """Checkpoints with a value in chunks, one that stays, and a log that is a `DeltaChannel`."""
+    """A thread with a value in chunks, a constant value, and a `DeltaChannel`."""
 
     def __init__(self, uniform: Any) -> None:
         self.uniform, self.number, self.said = uniform, 0, list[str]()
@@ -77,7 +77,7 @@ class Talk:
 
 
 async def same_as_cold(tiers: Tiers, uniform: Any) -> None:
-    """All that cold has is answered as by cold."""
+    """Check that each checkpoint and history is answered as by cold."""
     cold = await tiers.cold_uniform()
     everything = await cold.list(config("thread", None))
     found = {one.checkpoint["id"]: plain(one) for one in await uniform.list(config("thread", None))}
@@ -95,7 +95,7 @@ async def same_as_cold(tiers: Tiers, uniform: Any) -> None:
 @MODES
 @pytest.mark.by_turns
 @pytest.mark.also_on(cluster="sync", redis62="async")
-async def test_hot_keeps_less_than_cold(tiers: Tiers, mode: str) -> None:
+async def test_hot_keeps_fewer_checkpoints_than_cold(tiers: Tiers, mode: str) -> None:
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **settings_of(mode))
     assert await uniform.get_tuple(config()) is None
@@ -125,7 +125,7 @@ async def test_hot_keeps_less_than_cold(tiers: Tiers, mode: str) -> None:
     assert (await uniform.check("thread")).findings == ()
 
 
-async def test_nothing_goes_that_cold_lacks(tiers: Tiers) -> None:
+async def test_a_trim_keeps_checkpoints_that_cold_lacks(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**settings_of("write-behind"))
     assert await uniform.get_tuple(config()) is None
     talk = Talk(uniform)
@@ -141,7 +141,7 @@ async def test_nothing_goes_that_cold_lacks(tiers: Tiers) -> None:
     await same_as_cold(tiers, uniform)
 
 
-async def test_writes_that_cold_lacks_keep_their_checkpoint(tiers: Tiers) -> None:
+async def test_a_trim_keeps_checkpoints_with_unflushed_writes(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**settings_of("write-behind"))
     assert await uniform.get_tuple(config()) is None
     talk = Talk(uniform)
@@ -156,7 +156,7 @@ async def test_writes_that_cold_lacks_keep_their_checkpoint(tiers: Tiers) -> Non
     assert ("late", "n", "late") in found.pending_writes
 
 
-async def test_writes_that_come_during_a_trim_keep_their_checkpoint(tiers: Tiers) -> None:
+async def test_a_trim_keeps_checkpoints_that_get_writes_meanwhile(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**settings_of("write-behind"))
     assert await uniform.get_tuple(config()) is None
     talk, late = Talk(uniform), 0
@@ -189,8 +189,8 @@ def ids_of(configs: list[Any]) -> list[str]:
     return [one["configurable"]["checkpoint_id"] for one in configs]
 
 
-async def test_what_only_hot_has_stays_until_cold_has_it(tiers: Tiers) -> None:
-    """A thread from before there were tiers, with a limit of its own; and one who writes past the tiers."""
+async def test_a_trim_keeps_what_only_hot_has(tiers: Tiers) -> None:
+    """The thread is older than the tiers and has its own limit. A process that writes to hot alone never trims it."""
     alone = tiers.target.uniform()
     talk = Talk(alone)
     first = config("thread", "", None, thread_history={"keep_last": 3})
@@ -214,7 +214,7 @@ async def test_what_only_hot_has_stays_until_cold_has_it(tiers: Tiers) -> None:
     assert len(in_hot(tiers)) == len(before) + 30, "it cannot know what cold has"
 
 
-async def test_where_cold_gets_the_latest_alone(tiers: Tiers) -> None:
+async def test_a_trim_agrees_with_a_coalescing_cold(tiers: Tiers) -> None:
     uniform = await tiers.uniform(cold_history="latest", **settings_of("write-behind"))
     assert await uniform.get_tuple(config()) is None
     where = config("thread")
@@ -237,7 +237,7 @@ async def test_where_cold_gets_the_latest_alone(tiers: Tiers) -> None:
 
 @MODES
 @pytest.mark.by_turns
-async def test_calls_of_subgraphs_go_from_hot(tiers: Tiers, mode: str) -> None:
+async def test_a_trim_removes_old_subgraph_calls_from_hot(tiers: Tiers, mode: str) -> None:
     uniform = await tiers.uniform(**settings_of(mode))
     assert await uniform.get_tuple(config()) is None
     talk = Talk(uniform)
@@ -260,8 +260,8 @@ async def test_calls_of_subgraphs_go_from_hot(tiers: Tiers, mode: str) -> None:
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 10)))
 @pytest.mark.by_turns
-async def test_random_talks_over_two_tiers(tiers: Tiers, mode: str, seed: int) -> None:
-    """Two processes; forks from anything that ever was, hot lost at times, late writes."""
+async def test_random_threads_with_a_limit_match_cold(tiers: Tiers, mode: str, seed: int) -> None:
+    """Two processes fork from any checkpoint and write late, while hot sometimes loses the thread."""
     chance = random.Random(seed)
     processes = [await tiers.uniform(**settings_of(mode)) for _ in range(2)]
     talk = Talk(processes[0])
@@ -281,7 +281,7 @@ async def test_random_talks_over_two_tiers(tiers: Tiers, mode: str, seed: int) -
             tiers.evict()
         if chance.random() < 0.1:
             await chance.choice(processes).get_tuple(chance.choice(configs[ns]))
-        if step in (39, 79):  # all is compared at the end, too
+        if step in (39, 79):  # also compared at the end
             await drained(talk.uniform)
             await same_as_cold(tiers, chance.choice(processes))
     await drained(talk.uniform)

@@ -1,4 +1,4 @@
-"""Who takes a thread over two tiers waits for a writer that is on its way to cold: no longer than that may take, and with its own lease renewed."""
+"""Taking a thread over two tiers waits for writers to cold, up to their time limit, and renews its own lease."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def now(tiers: Tiers) -> int:
 
 
 def left_behind(tiers: Tiers, at: int) -> None:
-    """A writer was killed while it wrote the thread to cold."""
+    """Leave the write intent of a writer that was killed."""
     tiers.target.raw.zadd(keys_of(tiers).intents, {b"%015d-" % at + b"*" * 16 + b"f" * 32: 0})
 
 
@@ -38,18 +38,18 @@ async def given_back(uniform: Any, owned: Any) -> None:
     await (owned.__aexit__(*end) if uniform.native_async else asyncio.to_thread(owned.__exit__, *end))
 
 
-async def test_a_writer_that_is_gone_for_long_is_not_waited_for(tiers: Tiers) -> None:
+async def test_a_new_owner_does_not_wait_for_a_dead_writer(tiers: Tiers) -> None:
     uniform = await tiers.uniform()
     left_behind(tiers, now(tiers) - context.WRITER_GONE - 1)
     began = time.monotonic()
     owned, given = await taken(tiers, uniform)
-    assert time.monotonic() - began < context.WRITER_GONE / 1000 / 2  # five minutes are what one may take that is there
+    assert time.monotonic() - began < context.WRITER_GONE / 1000 / 2  # a live writer has five minutes
     made = checkpoint({"n": 1})
     await uniform.put({"configurable": {**config()["configurable"], **given["configurable"]}}, made, {}, {"n": "1"})
     await given_back(uniform, owned)
 
 
-async def test_who_waits_keeps_the_thread(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_waiting_owner_renews_its_lease(tiers: Tiers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(context, "WRITER_GONE", 3000)
     uniform, other = await tiers.uniform(), await tiers.uniform()
     left_behind(tiers, now(tiers))
@@ -60,13 +60,13 @@ async def test_who_waits_keeps_the_thread(tiers: Tiers, monkeypatch: pytest.Monk
         if record := tiers.target.raw.get(key):
             seen.add(record.split(b" ")[1])
         await asyncio.sleep(0.01)
-    assert len(seen) > 2  # the lease was renewed again and again
+    assert len(seen) > 2  # renewed several times
     await given_back(uniform, took.result()[0])
     owned, _ = await taken(tiers, other, lease="1s")
     await given_back(other, owned)
 
 
-async def test_who_waits_may_lose_the_thread(tiers: Tiers) -> None:
+async def test_a_waiting_owner_can_lose_the_thread(tiers: Tiers) -> None:
     uniform = await tiers.uniform()
     left_behind(tiers, now(tiers))
     key = Keyspace(tiers.target.prefix).owner_key("thread")

@@ -1,4 +1,4 @@
-"""Threads over two tiers: which there are and where, how much is kept of them, when they expire in hot."""
+"""Threads over two tiers: their tier, retention and expiry in hot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def where(uniform: Uniform) -> dict[str, tuple[str, int]]:
     return {one.thread_id: (one.tier, one.lacking) for one in await uniform.threads()}
 
 
-async def test_where_threads_are(tiers: Tiers) -> None:
+async def test_threads_tells_the_tier_of_each_thread(tiers: Tiers) -> None:
     through = await tiers.uniform(hot={"ttl": HOUR})
     await written(through, "both")
     await written(through, "cold")
@@ -57,7 +57,7 @@ async def test_where_threads_are(tiers: Tiers) -> None:
     assert set(await where(behind)) == {"both", "cold"}
 
 
-async def test_a_thread_without_a_name_that_only_cold_has(tiers: Tiers) -> None:
+async def test_an_unnamed_thread_in_cold_is_listed(tiers: Tiers) -> None:
     uniform = await tiers.uniform()
     for thread in ("", "named"):
         await written(uniform, thread)
@@ -65,13 +65,13 @@ async def test_a_thread_without_a_name_that_only_cold_has(tiers: Tiers) -> None:
     assert await where(uniform) == {"": ("cold", 0), "named": ("cold", 0)}
 
 
-# PostgresSaver cannot read a channel or a task with a backslash, and cannot hold a NUL or half of a pair of surrogates.
+# PostgresSaver rejects backslashes in channels and tasks, and cannot store NUL or lone surrogates.
 NAMES = ["", "*", "{", "}", "a}b{c", "%", "%7D", "%s", "[a-z]", "a", "\n", "\1", "é", "'", ":data", "x" * 300]
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("mode", [{}, BEHIND], ids=["through", "behind"])
-async def test_hostile_names_are_just_names_in_both(tiers: Tiers, mode: dict[str, Any]) -> None:
+async def test_hostile_names_work_in_both_tiers(tiers: Tiers, mode: dict[str, Any]) -> None:
     uniform, made = await tiers.uniform(**mode), dict[str, Any]()
     for number, name in enumerate(NAMES):
         made[name] = await put(uniform, config(name, name), {name or "-": number})
@@ -94,7 +94,7 @@ async def test_hostile_names_are_just_names_in_both(tiers: Tiers, mode: dict[str
     assert await (await tiers.cold_uniform()).list(None) == []
 
 
-async def test_threads_of_two_tiers_are_filtered_by_what_both_have(tiers: Tiers) -> None:
+async def test_thread_filters_apply_to_both_tiers(tiers: Tiers) -> None:
     through = await tiers.uniform(hot={"ttl": HOUR})
     for name in ("both", "cold", "failed"):
         await written(through, name)
@@ -131,8 +131,8 @@ async def test_threads_of_two_tiers_are_filtered_by_what_both_have(tiers: Tiers)
 
 
 @pytest.mark.also_on(cluster="sync")
-async def test_a_thread_is_told_of_once(tiers: Tiers) -> None:
-    """Also one that is brought back while it is listed, or forgotten; over several pages of both."""
+async def test_each_thread_is_listed_once(tiers: Tiers) -> None:
+    """Threads are in both tiers or in cold alone, over several pages."""
     uniform = await tiers.uniform(hot={"ttl": HOUR})
     names = [f"{number:03}" for number in range(250)]
     for name in names:
@@ -146,7 +146,7 @@ async def test_a_thread_is_told_of_once(tiers: Tiers) -> None:
     assert tiers_of == {"both": 125, "cold": 125}
 
 
-async def test_another_cold_saver_is_asked_by_its_interface(tiers: Tiers) -> None:
+async def test_another_cold_saver_is_read_through_its_interface(tiers: Tiers) -> None:
     uniform = await tiers.uniform(cold=InMemorySaver())
     await written(uniform, "both")
     await written(uniform, "cold")
@@ -163,7 +163,7 @@ async def test_another_cold_saver_is_asked_by_its_interface(tiers: Tiers) -> Non
 
 
 @pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
-async def test_deadlines_are_those_of_hot(tiers: Tiers, settings: Any) -> None:
+async def test_thread_ttls_apply_to_hot(tiers: Tiers, settings: Any) -> None:
     uniform = await tiers.uniform(hot={"ttl": HOUR}, **settings)
     await written(uniform)
     if settings:
@@ -181,7 +181,7 @@ async def test_deadlines_are_those_of_hot(tiers: Tiers, settings: Any) -> None:
     assert timedelta(0) < await uniform.get_thread_ttl("thread") <= HOUR
 
 
-async def test_what_only_cold_has_is_brought_back_to_be_pinned(tiers: Tiers) -> None:
+async def test_pin_fills_a_thread_that_only_cold_has(tiers: Tiers) -> None:
     uniform = await tiers.uniform(hot={"ttl": HOUR})
     await written(uniform)
     await chain(uniform, "inner", 2, ns="sub:1")
@@ -200,7 +200,7 @@ async def test_what_only_cold_has_is_brought_back_to_be_pinned(tiers: Tiers) -> 
 
 
 @pytest.mark.parametrize("settings", [{}, BEHIND], ids=["through", "behind"])
-async def test_prune(tiers: Tiers, settings: Any) -> None:
+async def test_prune_removes_the_same_checkpoints_from_both_tiers(tiers: Tiers, settings: Any) -> None:
     uniform = await tiers.uniform(hot={"ttl": HOUR}, **settings)
     made = await chain(uniform, "thread", 8)
     await uniform.put_writes(made[0], [("n", 1)], "task")
@@ -224,8 +224,8 @@ async def test_prune(tiers: Tiers, settings: Any) -> None:
     assert await uniform.get_tuple(config()) is None
 
 
-async def test_prune_forgets_a_parent_that_went_with_its_run_before(tiers: Tiers) -> None:
-    """As `PostgresSaver.prune` does."""
+async def test_prune_clears_a_parent_that_was_deleted_before(tiers: Tiers) -> None:
+    """`PostgresSaver.prune` does the same."""
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
     for thread in ("ours", "theirs"):
         gone = await put(uniform, config(thread), {"n": 1}, versions={"n": "1"}, metadata={"run_id": "gone"})
@@ -240,7 +240,7 @@ async def test_prune_forgets_a_parent_that_went_with_its_run_before(tiers: Tiers
     assert theirs.parent_config is None
 
 
-async def test_what_is_behind_is_brought_to_cold_before_it_is_pruned(tiers: Tiers) -> None:
+async def test_prune_flushes_the_backlog_first(tiers: Tiers) -> None:
     uniform = await tiers.uniform(hot={"ttl": HOUR}, **BEHIND)
     made = await chain(uniform, "thread", 5)
     assert (await uniform.prune(["thread"], keep_last=2)).checkpoints == 3
@@ -249,8 +249,7 @@ async def test_what_is_behind_is_brought_to_cold_before_it_is_pruned(tiers: Tier
     ]
 
 
-async def test_values_that_are_still_used_stay(tiers: Tiers) -> None:
-    """Also of a branch, and of a channel that did not change since."""
+async def test_prune_keeps_values_that_are_still_used(tiers: Tiers) -> None:
     uniform = await tiers.uniform()
     await written(uniform)
     before = await uniform.get_tuple(config())
@@ -268,7 +267,7 @@ class State(TypedDict):
     ]
 
 
-async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tiers, monkeypatch: Any) -> None:
+async def test_prune_refuses_a_delta_channel_before_removing_anything(tiers: Tiers, monkeypatch: Any) -> None:
     uniform = await tiers.uniform()
     await chain(uniform, "plain", 3)
     builder: Any = StateGraph(State)
@@ -290,7 +289,7 @@ async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tier
 
     monkeypatch.setitem(statements._METHODS, "threads_with_delta_channels", none)
     with pytest.raises(NotImplementedError, match="'delta' uses a DeltaChannel"):
-        await uniform.prune(["delta"])  # as where the thread began to use one only behind the first look
+        await uniform.prune(["delta"])  # as if the thread began to use one after the first check
     assert tiers.target.raw.zcard(keys_of(tiers, "delta").intents) == 0
     state = (
         await graph.aget_state(config("delta", None))
@@ -300,7 +299,7 @@ async def test_a_delta_channel_is_refused_before_anything_is_removed(tiers: Tier
     assert state.values["log"] == ["a", "b"] * 3
 
 
-async def test_a_thread_that_is_written_to_hot_alone_while_its_ttl_is_set(tiers: Tiers) -> None:
+async def test_set_thread_ttl_works_on_a_thread_written_meanwhile(tiers: Tiers) -> None:
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     acts = [lambda: written(other)]
     Meanwhile(

@@ -1,4 +1,4 @@
-"""Write-behind: hot acknowledges, cold gets it later."""
+"""Write-behind: hot acknowledges a write, and cold gets it later."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def all_plain(found: list[Any]) -> list[Any]:
 async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
     made: list[Any] = []
 
-    # Not sooner, as the tests store several values as one version, and cold may keep the first that it gets, hot the last.
+    # A longer interval: the tests store several values as one version, and cold may keep the first, hot the last.
     @checkpointer_test(name=tiers.target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:
         made.append(await tiers.saver(mode="write-behind", flush_interval=5, cold_history=history))
@@ -89,12 +89,12 @@ async def test_conformance_is_full(tiers: Tiers, history: str) -> None:
         assert not saver.stats().last_error
 
 
-async def test_hot_answers_and_cold_gets_it_later(tiers: Tiers) -> None:
+async def test_hot_acknowledges_and_cold_gets_the_writes_later(tiers: Tiers) -> None:
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), hot={"ttl": timedelta(hours=1)}, **BEHIND)
     cold, control = await tiers.cold_uniform(), tiers.target.uniform(prefix=tiers.target.prefix + "control")
     made = await written(uniform)
-    assert flaky.calls == ["get_tuple", "list"]  # of the first look
+    assert flaky.calls == ["get_tuple", "list"]  # the first read
     assert await cold.list(config()) == []
     await written(control)
     for one in made:
@@ -120,7 +120,7 @@ async def test_hot_answers_and_cold_gets_it_later(tiers: Tiers) -> None:
     assert [all_plain(await other.list(config())), plain(await other.get_tuple(config()))] == before
 
 
-async def test_latest_coalesces_what_a_newer_checkpoint_makes_history(tiers: Tiers) -> None:
+async def test_coalescing_skips_checkpoints_with_a_newer_one(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND, cold_history="latest")
     cold = await tiers.cold_uniform()
     made = await written(uniform)
@@ -141,12 +141,12 @@ async def test_latest_coalesces_what_a_newer_checkpoint_makes_history(tiers: Tie
     tiers.evict()
     found = await uniform.get_tuple(config())
     assert found.config == stored
-    assert found.checkpoint["channel_values"] == new["channel_values"]  # what did not change was there already
+    assert found.checkpoint["channel_values"] == new["channel_values"]  # cold had the unchanged values
     assert len(await uniform.list(config("thread", ""))) == 2
 
 
-async def test_a_write_that_goes_to_cold_first_where_values_were_coalesced(tiers: Tiers) -> None:
-    """The value of a channel that did not change since a checkpoint that cold never got."""
+async def test_a_fork_of_a_coalesced_checkpoint_keeps_all_values(tiers: Tiers) -> None:
+    """A channel has not changed since a checkpoint that cold never got."""
     uniform = await tiers.uniform(**BEHIND, cold_history="latest")
     await uniform.get_tuple(config())
     first = checkpoint({"n": [1], "old": ["o"]}, {"n": f"{1:032}.1", "old": f"{1:032}.1"})
@@ -161,8 +161,8 @@ async def test_a_write_that_goes_to_cold_first_where_values_were_coalesced(tiers
         assert (await each.get_tuple(config())).checkpoint["channel_values"] == fork["channel_values"]
 
 
-async def test_a_run_is_deleted_whose_ancestors_were_coalesced(tiers: Tiers) -> None:
-    """They are brought to cold before hot gives the thread up: what is left is what was before the run."""
+async def test_deleting_a_run_brings_coalesced_ancestors_to_cold(tiers: Tiers) -> None:
+    """Cold gets them before hot drops the thread, so the state before the run remains."""
     uniform = await tiers.uniform(**BEHIND, cold_history="latest")
     await uniform.get_tuple(config())
     where = config()
@@ -179,8 +179,8 @@ async def test_a_run_is_deleted_whose_ancestors_were_coalesced(tiers: Tiers) -> 
         assert len(await each.list(config())) == 2
 
 
-async def test_latest_lists_what_only_cold_knows(tiers: Tiers) -> None:
-    """Somebody wrote through, and hot was not told how that ended: as get_tuple does, list believes cold."""
+async def test_a_coalescing_list_shows_writes_that_bypassed_hot(tiers: Tiers) -> None:
+    """Hot did not learn how the write ended, so list and get_tuple trust cold."""
     uniform, through = await tiers.uniform(**BEHIND, cold_history="latest"), await tiers.uniform(on_hot_error="bypass")
     made = await written(uniform)
     await drained(uniform)
@@ -211,7 +211,7 @@ async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -
         assert await each.get_tuple(config()) is None
         assert await each.get_tuple(config("thread", "sub")) is None
         assert await each.list(config()) == [] or each is not uniform
-    made = await written(uniform)  # begun anew before cold knows
+    made = await written(uniform)  # restarted before cold has deleted it
     assert len(await uniform.list(config())) == 3
     await drained(uniform)
     assert all(one in made for one in [found.config for found in await cold.list(config())])
@@ -221,8 +221,8 @@ async def test_a_deleted_thread_does_not_come_back(tiers: Tiers, history: str) -
     assert [key for key in tiers.target.keys() if b"{thread}" in key and not key.endswith((b":flush", b":lease"))] == []
 
 
-async def test_cold_is_down(tiers: Tiers) -> None:
-    """Hot goes on, until the backlog is full; when cold is back all of it goes there."""
+async def test_hot_works_until_the_backlog_is_full_while_cold_is_down(tiers: Tiers) -> None:
+    """When cold is back, it gets the whole backlog."""
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, max_backlog=9, backlog_timeout=0.2)
     made = await written(uniform)
@@ -234,7 +234,7 @@ async def test_cold_is_down(tiers: Tiers) -> None:
         assert (await uniform.get_tuple(config())).config == last
     assert len(await uniform.list(config())) == 6
     assert await uniform.get_tuple(config("thread", "other namespace")) is None
-    with pytest.raises(psycopg.OperationalError):  # who knows whether cold has it
+    with pytest.raises(psycopg.OperationalError):  # cold may have it
         await uniform.get_tuple(config("another"))
     assert await flushed_until(uniform, lambda _: uniform.saver.stats().unreachable) == 9
     assert "on purpose" in uniform.saver.stats().last_error
@@ -256,8 +256,8 @@ async def test_cold_is_down(tiers: Tiers) -> None:
     assert len(await (await tiers.cold_uniform()).list(config())) == 7
 
 
-async def test_one_that_cold_will_not_take(tiers: Tiers) -> None:
-    """It is set aside and tried again; nothing else waits for it."""
+async def test_a_refused_record_is_set_aside_and_retried(tiers: Tiers) -> None:
+    """No other record waits for it."""
     flaky = FlakySaver(await tiers.cold())
     wrapped = flaky.wrap()
     poison: set[str] = set()
@@ -293,8 +293,8 @@ async def test_one_that_cold_will_not_take(tiers: Tiers) -> None:
     assert len(await cold.list(config())) == 3
 
 
-async def test_what_goes_to_cold_first(tiers: Tiers) -> None:
-    """Hot lacks something of the thread: it looks at cold; what it cannot know then, both have before the write returns."""
+async def test_a_write_goes_through_if_hot_lacks_the_thread(tiers: Tiers) -> None:
+    """Hot looks into cold. If hot still knows too little, the write returns when both tiers have it."""
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     await drained(uniform)
@@ -303,20 +303,20 @@ async def test_what_goes_to_cold_first(tiers: Tiers) -> None:
     stored = await uniform.put(made[-1], new, {}, {"n": f"{9:032}.1"})  # cold may have early writes of it
     assert uniform.saver.stats().written_through == 1
     assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
-    await uniform.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # the paths of its others are not known
+    await uniform.put_writes(made[-1], [("n", [1])], "task-b2", "path-11")  # hot lacks the paths of its other writes
     assert uniform.saver.stats().written_through == 2
     assert tiers.target.raw.exists(keys_of(tiers).dirty) == 0
     for each in (uniform, await tiers.uniform(**BEHIND)):
         for place in (config(), stored, *made):
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place))
-    await uniform.put_writes(stored, [("n", [2])], "task-c")  # now it knows enough
+    await uniform.put_writes(stored, [("n", [2])], "task-c")  # hot knows enough now
     newer = checkpoint({"n": [10]}, {"n": f"{10:032}.1", "whole": f"{1:032}.1"})
-    await uniform.put(stored, newer, {}, {"n": f"{10:032}.1"})  # its id was made when hot had the thread
+    await uniform.put(stored, newer, {}, {"n": f"{10:032}.1"})  # its id was made while hot had the thread
     assert uniform.saver.stats().written_through == 2
     assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 2
 
 
-async def test_both_modes_at_once(tiers: Tiers) -> None:
+async def test_both_modes_share_a_thread(tiers: Tiers) -> None:
     behind, through, cold = await tiers.uniform(**BEHIND), await tiers.uniform(), await tiers.cold_uniform()
     made = await written(behind)
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
@@ -342,7 +342,7 @@ async def test_both_modes_at_once(tiers: Tiers) -> None:
         assert await each.get_tuple(config()) is None
 
 
-async def test_one_that_writes_through_flushes_what_others_left(tiers: Tiers) -> None:
+async def test_a_write_through_saver_flushes_the_backlog_of_others(tiers: Tiers) -> None:
     uniform, through = await tiers.uniform(**BEHIND), await tiers.uniform()
     await written(uniform)
     assert await ran(through, flushers.flush_some(through.saver._context, "thread", at_once=True)) == 6
@@ -351,8 +351,8 @@ async def test_one_that_writes_through_flushes_what_others_left(tiers: Tiers) ->
     assert len(await (await tiers.cold_uniform()).list(None)) == 6
 
 
-async def test_indexes_of_writes(tiers: Tiers) -> None:
-    """Cold has the same rows as if it had been written first: sent again, nothing doubles."""
+async def test_repeated_writes_keep_their_indexes_in_cold(tiers: Tiers) -> None:
+    """Cold has the same rows as after a direct write, so a repetition adds none."""
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     mixed = [("a", [1]), (INTERRUPT, ["?"]), ("b", [2]), ("a", [3])]
@@ -365,8 +365,8 @@ async def test_indexes_of_writes(tiers: Tiers) -> None:
     assert len([one for one in before if one[0] == "task-m"]) == 4
 
 
-async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> None:
-    """The process that wrote it is gone; any other brings it to cold, without being told."""
+async def test_other_processes_flush_the_backlog_of_a_dead_one(tiers: Tiers, monkeypatch: Any) -> None:
+    """They find it by a scan."""
     monkeypatch.setattr(flush_queue, "SCAN_INTERVAL", 0.05)
     uniform = await tiers.uniform(**BEHIND)
     for name in ("one", "two", "{three}:*"):
@@ -390,8 +390,8 @@ async def test_who_finds_what_others_left(tiers: Tiers, monkeypatch: Any) -> Non
 
 
 @pytest.mark.parametrize("anew", [False, True])
-async def test_a_flusher_that_is_fenced(tiers: Tiers, anew: bool) -> None:
-    """Its turn was over, and the thread was deleted, and that brought to cold, before it went on."""
+async def test_a_fenced_flusher_does_not_restore_a_deleted_thread(tiers: Tiers, anew: bool) -> None:
+    """Its lease expired, and the thread was deleted in cold before it continued."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     go_on = await stalled(tiers, uniform)
@@ -413,7 +413,7 @@ async def test_a_flusher_that_is_fenced(tiers: Tiers, anew: bool) -> None:
         assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
-async def test_a_fenced_flusher_brings_what_is_older(tiers: Tiers) -> None:
+async def test_older_writes_of_a_fenced_flusher_are_repaired(tiers: Tiers) -> None:
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     await drained(uniform)
@@ -429,14 +429,14 @@ async def test_a_fenced_flusher_brings_what_is_older(tiers: Tiers) -> None:
     assert ("task-c", INTERRUPT, ["newer"]) in (await cold.get_tuple(config())).pending_writes
 
 
-async def test_an_outage_with_many_threads(tiers: Tiers) -> None:
+async def test_an_outage_stops_the_queue_with_many_threads(tiers: Tiers) -> None:
     queue = (await tiers.saver(**BEHIND))._context.flush_queue
     for number in range(2000):
         queue.after_claim(f"{number}", 0, 1, psycopg.OperationalError("down"), is_refused=False)
     assert queue.due() is None
 
 
-async def test_a_fenced_flusher_leaves_the_deadline(tiers: Tiers) -> None:
+async def test_a_fenced_flusher_delays_the_expiry(tiers: Tiers) -> None:
     uniform = await tiers.uniform(hot={"ttl": timedelta(hours=1)}, **BEHIND)
     await written(uniform)
     go_on = await stalled(tiers, uniform)
@@ -450,7 +450,7 @@ async def test_a_fenced_flusher_leaves_the_deadline(tiers: Tiers) -> None:
         assert 0 < tiers.target.raw.pttl(key) <= 3_600_000
 
 
-async def test_the_clock_of_the_server_was_put_back(tiers: Tiers) -> None:
+async def test_a_server_clock_set_back_does_not_block_a_flush(tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND)
     await written(uniform)
     now = tiers.target.raw.time()[0] * 1000
@@ -458,7 +458,7 @@ async def test_the_clock_of_the_server_was_put_back(tiers: Tiers) -> None:
     await drained(uniform)
 
 
-async def test_an_error_that_is_no_unicode(tiers: Tiers) -> None:
+async def test_an_error_with_a_lone_surrogate_sets_the_record_aside(tiers: Tiers) -> None:
     flaky = FlakySaver(await tiers.cold())
     wrapped = flaky.wrap()
 
@@ -471,8 +471,8 @@ async def test_an_error_that_is_no_unicode(tiers: Tiers) -> None:
     assert await flushed_until(uniform, lambda _: uniform.saver.stats().set_aside) > 0
 
 
-async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: Any) -> None:
-    """Its call of cold took longer than its claim, and whoever took over has only begun."""
+async def test_list_waits_for_a_flusher_that_took_over(tiers: Tiers, monkeypatch: Any) -> None:
+    """Its own call of cold outlasts the lease, and the new flusher has only begun."""
     monkeypatch.setattr(flushing, "FLUSH_LEASE", 400)
     flaky = FlakySaver(await tiers.cold())
     uniform, other = await tiers.uniform(cold=flaky.wrap(), **BEHIND), await tiers.uniform(**BEHIND)
@@ -492,8 +492,8 @@ async def test_a_lister_that_comes_late_asks_again(tiers: Tiers, monkeypatch: An
     assert (await uniform.list(config()))[0].pending_writes == [("task", "n", [1])]
 
 
-async def test_a_fenced_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypatch: Any) -> None:
-    """What only cold knows is not forgotten because cold is to get something again."""
+async def test_a_fenced_flush_keeps_a_write_of_a_dead_writer(tiers: Tiers, monkeypatch: Any) -> None:
+    """The repair of cold must not hide a checkpoint that only cold has."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     go_on = await stalled(tiers, uniform)
@@ -514,8 +514,8 @@ async def test_a_fenced_flusher_and_a_writer_that_is_gone(tiers: Tiers, monkeypa
     assert plain(await uniform.get_tuple(config())) == plain(await cold.get_tuple(config()))
 
 
-async def test_a_fenced_flusher_while_two_write_the_same(tiers: Tiers) -> None:
-    """Hot would give the thread up, but for what cold is to get again: it does so later."""
+async def test_a_fenced_flush_during_conflicting_writes_is_repaired(tiers: Tiers) -> None:
+    """Hot must drop the thread after the conflict, but only when the repair of cold has ended."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     go_on = await stalled(tiers, uniform)
@@ -538,8 +538,8 @@ async def test_a_fenced_flusher_while_two_write_the_same(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("history", ["all", "latest"])
-async def test_a_fenced_flusher_is_done_while_another_is_at_it(tiers: Tiers, history: str) -> None:
-    """The thread was deleted and begun anew: it is deleted in cold once more, so nothing that cold had before is there any more."""
+async def test_a_fenced_flusher_may_end_during_another_flush(tiers: Tiers, history: str) -> None:
+    """The thread was deleted and restarted. Cold deletes it again, so none of the old checkpoints is left."""
     settings = {**BEHIND, "cold_history": history}
     uniform, other, cold = await tiers.uniform(**settings), await tiers.uniform(**settings), await tiers.cold_uniform()
     await written(uniform)
@@ -565,8 +565,8 @@ async def test_a_fenced_flusher_is_done_while_another_is_at_it(tiers: Tiers, his
     assert (len(in_hot), in_cold) == (5, {each: in_hot[each] for each in expected})
 
 
-async def test_a_fenced_flusher_does_not_delete_what_was_begun_anew_in_cold(tiers: Tiers) -> None:
-    """The thread was deleted, and that brought to cold; then somebody wrote through, and hot has nothing of it."""
+async def test_a_fenced_flusher_keeps_a_thread_restarted_in_cold(tiers: Tiers) -> None:
+    """Cold had deleted the thread, then another process wrote through, and hot has nothing of it."""
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     await written(uniform)
     go_on = await stalled(tiers, uniform)
@@ -583,7 +583,7 @@ async def test_a_fenced_flusher_does_not_delete_what_was_begun_anew_in_cold(tier
         assert (await each.get_tuple(stored)).config == stored
 
 
-async def test_one_flusher_at_a_time(tiers: Tiers) -> None:
+async def test_only_one_flusher_claims_a_thread(tiers: Tiers) -> None:
     uniform, other, cold = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     await written(uniform)
     go_on = await stalled(tiers, uniform)
@@ -593,7 +593,7 @@ async def test_one_flusher_at_a_time(tiers: Tiers) -> None:
     assert (done.brought, done.left, list(done.failed)) == (6, 0, [])
 
 
-async def test_a_dirty_thread_has_no_deadline_whatever_happens(tiers: Tiers) -> None:
+async def test_a_dirty_thread_never_expires(tiers: Tiers) -> None:
     options = {"ttl": {"default_ttl": 60, "refresh_on_read": True}}
     uniform = await tiers.uniform(hot=options, **BEHIND)
     hot = Uniform(uniform.saver.hot)
@@ -603,7 +603,7 @@ async def test_a_dirty_thread_has_no_deadline_whatever_happens(tiers: Tiers) -> 
     def deadline() -> int:
         pipeline = tiers.target.raw.pipeline()
         index, data = pipeline.pttl(keys.index_key).pttl(keys.data_key).execute()
-        assert abs(index - data) < 1000  # they are read one after the other
+        assert abs(index - data) < 1000  # two reads, one after the other
         return int(index)
 
     await uniform.get_tuple(config())
@@ -626,8 +626,8 @@ async def test_a_dirty_thread_has_no_deadline_whatever_happens(tiers: Tiers) -> 
     assert 0 < deadline() <= 3_600_000
 
 
-async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
-    """Its own policy allows that (allkeys-...): then it is lost, and that is an error until it is deleted."""
+async def test_a_half_evicted_dirty_thread_is_damaged_until_deleted(tiers: Tiers) -> None:
+    """An eviction policy like allkeys-lru allows that. The thread is lost."""
     uniform = await tiers.uniform(**BEHIND)
     made = await written(uniform)
     tiers.evict("index")
@@ -646,10 +646,10 @@ async def test_half_of_a_dirty_thread_is_evicted(tiers: Tiers) -> None:
 @pytest.mark.parametrize("lost", ["index", "data"])
 @pytest.mark.parametrize("at", range(2, 7))
 @pytest.mark.by_turns
-async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_repaired(
+async def test_a_repair_keeps_writes_that_arrive_meanwhile(
     tiers: Tiers, at: int, lost: str
 ) -> None:
-    """Who repairs it does not take away what another, who did so before, has written behind."""
+    """The other process has repaired the thread before, and its writes are in hot alone."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     made = await written(uniform)
     await drained(uniform)
@@ -670,8 +670,7 @@ async def test_half_of_a_thread_is_evicted_and_it_is_written_while_it_is_repaire
     assert len(await (await tiers.cold_uniform()).list(config())) == 4
 
 
-async def test_what_was_noted_is_evicted(tiers: Tiers) -> None:
-    """The next write brings all of the thread to cold."""
+async def test_a_write_after_an_evicted_backlog_flushes_the_whole_thread(tiers: Tiers) -> None:
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     made = await written(uniform)
     tiers.target.raw.delete(keys_of(tiers).dirty)
@@ -680,7 +679,7 @@ async def test_what_was_noted_is_evicted(tiers: Tiers) -> None:
     assert all_plain(await cold.list(config())) == all_plain(await tiers.target.uniform().list(config()))
 
 
-async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
+async def test_a_damaged_thread_does_not_block_the_flush_of_others(tiers: Tiers) -> None:
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     await written(uniform)
     await written(uniform, "another")
@@ -696,8 +695,8 @@ async def test_a_damaged_thread_does_not_keep_the_others(tiers: Tiers) -> None:
 @pytest.mark.parametrize(
     "stored", [pack([b"mrgpack"]) + b"\xc0", pack([b"msgpack"]) + b"\xd4\xff\x01"], ids=["type", "extension"]
 )
-async def test_what_cold_could_not_read_is_not_brought_there(tiers: Tiers, stored: bytes) -> None:
-    """A value whose type was damaged in hot, or that cannot be packed again."""
+async def test_an_unreadable_value_is_not_copied_to_cold(tiers: Tiers, stored: bytes) -> None:
+    """Its type is damaged in hot, or it cannot be packed again."""
     uniform, cold = await tiers.uniform(**BEHIND), await tiers.cold_uniform()
     await uniform.get_tuple(config())
     made = checkpoint({"a": ["text"]}, {"a": "1"})
@@ -711,13 +710,13 @@ async def test_what_cold_could_not_read_is_not_brought_there(tiers: Tiers, store
 
 
 class Own(pydantic.BaseModel):
-    """A class that a strict serializer does not build unless it is told of it."""
+    """A class that a strict serializer only builds if it is allowed."""
 
     text: str
 
 
-async def test_values_reach_cold_as_the_bytes_they_are(tiers: Tiers) -> None:
-    """Whatever they are: no object is built on the way, and cold has what write-through gives it."""
+async def test_values_reach_cold_as_unchanged_bytes(tiers: Tiers) -> None:
+    """No object is built on the way, and cold has the same rows as in write-through."""
     serde = FastSerializer(allowed_msgpack_modules=None)
     values: dict[str, Any] = {
         "messages": [HumanMessage("hi", id="1"), AIMessage("ho", id="2", tool_calls=[])] * 40,
@@ -756,20 +755,20 @@ async def test_values_reach_cold_as_the_bytes_they_are(tiers: Tiers) -> None:
             assert rows[0]
 
 
-async def test_verify(tiers: Tiers) -> None:
+async def test_verify_compares_a_thread_with_cold_when_opened(tiers: Tiers) -> None:
     uniform, cold = await tiers.uniform(**BEHIND, verify="on_open"), await tiers.cold_uniform()
     made = await written(uniform)
-    assert (await uniform.get_tuple(config())).config == made[-1]  # cold lags behind, and that is all right
+    assert (await uniform.get_tuple(config())).config == made[-1]  # cold may lag behind
     assert await uniform.get_tuple(config("thread", "sub")) is None
     new = checkpoint({"n": [9]}, {"n": f"{9:032}.1"})
     await cold.put(made[-1], new, {}, new["channel_versions"])
-    assert (await uniform.get_tuple(config())).config == made[-1]  # it was compared before
+    assert (await uniform.get_tuple(config())).config == made[-1]  # compared before
     uniform = await tiers.uniform(**BEHIND, verify="on_open")
     assert (await uniform.get_tuple(config())).checkpoint["id"] == new["id"]
-    assert len(await cold.list(config())) == 4  # nothing of ours was lost
+    assert len(await cold.list(config())) == 4  # hot's checkpoints are kept
 
 
-async def test_wrong_arguments(tiers: Tiers) -> None:
+async def test_invalid_settings_are_refused(tiers: Tiers) -> None:
     cold = await tiers.cold()
     for name, value in (
         ("mode", "behind"),
@@ -784,7 +783,7 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-async def test_closing(tiers: Tiers) -> None:
+async def test_closing_flushes_until_the_timeout(tiers: Tiers) -> None:
     cold = await tiers.cold_uniform()
     saver = await tiers.saver(mode="write-behind", flush_interval=60)
     if tiers.native_async:
@@ -808,9 +807,8 @@ async def test_closing(tiers: Tiers) -> None:
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
 @pytest.mark.parametrize("seed", seeds_and_slow(range(3), range(3, 20)))
-async def test_random_operations_and_faults(tiers: Tiers, seed: int, history: str) -> None:
-    """Whatever hot forgets once cold has it, whichever tier fails and whoever dies meanwhile, writers or flushers: every answer is that of
-    InMemorySaver."""
+async def test_random_operations_and_faults_match_the_model(tiers: Tiers, seed: int, history: str) -> None:
+    """Answers agree with InMemorySaver despite evictions, failures of a tier, and dead writers or flushers."""
     behind = {**BEHIND, "cold_history": history}
     await History(tiers, seed, [behind, behind, {}], history).run(80)
 
@@ -825,8 +823,8 @@ async def interleaved(tiers: Tiers, seed: int, history: str) -> None:
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
 @pytest.mark.parametrize("seed", seeds_and_slow([0, 1, 111, 131, 134], range(2, 10)))
-async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
-    """Whoever comes late: what was acknowledged is in both tiers, and what was deleted in none."""
+async def test_random_interleavings_keep_both_tiers_right(tiers: Tiers, seed: int, history: str) -> None:
+    """Despite late flushers, both tiers have all acknowledged writes and no deleted ones."""
     await interleaved(tiers, seed, history)
 
 
@@ -836,14 +834,13 @@ async def test_random_interleavings(tiers: Tiers, seed: int, history: str) -> No
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("history", ["all", "latest"])
 @pytest.mark.parametrize("seed", seeds(range(100, 160)))
-async def test_many_random_interleavings(tiers: Tiers, seed: int, history: str) -> None:
-    """As above."""
+async def test_many_random_interleavings_keep_both_tiers_right(tiers: Tiers, seed: int, history: str) -> None:
     await interleaved(tiers, seed, history)
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_replicas(flavour: str) -> None:
-    """A write is acknowledged when so many replicas have it; else that is an error, though it is there."""
+async def test_a_write_waits_for_replicas(flavour: str) -> None:
+    """Too few replicas are an error, although the write is stored."""
     primary = Server("--repl-diskless-sync-delay", "0")
     replica = Server("--replicaof", "127.0.0.1", str(primary.port))
     with primary.client() as client:
@@ -856,7 +853,7 @@ async def test_replicas(flavour: str) -> None:
     uniform = Uniform(kind(target.uniform(min_replicas=1, replica_timeout=4).saver, InMemorySaver(), **BEHIND))
     other = Target("own", "sync", replica.url, "replicated").uniform()
     made = await written(uniform)
-    assert (await other.get_tuple(config())).config == made[-1]  # no sooner and no later
+    assert (await other.get_tuple(config())).config == made[-1]  # the replica has it
     lonely = Uniform(kind(target.uniform(min_replicas=2, replica_timeout=0.1).saver, InMemorySaver(), **BEHIND))
     with pytest.raises(ReplicationTimeout, match="only 1 replicas"):
         await lonely.put_writes(made[-1], [("n", 1)], "task-y")
@@ -875,8 +872,8 @@ class Notes(TypedDict):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
 @pytest.mark.parametrize("history", ["all", "latest"])
 @pytest.mark.by_turns
-async def test_a_graph_whose_hot_half_is_evicted(tiers: Tiers, history: str) -> None:
-    """With interrupts, and a DeltaChannel that is made of the writes to all ancestors."""
+async def test_a_graph_resumes_after_evictions_in_hot(tiers: Tiers, history: str) -> None:
+    """It has interrupts, and a DeltaChannel, which is rebuilt from the writes of all ancestors."""
 
     def ask(state: Notes) -> dict[str, Any]:
         return {"notes": [f"said {interrupt('sure?')}"], "step": state["step"] + 1}
@@ -911,8 +908,8 @@ async def test_a_graph_whose_hot_half_is_evicted(tiers: Tiers, history: str) -> 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
-async def test_what_it_costs(tiers: Tiers) -> None:
-    """A round trip an operation, as without cold; and with "latest" Postgres gets one checkpoint a burst."""
+async def test_write_behind_costs_one_round_trip_per_operation(tiers: Tiers) -> None:
+    """A coalescing cold gets one checkpoint per burst."""
     sent: list[Any] = []
 
     class Counting(psycopg.Cursor[Any]):
@@ -954,8 +951,8 @@ async def test_what_it_costs(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
-async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
-    """However many wait, flush and close are over in time, and say what is left."""
+async def test_flush_keeps_its_timeout_with_many_threads(tiers: Tiers) -> None:
+    """It returns the number of records that are left."""
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap(), **BEHIND, flush_workers=1)
     for number in range(12):
@@ -974,7 +971,7 @@ async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
     while left == 72:  # the time may be up before it begins
         left = await asyncio.wait_for(
             uniform.flush(timeout=0.5), 60
-        )  # a claim at one of them takes a second, all take eleven
+        )  # one claim takes a second, all take eleven
     assert left > 0
     flaky.before = {}
     await drained(uniform)
@@ -982,7 +979,7 @@ async def test_a_time_limit_holds_with_many_threads(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("at", range(4, 8))
-async def test_a_flusher_dies_between_the_halves_of_a_tasks_writes_and_the_next_coalesces_none(
+async def test_a_task_split_by_a_dead_flusher_is_not_coalesced(
     tiers: Tiers, at: int
 ) -> None:
     settings = {**BEHIND, "cold_history": "latest"}

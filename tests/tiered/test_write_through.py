@@ -1,4 +1,4 @@
-"""A saver of ours in front of Postgres."""
+"""Write-through: a saver on Redis before Postgres."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_conformance_is_full(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("lost", [("index", "data"), ("index",), ("data",)])
-async def test_what_hot_lost_is_brought_back(tiers: Tiers, lost: tuple[str, ...]) -> None:
+async def test_a_read_restores_an_evicted_thread(tiers: Tiers, lost: tuple[str, ...]) -> None:
     uniform = await tiers.uniform()
     made = await written(uniform)
     before = plain(await uniform.get_tuple(config()))
@@ -78,8 +78,8 @@ async def test_what_hot_lost_is_brought_back(tiers: Tiers, lost: tuple[str, ...]
     assert await other.get_tuple(config("thread", "sub")) is None
 
 
-async def test_writes_of_more_tasks_on_what_was_brought_back(tiers: Tiers) -> None:
-    """Their order is that of their paths, though those of the first are not known any more."""
+async def test_writes_after_a_fill_are_ordered_by_path(tiers: Tiers) -> None:
+    """The paths of the filled writes are no longer known."""
     uniform, control = await tiers.uniform(), tiers.target.uniform(prefix=tiers.target.prefix + "control")
     for each in (uniform, control):
         made = await written(each)
@@ -93,7 +93,7 @@ async def test_writes_of_more_tasks_on_what_was_brought_back(tiers: Tiers) -> No
     assert (await uniform.get_tuple(config())).pending_writes == wanted
 
 
-async def test_cold_fails(tiers: Tiers) -> None:
+async def test_a_write_that_cold_refuses_changes_nothing(tiers: Tiers) -> None:
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap())
     made = await written(uniform)
@@ -113,8 +113,8 @@ async def test_cold_fails(tiers: Tiers) -> None:
         await uniform.get_tuple(config("never there"))
 
 
-async def test_hot_fails_and_is_bypassed(tiers: Tiers) -> None:
-    """What it has is not believed before cold was asked, by this process and by others."""
+async def test_bypass_goes_on_without_hot(tiers: Tiers) -> None:
+    """After that, all processes read cold before they trust hot again."""
     uniform = await tiers.uniform(on_hot_error="bypass")
     made = await written(uniform)
     before = plain(await uniform.get_tuple(config()))
@@ -122,7 +122,7 @@ async def test_hot_fails_and_is_bypassed(tiers: Tiers) -> None:
     assert plain(await uniform.get_tuple(config())) == before
     assert len(await uniform.list(config())) == 3
     new = checkpoint({"n": [9], "whole": 1}, {"n": f"{9:032}.1", "whole": f"{1:032}.1"})
-    with pytest.raises(redis.ConnectionError):  # other processes cannot be told
+    with pytest.raises(redis.ConnectionError):  # other processes would not learn of it
         await uniform.put(made[-1], new, {"step": 3}, {"n": f"{9:032}.1"})
     works()
     for each in (uniform, await tiers.cold_uniform()):
@@ -136,8 +136,8 @@ async def test_hot_fails_and_is_bypassed(tiers: Tiers) -> None:
     assert uniform.saver.stats().bypasses == 3
 
 
-async def test_a_thread_that_hot_half_lost_and_cold_never_had(tiers: Tiers) -> None:
-    """It is lost, and that is an error, not an empty thread."""
+async def test_a_half_evicted_thread_that_cold_lacks_is_damaged(tiers: Tiers) -> None:
+    """The thread is lost, which is an error instead of an empty thread."""
     await written(tiers.target.uniform())
     uniform = await tiers.uniform(on_hot_error="bypass")
     tiers.evict("index")
@@ -153,8 +153,8 @@ async def test_a_thread_that_hot_half_lost_and_cold_never_had(tiers: Tiers) -> N
     assert await uniform.get_tuple(config()) is None
 
 
-async def test_hot_fails_and_says_so(tiers: Tiers) -> None:
-    """Where a write could not begin in hot, cold has not got it either."""
+async def test_a_hot_failure_is_raised_by_default(tiers: Tiers) -> None:
+    """If a write fails at its start in hot, cold does not get it either."""
     uniform = await tiers.uniform()
     made = await written(uniform)
     works = tiers.fails(uniform)
@@ -176,7 +176,7 @@ async def test_hot_fails_and_says_so(tiers: Tiers) -> None:
         assert (await each.get_tuple(config())).checkpoint["id"] == new["id"]
 
 
-async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: Any) -> None:
+async def test_readers_trust_cold_after_a_writer_dies(tiers: Tiers, monkeypatch: Any) -> None:
     uniform = await tiers.uniform()
     made = await written(uniform)
     works = tiers.fails(uniform, scripts.PUT_THROUGH)
@@ -194,8 +194,8 @@ async def test_a_writer_that_dies_between_the_tiers(tiers: Tiers, monkeypatch: A
     assert (other.saver.stats().intents, other.saver.stats().rehydrations, other.saver.stats().hits) == (3, 1, 2)
 
 
-async def test_a_new_namespace_does_not_make_hot_forget_what_it_has_whole(tiers: Tiers) -> None:
-    """As subgraphs that run side by side begin them: not each is looked at just before."""
+async def test_a_new_namespace_keeps_the_others_complete_in_hot(tiers: Tiers) -> None:
+    """Parallel subgraphs create namespaces without reading them first."""
     uniform = await tiers.uniform()
     made = await written(uniform)
     for ns in ("one:1", "two:2"):
@@ -206,8 +206,8 @@ async def test_a_new_namespace_does_not_make_hot_forget_what_it_has_whole(tiers:
     assert (uniform.saver.stats().hits, uniform.saver.stats().misses) == (before.hits + 1, before.misses)
 
 
-async def test_a_deletion_dies_between_the_tiers_and_a_run_goes_on(tiers: Tiers) -> None:
-    """Cold has nothing of what the run began with, so it gets all values of what comes next."""
+async def test_a_run_writes_all_values_after_an_interrupted_deletion(tiers: Tiers) -> None:
+    """Cold has nothing of the thread any more, and hot did not learn of that."""
     uniform, other, cold = await tiers.uniform(), await tiers.uniform(), await tiers.cold_uniform()
     before = (await uniform.get_tuple((await written(uniform))[-1])).checkpoint
     works = tiers.fails(other, scripts.ERASE)
@@ -222,8 +222,8 @@ async def test_a_deletion_dies_between_the_tiers_and_a_run_goes_on(tiers: Tiers)
         assert (found.config, found.checkpoint["channel_values"]) == (stored, new["channel_values"])
 
 
-async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evicted(tiers: Tiers) -> None:
-    """Cold has nothing of it any more, as hot's mark says; it is not lost, and may be begun anew."""
+async def test_a_half_evicted_thread_can_restart_after_an_interrupted_deletion(tiers: Tiers) -> None:
+    """A mark in hot says that cold has deleted it, so the thread is not damaged."""
     uniform = await tiers.uniform()
     await written(uniform)
     process = Process(uniform, tiers)
@@ -240,7 +240,7 @@ async def test_a_deletion_dies_between_the_tiers_and_half_of_the_thread_is_evict
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("at", range(2, 6))
-async def test_half_of_a_thread_is_evicted_and_it_is_deleted_while_it_is_repaired(tiers: Tiers, at: int) -> None:
+async def test_a_repair_does_not_restore_a_thread_deleted_meanwhile(tiers: Tiers, at: int) -> None:
     uniform, other = await tiers.uniform(), await tiers.uniform()
     await written(uniform)
     tiers.evict("data")
@@ -251,7 +251,7 @@ async def test_half_of_a_thread_is_evicted_and_it_is_deleted_while_it_is_repaire
     assert await uniform.get_tuple(config()) is None
 
 
-async def test_many_misses_read_cold_once(tiers: Tiers) -> None:
+async def test_many_concurrent_misses_read_cold_once(tiers: Tiers) -> None:
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap())
     await written(uniform)
@@ -269,7 +269,7 @@ async def test_many_misses_read_cold_once(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("what", ["put", "put_writes", "delete", "prune", "copy"])
 @pytest.mark.by_turns
-async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tiers, what: str) -> None:
+async def test_a_fill_never_replaces_a_concurrent_change(tiers: Tiers, what: str) -> None:
     flaky = FlakySaver(await tiers.cold())
     uniform, other = await tiers.uniform(cold=flaky.wrap()), await tiers.uniform()
     made = await written(uniform)
@@ -287,7 +287,7 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
         flaky.after["get_tuple"] = acts[what]
     else:
         flaky.after["get_tuple"] = lambda: elsewhere(acts[what])
-    await uniform.get_tuple(config())  # finds what was there before
+    await uniform.get_tuple(config())  # reads what was there before
     cold = await tiers.cold_uniform()
     for each in (uniform, await tiers.uniform(), uniform):
         assert plain(await each.get_tuple(config())) == plain(await cold.get_tuple(config()))
@@ -313,8 +313,8 @@ async def test_nothing_older_than_what_happened_meanwhile_comes_back(tiers: Tier
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("act", ["put", "first put", "put_writes", "put on lost", "put_writes on lost"])
-async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> None:
-    """What happens while another writes leaves hot with nothing but what cold has, however it ends."""
+async def test_two_concurrent_operations_leave_hot_as_cold(tiers: Tiers, act: str, what: str, where: Any) -> None:
+    """After a write with a concurrent operation, hot has only what cold has, however both end."""
     uniform, other, cold = await tiers.uniform(), await tiers.uniform(), await tiers.cold_uniform()
     made = [] if act == "first put" else await written(uniform)
     if not made:
@@ -373,8 +373,8 @@ async def test_two_at_once(tiers: Tiers, act: str, what: str, where: Any) -> Non
             assert plain(await each.get_tuple(place)) == plain(await cold.get_tuple(place)), place
 
 
-async def test_a_thread_from_before_there_were_tiers(tiers: Tiers) -> None:
-    """Only hot has it. Cold gets all of it, before it gets anything new."""
+async def test_a_write_enrolls_a_thread_that_only_hot_has(tiers: Tiers) -> None:
+    """The thread is older than the tiers. Cold gets all of it before anything new."""
     alone = tiers.target.uniform()
     made = await written(alone)
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
@@ -392,8 +392,8 @@ async def test_a_thread_from_before_there_were_tiers(tiers: Tiers) -> None:
     assert uniform.saver.stats().enrolled == 1
 
 
-async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers, monkeypatch: Any) -> None:
-    """Hot is believed until cold has all of it, and keeps it as long."""
+async def test_a_failed_enrolling_keeps_the_thread_in_hot(tiers: Tiers, monkeypatch: Any) -> None:
+    """Readers trust hot until cold has the whole thread, and it does not expire before."""
     made = await written(tiers.target.uniform(ttl=timedelta(hours=1)))
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap())
@@ -414,7 +414,7 @@ async def test_a_writer_that_dies_while_it_brings_a_thread_to_cold(tiers: Tiers,
     assert plain(await other.get_tuple(config())) == before
 
 
-async def test_all_threads_are_listed(tiers: Tiers) -> None:
+async def test_list_shows_threads_of_both_tiers(tiers: Tiers) -> None:
     await written(tiers.target.uniform(), "before")
     uniform = await tiers.uniform()
     await written(uniform, "thread")
@@ -424,8 +424,8 @@ async def test_all_threads_are_listed(tiers: Tiers) -> None:
     assert len(found) == 6
 
 
-async def test_cold_gets_all_channels_of_a_thread_it_does_not_know(tiers: Tiers) -> None:
-    """The thread expired in hot, and was never in cold: the next checkpoint is whole in both."""
+async def test_the_first_write_to_cold_has_all_channels(tiers: Tiers) -> None:
+    """The thread expired in hot and was never in cold."""
     alone = tiers.target.uniform()
     made = await written(alone)
     tiers.evict()
@@ -436,7 +436,7 @@ async def test_cold_gets_all_channels_of_a_thread_it_does_not_know(tiers: Tiers)
         assert (await each.get_tuple(config())).checkpoint["channel_values"] == new["channel_values"]
 
 
-async def test_a_writer_that_goes_straight_to_cold(tiers: Tiers) -> None:
+async def test_verify_finds_a_write_that_went_to_cold_directly(tiers: Tiers) -> None:
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
     made = await written(uniform)
     for mode in ("never", "on_open"):
@@ -449,7 +449,7 @@ async def test_a_writer_that_goes_straight_to_cold(tiers: Tiers) -> None:
         assert (await fresh.get_tuple(config())).checkpoint["id"] == new["id"]
 
 
-async def test_nothing_is_left_behind(tiers: Tiers) -> None:
+async def test_deletions_leave_no_key_but_leases(tiers: Tiers) -> None:
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
     await written(uniform)
     tiers.evict()
@@ -465,8 +465,8 @@ async def test_nothing_is_left_behind(tiers: Tiers) -> None:
     assert all(key.endswith(b":lease") and 0 < tiers.target.raw.pttl(key) <= context.FILL_LEASE for key in left)
 
 
-async def test_deadlines(tiers: Tiers) -> None:
-    """No key of an expiring thread stays longer than it, but for an intent, which has to."""
+async def test_all_keys_expire_with_their_thread(tiers: Tiers) -> None:
+    """Write intents stay longer, as they have to."""
     uniform = await tiers.uniform(hot={"ttl": timedelta(hours=1)})
     made = await written(uniform)
     tiers.evict()
@@ -482,7 +482,7 @@ async def test_deadlines(tiers: Tiers) -> None:
     assert 3_600_000 < tiers.target.raw.pttl(intents[0]) <= 3_600_000 + 30 * 24 * 3_600_000
 
 
-async def test_wrong_arguments(tiers: Tiers) -> None:
+async def test_invalid_settings_are_refused(tiers: Tiers) -> None:
     cold = await tiers.cold()
     hot = tiers.target.uniform().saver
     kind = AsyncTieredSaver if tiers.native_async else TieredSaver
@@ -502,8 +502,8 @@ async def test_wrong_arguments(tiers: Tiers) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"), indirect=True)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 30)))
-async def test_random_operations_and_faults(tiers: Tiers, seed: int) -> None:
-    """Whatever hot loses, whichever tier fails and whoever dies meanwhile, every answer is that of InMemorySaver."""
+async def test_random_operations_and_faults_match_the_model(tiers: Tiers, seed: int) -> None:
+    """Answers agree with InMemorySaver despite evictions, failures of a tier and dead processes."""
     await History(tiers, seed, [{"on_hot_error": "bypass"}, {"on_hot_error": "bypass"}, {}]).run(70)
 
 
@@ -536,13 +536,13 @@ for _ in sys.stdin:
         print(os.getpid(), flush=True)
         write(*sys.argv[1:])
 """
-"""A writer for each line it reads: says its process id, then what is acknowledged, and "killed" when it was."""
+"""Starts a writer per line of input. Prints its process id, the acknowledged numbers, and "killed" at its end."""
 
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_killed_writers(tiers: Tiers) -> None:
-    """What was acknowledged is in both, whatever was under way; hot never says less than cold."""
+async def test_killed_writers_lose_no_acknowledged_write(tiers: Tiers) -> None:
+    """Both tiers have everything acknowledged, and hot agrees with cold after each kill."""
     chance, acknowledged = random.Random(1), [0]
     cold = await tiers.cold_uniform()
     given = tiers.target.url, tiers.target.prefix, named(tiers.url, tiers.target.prefix)
@@ -571,8 +571,7 @@ async def test_killed_writers(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_a_redis_that_is_killed(database: str, flavour: str) -> None:
-    """It comes back empty: nothing is lost."""
+async def test_a_killed_redis_that_restarts_empty_loses_nothing(database: str, flavour: str) -> None:
     server = Server()
     target = Target("own", flavour, server.url, "killed")
     with psycopg.connect(database, autocommit=True) as connection:
@@ -604,7 +603,7 @@ class State(TypedDict):
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="interrupt() in asyncio tasks needs Python 3.11, says LangGraph")
-async def test_a_graph_that_waits_while_hot_forgets(tiers: Tiers) -> None:
+async def test_a_graph_resumes_after_evictions_in_hot(tiers: Tiers) -> None:
     def ask(_: State) -> dict[str, Any]:
         return {"messages": [("ai", f"you said {interrupt('sure?')}")]}
 
@@ -628,8 +627,8 @@ async def test_a_graph_that_waits_while_hot_forgets(tiers: Tiers) -> None:
     assert len(await saver.list(config())) == len(await (await tiers.cold_uniform()).list(config())) > 9
 
 
-async def test_a_cold_saver_that_cannot_prune(tiers: Tiers) -> None:
-    """It says so before hot gives anything up."""
+async def test_prune_is_refused_if_cold_lacks_it(tiers: Tiers) -> None:
+    """The error comes before hot drops anything."""
 
     class Plain(InMemorySaver):
         prune = BaseCheckpointSaver.prune

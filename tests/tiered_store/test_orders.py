@@ -1,4 +1,4 @@
-"""Hot never has what cold does not have, in whatever order writers, readers and cold go on, and wherever one of them dies."""
+"""Hot is never ahead of cold or stale, in any order of writers, readers and cold, and wherever one of them dies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ BEFORE = ["nothing", "in cold", "in both", "all in both"]
 
 
 class Turn:
-    """An operation that goes on by a request at a time."""
+    """An operation that advances one request at a time."""
 
     def __init__(self, store: TieredStore, name: str) -> None:
         self.name, self._driver, self._operation = name, store._driver, ACTORS[name](store._tiers)
@@ -63,7 +63,7 @@ class Turn:
 
 
 def schedules() -> Iterator[Callable[[int], int]]:
-    """Choices, again and again others, until all were made."""
+    """Choice functions that together enumerate all schedules."""
     path: list[list[int]] = []
     while True:
         position = 0
@@ -84,7 +84,7 @@ def schedules() -> Iterator[Callable[[int], int]]:
 
 
 class Scene:
-    """A hot store of several processes, and a cold one in memory."""
+    """A hot store of several processes, and a cold store in memory."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -106,7 +106,7 @@ class Scene:
         assert set(members(self.target)) <= set(directory(self.target)), "hot's directory leads to all copies"
 
     def play(self, names: list[str], choose: Callable[[int], int], dies: tuple[int, int] | None = None) -> None:
-        """Let all go on by turns. One may die before a step."""
+        """Run all operations interleaved. One of them may die before a step."""
         turns = [Turn(store, name) for store, name in zip(self.stores, names, strict=False)]
         while running := [one for one in turns if not one.is_over]:
             one = running[choose(len(running))]
@@ -117,7 +117,7 @@ class Scene:
             self.check()
 
     def check_end(self, *, has_died: bool = False) -> None:
-        """What each process answers is what cold has; also when the intents of the dead have expired. Then all can be filled again."""
+        """Check that each process answers as cold, also after the intents of the dead expire. Then hot fills again."""
         there = {(item.namespace, item.key): item.value for item in all_of(self.cold, *NS).values()}
         for passed in (0, INTENT + 1) if has_died else (0,):
             if passed:
@@ -155,7 +155,7 @@ FEW = [
         *(pytest.param(one, PAIRS, marks=pytest.mark.slow) for one in BEFORE),
     ],
 )
-async def test_every_order_of_two(target: Target, before: str, pairs: list[list[str]]) -> None:
+async def test_hot_agrees_with_cold_in_every_order_of_two(target: Target, before: str, pairs: list[list[str]]) -> None:
     scene, count = Scene(target), 0
     for names in pairs:
         for choose in schedules():
@@ -167,7 +167,7 @@ async def test_every_order_of_two(target: Target, before: str, pairs: list[list[
 
 
 @pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 3000), marks=pytest.mark.slow)])
-async def test_some_orders_of_many(target: Target, seeds: range) -> None:
+async def test_hot_agrees_with_cold_in_some_orders_of_many(target: Target, seeds: range) -> None:
     scene = Scene(target)
     for seed in seeds:
         chance = random.Random(seed)
@@ -190,7 +190,7 @@ OTHERS = [
 @pytest.mark.parametrize(
     "who", ["writer", *(pytest.param(who, marks=pytest.mark.slow) for who in ("writer of both", "deleter"))]
 )
-async def test_a_writer_that_dies_before_each_step_while_another_goes_on(target: Target, who: str) -> None:
+async def test_a_writer_may_die_before_any_step(target: Target, who: str) -> None:
     scene = Scene(target)
     for other, before in OTHERS:
         for step in range(1, 4):
@@ -200,8 +200,8 @@ async def test_a_writer_that_dies_before_each_step_while_another_goes_on(target:
                 scene.check_end(has_died=True)
 
 
-async def test_a_writer_that_comes_back_late_leaves_nothing_stale(target: Target) -> None:
-    """Its intent has expired between any two of its steps, and a reader filled hot meanwhile."""
+async def test_a_late_writer_leaves_nothing_stale(target: Target) -> None:
+    """Its intent expires between two of its steps, and a reader fills hot meanwhile."""
     scene = Scene(target)
     for name in ("writer", "deleter"):
         for stops_before in range(1, 5):
@@ -219,8 +219,8 @@ async def test_a_writer_that_comes_back_late_leaves_nothing_stale(target: Target
             scene.check_end(has_died=True)
 
 
-async def test_a_write_that_ended_after_cold_was_asked_for_all_is_not_overlooked(target: Target) -> None:
-    """It left no copy and no intent, and hot has as many copies as cold had items. Only the number of the last change tells of it (`@last`)."""
+async def test_warm_notices_a_write_that_ended_meanwhile(target: Target) -> None:
+    """The write left no copy and no intent, and the counts agree. Only the last change's number (`@last`) tells."""
     scene = Scene(target)
     scene.prepare("in both")
     turn = Turn(scene.stores[0], "warmer")
@@ -238,8 +238,8 @@ async def test_a_write_that_ended_after_cold_was_asked_for_all_is_not_overlooked
     scene.check_end()
 
 
-async def test_notes_that_lost_a_key_do_not_hide_a_writer(target: Target) -> None:
-    """Hot does not say that it has all, while somebody writes an item that it never had."""
+async def test_evicted_notes_do_not_hide_a_writer(target: Target) -> None:
+    """Hot is not marked complete while a process writes an item that hot never had."""
     scene = Scene(target)
     for position in (6, 7):
         scene.prepare("in both")
@@ -249,7 +249,7 @@ async def test_notes_that_lost_a_key_do_not_hide_a_writer(target: Target) -> Non
         scene.stores[1].warm(NS)
         while not turn.is_over:
             turn.step()
-            if position == 7:  # if the note itself is gone, nothing is known of the writer until it ends
+            if position == 7:  # without the note, the writer is unknown until it ends
                 scene.check()
         scene.check()
         scene.check_end()

@@ -1,4 +1,4 @@
-"""Random operations of several processes, with hot that forgets, expires and loses keys: each answer is what cold would answer itself."""
+"""Random operations of several processes, while hot loses keys and items expire: each answer agrees with cold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEYS = ["k", "l", "m", "@complete", ""]
 
 
 class Play:
-    """Does at random what users do, by several processes over one hot and one cold store."""
+    """Random operations of several processes over one hot and one cold store."""
 
     def __init__(self, target: Target, cold: Recording, seed: int) -> None:
         self.target, self.cold, self.chance = target, cold, random.Random(seed)
@@ -96,7 +96,7 @@ class Play:
         return bool(self.target.raw.hexists(items, "@state"))
 
     async def fail(self) -> None:
-        """A write fails in cold, before it was done or behind."""
+        """Let a write fail in cold, before or after it is done."""
         self.cold.fails, self.cold.then = self.chance.choice([(fails, quiet), (quiet, fails)])
         with pytest.raises(OSError, match="on purpose"):
             await self.store.batch(self.some(self.put_op))
@@ -119,7 +119,7 @@ def shown(answer: Any) -> Any:
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
-async def test_random_operations(target: Target, seed: int) -> None:
+async def test_random_operations_agree_with_cold(target: Target, seed: int) -> None:
     print("seed", seed)
     play = Play(target, Recording(), seed)
     await play.run(200)
@@ -129,7 +129,7 @@ async def test_random_operations(target: Target, seed: int) -> None:
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"))
 @pytest.mark.parametrize("seed", seeds(range(1)))
-async def test_random_operations_over_postgres(store_tiers: StoreTiers, seed: int) -> None:
+async def test_random_operations_agree_with_postgres(store_tiers: StoreTiers, seed: int) -> None:
     print("seed", seed)
     await Play(store_tiers.target, Recording(await store_tiers.postgres()), seed).run(200)
 
@@ -138,6 +138,6 @@ async def test_random_operations_over_postgres(store_tiers: StoreTiers, seed: in
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis"))
 @pytest.mark.parametrize("seed", seeds(range(20)))
-async def test_many_random_operations(target: Target, seed: int) -> None:
+async def test_many_random_operations_agree_with_cold(target: Target, seed: int) -> None:
     print("seed", seed)
     await Play(target, Recording(), seed).run(2500)

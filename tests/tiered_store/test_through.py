@@ -1,4 +1,4 @@
-"""A store over two tiers: what callers see, what it costs, and what happens when a part fails."""
+"""A store over two tiers: its answers, its costs, and its behavior when a part fails."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 
 @pytest.fixture
 def store(target: Target) -> Uniform:
-    """In front of a store in memory, which notes what it is asked."""
+    """A store over a cold store in memory that records its calls."""
     return over(target)
 
 
@@ -50,7 +50,7 @@ def over(target: Target, cold: Recording | None = None, hot: dict[str, Any] | No
 
 
 def calls(store: Uniform) -> list[list[str]]:
-    """What cold was asked since the last look."""
+    """Take the calls of cold since the last time."""
     found = list(store.saver.cold.calls)
     store.saver.cold.calls.clear()
     return found
@@ -60,10 +60,10 @@ def check(target: Target, store: Uniform, *labels: str) -> None:
     check_copies(target, store.saver.cold.store, *(labels or NS))
 
 
-# -- what callers see
+# -- answers
 
 
-async def test_an_item_is_the_same_from_postgres_and_from_hot(store_tiers: StoreTiers) -> None:
+async def test_an_item_from_hot_equals_the_one_in_postgres(store_tiers: StoreTiers) -> None:
     store = await store_tiers.store()
     value = {"t": (1, 2), "b": 1, "a": {"1": 100.0, "n": None}, "s": "é"}
     await store.put(NS, "k", value)
@@ -84,7 +84,7 @@ async def ask_cold(store: Uniform, *ops: Any) -> Any:
     return await cold.abatch(ops) if store.native_async else cold.batch(ops)
 
 
-async def test_searches_are_the_same_from_postgres_and_from_hot(store_tiers: StoreTiers) -> None:
+async def test_a_search_in_hot_equals_the_one_in_postgres(store_tiers: StoreTiers) -> None:
     store = await store_tiers.store()
     for number in range(7):
         await store.put(
@@ -112,7 +112,7 @@ async def test_searches_are_the_same_from_postgres_and_from_hot(store_tiers: Sto
     assert await store.list_namespaces() == [NS, DEEP]
 
 
-async def test_reads_of_a_batch_see_what_was_before_its_puts(store: Uniform) -> None:
+async def test_reads_of_a_batch_do_not_see_its_puts(store: Uniform) -> None:
     await store.put(NS, "k", {"n": 0})
     ops = [PutOp(NS, "k", {"n": 1}), GetOp(NS, "k"), PutOp(NS, "k", {"n": 2}), GetOp(NS, "none"), SearchOp(NS), PutOp(DEEP, "l", {"n": 3})]  # fmt: skip
     _, item, _, none, found, _ = await store.batch(ops)
@@ -123,7 +123,7 @@ async def test_reads_of_a_batch_see_what_was_before_its_puts(store: Uniform) -> 
     assert [one.value["n"] for one in items] == [2, 3, 2] and calls(store) == []
 
 
-async def test_hostile_names_are_just_names(target: Target, store: Uniform) -> None:
+async def test_hostile_names_work_in_both_tiers(target: Target, store: Uniform) -> None:
     labels = ["a/b", "%", "{x}", "*", "@born", "\1", "é"]
     keys = ["", "@complete", "a\0b", "{k}", "@state"]
     names = [
@@ -148,7 +148,7 @@ def check_sound_but_notes(target: Target) -> None:
     check_sound(target)
 
 
-async def test_what_makes_no_sense_is_refused_before_anything_is_sent(store: Uniform) -> None:
+async def test_invalid_operations_are_refused_before_a_request(store: Uniform) -> None:
     for ops, error in (
         ([PutOp((), "k", {})], InvalidNamespaceError),
         ([PutOp(NS, "ok", {"n": 1}), GetOp(("a.b",), "k")], InvalidNamespaceError),
@@ -164,7 +164,7 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_sent(store: Uni
     assert calls(store) == []
 
 
-async def test_what_only_a_redis_store_can_is_refused(store: Uniform) -> None:
+async def test_options_of_redis_stores_alone_are_refused(store: Uniform) -> None:
     with pytest.raises(TypeError, match="has no argument 'if_version'"):
         await store.put(NS, "k", {"n": 1}, if_version=0)
     for name in ("count", "delete_namespace", "sweep_ttl"):
@@ -172,7 +172,7 @@ async def test_what_only_a_redis_store_can_is_refused(store: Uniform) -> None:
     assert calls(store) == []
 
 
-def test_what_cannot_be_tiers_is_refused_with_its_remedy(target: Target, flavour: str) -> None:
+def test_invalid_tiers_are_refused_with_a_remedy(target: Target, flavour: str) -> None:
     hot, cold = target.store().saver, InMemoryStore()
     kind: Any = AsyncTieredStore if flavour == "async" else TieredStore
     expires = Recording()
@@ -191,10 +191,10 @@ def test_what_cannot_be_tiers_is_refused_with_its_remedy(target: Target, flavour
     assert "InMemoryStore" in repr(kind(hot, cold)) and kind(target.store(ttl="30m").saver, expires).ttl_config
 
 
-# -- what it costs
+# -- costs
 
 
-async def test_round_trips(target: Target) -> None:
+async def test_operations_cost_the_documented_round_trips(target: Target) -> None:
     client = target.client()
     hot = target.store(client=client)
     warm_up = over(target)
@@ -232,8 +232,8 @@ async def test_round_trips(target: Target) -> None:
     assert await costs(store.list_namespaces()) == (0, [["ListNamespacesOp"]])
 
 
-async def test_a_value_that_is_written_is_not_sent_to_who_does_not_read_it(store: Uniform) -> None:
-    """The read back is one call of cold; a write without a reader costs hot no more than the copy."""
+async def test_a_write_counts_one_fill_and_no_hit(store: Uniform) -> None:
+    """A put reads the item back from cold once, and stores the copy in hot."""
     await store.put(NS, "k", {"n": 1})
     stats = store.saver.stats()
     assert (stats.hits, stats.misses, stats.fills, stats.refused) == (0, 0, 1, 0)
@@ -243,7 +243,7 @@ async def test_a_value_that_is_written_is_not_sent_to_who_does_not_read_it(store
     assert (stats.hits, stats.misses, stats.fills, stats.refused) == (1, 1, 1, 0)
 
 
-async def test_nothing_is_left_but_notes_for_a_day(target: Target, store: Uniform) -> None:
+async def test_deleted_items_leave_only_notes_for_a_day(target: Target, store: Uniform) -> None:
     await store.put(NS, "k", {"n": 1})
     await store.put(DEEP, "l", {"n": 1})
     await store.search(NS)
@@ -254,7 +254,7 @@ async def test_nothing_is_left_but_notes_for_a_day(target: Target, store: Unifor
     assert await store.search(NS) == [] and await store.get(NS, "k") is None
 
 
-async def test_notes_do_not_grow_for_ever(target: Target, store: Uniform) -> None:
+async def test_old_notes_are_removed(target: Target, store: Uniform) -> None:
     for number in range(120):
         await store.put(NS, f"k{number}", {"n": 1})
     later(target, 300_001)
@@ -268,7 +268,7 @@ async def test_notes_do_not_grow_for_ever(target: Target, store: Uniform) -> Non
 # -- TTL
 
 
-async def test_a_copy_lives_for_the_ttl_of_hot_however_often_it_is_read(target: Target) -> None:
+async def test_reading_a_copy_does_not_extend_its_ttl(target: Target) -> None:
     store = over(target, hot={"ttl": "10m"})
     await store.put(NS, "k", {"n": 1})
     await store.search(NS)
@@ -282,7 +282,7 @@ async def test_a_copy_lives_for_the_ttl_of_hot_however_often_it_is_read(target: 
     check(target, store)
 
 
-async def test_a_copy_that_expired_ends_that_hot_has_all(target: Target) -> None:
+async def test_an_expired_copy_ends_completeness(target: Target) -> None:
     store = over(target, hot={"ttl": "10m"})
     await store.put(NS, "old", {"n": 1})
     items_later(target, 6 * 60_000)
@@ -298,8 +298,8 @@ async def test_a_copy_that_expired_ends_that_hot_has_all(target: Target) -> None
     assert len(await store.search(NS)) == 3 and calls(store) == []
 
 
-async def test_an_item_with_a_ttl_in_postgres(store_tiers: StoreTiers) -> None:
-    """Cold gets the TTL as it was given; the copy lives half as long at the most."""
+async def test_a_copy_lives_at_most_half_the_ttl_of_its_item(store_tiers: StoreTiers) -> None:
+    """Cold gets the TTL unchanged."""
     cold = Recording(await store_tiers.postgres(ttl={"default_ttl": 60}))
     store = store_tiers.over(cold, {"ttl": timedelta(minutes=30)})
     await store.put(NS, "short", {"n": 1}, ttl=10)
@@ -319,7 +319,7 @@ async def test_an_item_with_a_ttl_in_postgres(store_tiers: StoreTiers) -> None:
 
 @contextmanager
 def failing(store: Uniform, script: Any = None, error: Any = None) -> Iterator[None]:
-    """Hot fails, in all or from one script on."""
+    """Let hot fail, from the start or from the first call of `script`."""
     hot, has_failed = store.saver.hot, script is None
     works = hot._driver
 
@@ -335,7 +335,7 @@ def failing(store: Uniform, script: Any = None, error: Any = None) -> Iterator[N
     hot._driver = works
 
 
-async def test_hot_is_away(target: Target) -> None:
+async def test_hot_failures_are_raised_or_bypassed(target: Target) -> None:
     strict = over(target)
     loose = over(target, strict.saver.cold, on_hot_error="bypass")
     await strict.put(NS, "k", {"n": 1})
@@ -354,8 +354,8 @@ async def test_hot_is_away(target: Target) -> None:
     check(target, strict)
 
 
-async def test_a_write_to_many_partitions_fails_by_one_failure_of_hot(target: Target) -> None:
-    """Each request may wait for seconds until it fails."""
+async def test_a_write_to_many_partitions_stops_at_the_first_failure(target: Target) -> None:
+    """Each request may take seconds until it fails."""
     store, asked = over(target), list[Any]()
 
     def around(request: Any) -> Any:
@@ -369,7 +369,7 @@ async def test_a_write_to_many_partitions_fails_by_one_failure_of_hot(target: Ta
     assert len(asked) == 2 and calls(store) == [], "to begin, and to end what may have begun"
 
 
-async def test_hot_goes_away_in_a_write(target: Target) -> None:
+async def test_a_hot_failure_during_a_write_leaves_no_copy(target: Target) -> None:
     strict = over(target)
     loose = over(target, strict.saver.cold, on_hot_error="bypass")
     await strict.put(NS, "k", {"n": 1})
@@ -385,7 +385,7 @@ async def test_hot_goes_away_in_a_write(target: Target) -> None:
     assert [(await strict.get(NS, "k")).value["n"] for _ in range(2)] == [3, 3] and calls(strict) == [["GetOp"]]
 
 
-async def test_hot_goes_away_before_a_fill(target: Target) -> None:
+async def test_a_hot_failure_before_a_fill_is_bypassed(target: Target) -> None:
     store = over(target, on_hot_error="bypass")
     await ask_cold(store, PutOp(NS, "k", {"n": 1}))
     with failing(store, scripts.FILL_COPIES):
@@ -395,8 +395,8 @@ async def test_hot_goes_away_before_a_fill(target: Target) -> None:
 
 
 @pytest.mark.parametrize("does_it", [False, True])
-async def test_cold_fails_in_a_write(target: Target, store: Uniform, does_it: bool) -> None:
-    """It may have done it all the same, or do it later: reads go to cold until the intent has expired."""
+async def test_reads_go_to_cold_after_a_failed_write(target: Target, store: Uniform, does_it: bool) -> None:
+    """Cold may have stored the item, or store it later. Reads return to hot when the intent has expired."""
     await store.put(NS, "k", {"n": 1})
     await store.search(NS)
     cold = store.saver.cold
@@ -415,7 +415,7 @@ async def test_cold_fails_in_a_write(target: Target, store: Uniform, does_it: bo
     check(target, store)
 
 
-async def test_cold_fails_in_a_read(target: Target, store: Uniform) -> None:
+async def test_hot_answers_while_cold_is_down(target: Target, store: Uniform) -> None:
     await store.put(NS, "k", {"n": 1})
     store.saver.cold.fails = lambda _: OSError("down")
     assert (await store.get(NS, "k")).value == {"n": 1}, "hot has it"
@@ -425,7 +425,7 @@ async def test_cold_fails_in_a_read(target: Target, store: Uniform) -> None:
     check(target, store)
 
 
-async def test_what_cannot_be_read_back_is_written_all_the_same(target: Target, store: Uniform, caplog: Any) -> None:
+async def test_a_put_succeeds_if_its_item_cannot_be_read_back(target: Target, store: Uniform, caplog: Any) -> None:
     store.saver.cold.fails = lambda ops: isinstance(ops[0], GetOp) and OSError("down")
     await store.put(NS, "k", {"n": 1})
     assert store.saver.stats().errors == 1 and "read back" in caplog.text
@@ -437,7 +437,7 @@ async def test_what_cannot_be_read_back_is_written_all_the_same(target: Target, 
 @pytest.mark.parametrize("ending", ["items", "order", "namespaces", "notes", "noted", "expiring"])
 @pytest.mark.parametrize("ttl", [None, "10m"])
 @pytest.mark.by_turns
-async def test_each_key_of_hot_may_be_evicted(target: Target, ending: str, ttl: Any) -> None:
+async def test_answers_survive_the_eviction_of_any_key(target: Target, ending: str, ttl: Any) -> None:
     store = over(target, hot={"ttl": ttl})
     for change in ("nothing", "put", "delete", "search", "warm"):
         await store.put(NS, "k", {"n": 1})
@@ -460,7 +460,7 @@ async def test_each_key_of_hot_may_be_evicted(target: Target, ending: str, ttl: 
         check(target, store)
 
 
-async def test_notes_that_are_evicted_in_the_middle_of_a_write(target: Target, store: Uniform) -> None:
+async def test_notes_evicted_during_a_write_leave_no_stale_copy(target: Target, store: Uniform) -> None:
     await store.put(NS, "k", {"n": 1})
     await store.search(NS)
     other = over(target, store.saver.cold)
@@ -477,7 +477,7 @@ async def test_notes_that_are_evicted_in_the_middle_of_a_write(target: Target, s
     check(target, store)
 
 
-async def test_a_fill_that_comes_late_is_not_made(target: Target, store: Uniform) -> None:
+async def test_a_late_fill_is_refused(target: Target, store: Uniform) -> None:
     await ask_cold(store, PutOp(NS, "k", {"n": 1}))
 
     def around(request: Any) -> Any:
@@ -498,7 +498,7 @@ async def test_a_fill_that_comes_late_is_not_made(target: Target, store: Uniform
 
 @pytest.mark.parametrize("on_hot_error", ["raise", "bypass"])
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target: Target, on_hot_error: Any) -> None:
+async def test_a_full_hot_store_deletes_and_answers_from_cold(target: Target, on_hot_error: Any) -> None:
     server = Server("--maxmemory-policy", "noeviction")
     full = Target("redis", "sync", server.url, "full")
     store = over(full, on_hot_error=on_hot_error)
@@ -522,7 +522,7 @@ async def test_a_full_hot_store_takes_deletions_and_answers_what_cold_has(target
     server.stop()
 
 
-async def test_a_value_that_hot_cannot_have_is_in_cold_alone(target: Target) -> None:
+async def test_a_value_that_hot_refuses_is_in_cold_alone(target: Target) -> None:
     store = over(target, hot={"limits": Limits(value_bytes=1000)})
     await store.put(NS, "big", {"text": "x" * 2000})
     await store.put(NS, "object", {"o": object()})
@@ -534,7 +534,7 @@ async def test_a_value_that_hot_cannot_have_is_in_cold_alone(target: Target) -> 
         await target.store().put(NS, "object", {"o": object()})
 
 
-async def test_a_copy_that_cannot_be_decoded_is_read_from_cold_and_made_anew(target: Target) -> None:
+async def test_an_undecodable_copy_is_replaced_from_cold(target: Target) -> None:
     class Other(FastSerializer):
         def loads_typed(self, data: tuple[str, bytes]) -> Any:
             raise ValueError("another key")
@@ -551,7 +551,7 @@ async def test_a_copy_that_cannot_be_decoded_is_read_from_cold_and_made_anew(tar
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 2)])
 @pytest.mark.parametrize("ttl", [None, timedelta(hours=1)])
-async def test_a_directory_of_copies_that_lost_keys_is_repaired(
+async def test_a_damaged_directory_of_copies_is_repaired(
     target: Target, lost: tuple[int, ...], ttl: Any
 ) -> None:
     store = over(target, hot={"ttl": ttl})
@@ -559,7 +559,7 @@ async def test_a_directory_of_copies_that_lost_keys_is_repaired(
     directory = StoreKeyspace(target.prefix).directory
     for number, act in enumerate(("put", "get", "warm")):
         if lost == (0, 2) and ttl is None and target.raw.zcard(directory[1]) == 0:
-            target.raw.zadd(directory[1], {"x\0": 2**50})  # as if another entry had a deadline
+            target.raw.zadd(directory[1], {"x\0": 2**50})  # as if another entry had an expiry
         target.raw.delete(*(directory[each] for each in lost))
         new = ("memories", f"new-{number}")
         if act != "put":
@@ -572,8 +572,8 @@ async def test_a_directory_of_copies_that_lost_keys_is_repaired(
 
 @pytest.mark.by_turns
 @pytest.mark.parametrize("part", range(3))
-async def test_a_key_that_goes_while_a_partition_is_warmed(target: Target, part: int) -> None:
-    """Cold has all, so hot drops what is left, and is filled."""
+async def test_warm_fills_a_partition_that_loses_a_key_meanwhile(target: Target, part: int) -> None:
+    """Cold has everything, so hot drops the rest and is filled again."""
     store = over(target)
     for key in "abc":
         await store.put((*NS, "deep"), key, {"n": 1})
@@ -591,7 +591,7 @@ async def test_a_key_that_goes_while_a_partition_is_warmed(target: Target, part:
     check(target, store)
 
 
-async def test_many_copies_that_cannot_be_decoded_go_together(target: Target) -> None:
+async def test_many_undecodable_copies_are_removed_together(target: Target) -> None:
     class Other(FastSerializer):
         def loads_typed(self, data: tuple[str, bytes]) -> Any:
             raise ValueError("another key")
@@ -608,8 +608,8 @@ async def test_many_copies_that_cannot_be_decoded_go_together(target: Target) ->
     assert other.saver.stats().repairs == 40
 
 
-async def test_a_cold_store_whose_prefixes_leak_leads_nobody_to_items_of_others(target: Target) -> None:
-    """To some releases of LangGraph's stores `user` is a prefix of `user-2`."""
+async def test_a_leaking_prefix_in_cold_exposes_no_other_namespace(target: Target) -> None:
+    """Some LangGraph stores take `user` for a prefix of `user-2`."""
     store = over(target)
     cold, works = store.saver.cold, store.saver.cold._done
 
@@ -631,7 +631,7 @@ async def test_a_cold_store_whose_prefixes_leak_leads_nobody_to_items_of_others(
     check(target, store)
 
 
-async def test_a_name_that_hot_does_not_take_is_found_in_cold(target: Target) -> None:
+async def test_a_name_that_hot_refuses_is_read_from_cold(target: Target) -> None:
     store = over(target, hot={"limits": Limits(name_bytes=50)})
     await ask_cold(
         store, PutOp((*NS, "x" * 60), "k", {"n": 1}), PutOp(NS, "x" * 60, {"n": 2}), PutOp(NS, "k", {"n": 3})
@@ -642,7 +642,7 @@ async def test_a_name_that_hot_does_not_take_is_found_in_cold(target: Target) ->
     assert (await store.get(NS, "k")).value == {"n": 3} and store.saver.stats().hits == 1
 
 
-async def test_a_store_that_was_used_without_tiers_is_not_taken_for_copies(target: Target, store: Uniform) -> None:
+async def test_items_stored_without_tiers_are_not_copies(target: Target, store: Uniform) -> None:
     alone = target.store()
     await alone.put(NS, "k", {"n": 1})
     for call in (store.get(NS, "k"), store.put(NS, "k", {"n": 2}), store.delete(NS, "k")):
@@ -651,7 +651,7 @@ async def test_a_store_that_was_used_without_tiers_is_not_taken_for_copies(targe
     assert (await alone.get(NS, "k")).value == {"n": 1} and calls(store) == []
 
 
-async def test_what_hot_could_not_take_is_not_overlooked_by_who_searches_meanwhile(target: Target) -> None:
+async def test_a_search_notices_a_concurrent_item_that_hot_refuses(target: Target) -> None:
     store = over(target, hot={"limits": Limits(value_bytes=1000)})
     cold = store.saver.cold
     other = over(target, Recording(cold.store), hot={"limits": Limits(value_bytes=1000)})
@@ -673,7 +673,7 @@ async def test_what_hot_could_not_take_is_not_overlooked_by_who_searches_meanwhi
     check(target, store)
 
 
-async def test_an_item_that_is_asked_for_twice_is_filled_once(target: Target, store: Uniform) -> None:
+async def test_an_item_requested_twice_is_filled_once(target: Target, store: Uniform) -> None:
     await ask_cold(store, PutOp(NS, "k", {"n": 1}), PutOp(NS, "l", {"n": 1}))
     items = await store.batch([GetOp(NS, "k"), GetOp(NS, "k"), GetOp(NS, "l"), GetOp(NS, "k")])
     assert [one.value for one in items] == [{"n": 1}] * 4
@@ -686,7 +686,7 @@ async def test_an_item_that_is_asked_for_twice_is_filled_once(target: Target, st
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_a_forked_child_has_connections_of_its_own(store_tiers: StoreTiers) -> None:
+async def test_a_forked_child_has_its_own_connections(store_tiers: StoreTiers) -> None:
     store: Any = (await store_tiers.store()).saver
     store.cold = store._driver.cold = store.cold.store  # Postgres itself, whose connections can be renewed
     store.put(NS, "k", {"n": 1})
@@ -703,7 +703,7 @@ async def test_a_forked_child_has_connections_of_its_own(store_tiers: StoreTiers
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_other_loops_and_os_threads_share_it(store_tiers: StoreTiers) -> None:
+async def test_event_loops_and_os_threads_share_a_store(store_tiers: StoreTiers) -> None:
     hot = store_tiers.target.store().saver
     store: Any = AsyncTieredStore(hot, await store_tiers.postgres())  # type: ignore[arg-type]
     await store.aput(NS, "k", {"n": 1})
@@ -727,7 +727,7 @@ async def test_a_blocking_store_may_be_cold(store_tiers: StoreTiers) -> None:
     await blocking.close()
 
 
-async def test_sixteen_writers_of_an_item_at_once(store_tiers: StoreTiers) -> None:
+async def test_sixteen_concurrent_writers_leave_one_value_everywhere(store_tiers: StoreTiers) -> None:
     stores = [await store_tiers.store() for _ in range(4)]
     first = stores[0]
     await first.put(NS, "k", {"n": -1})
@@ -744,15 +744,15 @@ async def test_sixteen_writers_of_an_item_at_once(store_tiers: StoreTiers) -> No
     assert in_cold.created_at == created
 
 
-def test_the_two_flavours_are_of_the_interface(target: Target, flavour: str) -> None:
+def test_each_flavour_has_its_class(target: Target, flavour: str) -> None:
     store = over(target).saver
     assert store.supports_ttl == store.cold.supports_ttl
     assert isinstance(store, TieredStore if flavour == "sync" else AsyncTieredStore)
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_write_that_is_cancelled_in_the_middle(target: Target) -> None:
-    """Cold may get it, or not: nobody is told what cold has not."""
+async def test_a_cancelled_write_leaves_nothing_stale(target: Target) -> None:
+    """Cold may store the item later, so reads go to cold."""
     store = over(target)
     await store.put(NS, "k", {"n": 0})
     cold, begun = store.saver.cold, asyncio.Event()
@@ -769,7 +769,7 @@ async def test_a_write_that_is_cancelled_in_the_middle(target: Target) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     cold.abatch = works
-    await cold.aput(NS, "k", {"n": 1})  # it comes late
+    await cold.aput(NS, "k", {"n": 1})  # the late write
     for _ in range(2):
         assert (await store.get(NS, "k")).value == {"n": 1}
     check(target, store)
@@ -780,7 +780,7 @@ async def test_a_write_that_is_cancelled_in_the_middle(target: Target) -> None:
 
 
 def write_for_ever(redis_url: str, prefix: str, postgres_url: str, seed: int) -> None:
-    """A process of its own, that is killed."""
+    """Write until this process is killed."""
     chance = random.Random(seed)
     with PostgresStore.from_conn_string(postgres_url) as cold:
         store = TieredStore(RedisStore(redis.Redis.from_url(redis_url), prefix=prefix), cold)
@@ -792,7 +792,7 @@ def write_for_ever(redis_url: str, prefix: str, postgres_url: str, seed: int) ->
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_killed_processes_leave_nothing_in_hot_that_postgres_has_not(store_tiers: StoreTiers) -> None:
+async def test_killed_processes_leave_hot_as_postgres(store_tiers: StoreTiers) -> None:
     target, context = store_tiers.target, multiprocessing.get_context("spawn")
     given = target.url, target.prefix, named(store_tiers.url, target.prefix)
     processes = [context.Process(target=write_for_ever, args=(*given, seed)) for seed in range(3)]
@@ -819,7 +819,7 @@ async def test_killed_processes_leave_nothing_in_hot_that_postgres_has_not(store
     check_sound_but_notes(target)
 
 
-async def test_a_directory_that_does_not_take_a_partition_keeps_nobody_from_answers(target: Target) -> None:
+async def test_a_directory_that_refuses_a_partition_blocks_no_answer(target: Target) -> None:
     store = over(target)
     await ask_cold(store, PutOp(NS, "l", {"n": 0}))
 
@@ -835,8 +835,8 @@ async def test_a_directory_that_does_not_take_a_partition_keeps_nobody_from_answ
     assert store.saver.stats().fills == 0 and store.saver.stats().refused >= 3
 
 
-async def test_naive_times_of_cold_are_utc_from_both(store: Uniform) -> None:
-    """As `SqliteStore` answers them."""
+async def test_naive_times_of_cold_become_utc(store: Uniform) -> None:
+    """`SqliteStore` returns naive times."""
     cold = store.saver.cold
     works = cold._done
 

@@ -1,4 +1,4 @@
-"""A store over two tiers on every server that we name, and with the least rights: what is written, read, searched and removed in several partitions."""
+"""A store over two tiers on each supported server, and with the least rights, in several partitions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.support.uniform import Target, Uniform
 PARTITIONS = [("memories", f"user-{number}") for number in range(6)]
 
 
-async def test_several_partitions_in_as_many_slots(target: Target) -> None:
+async def test_a_store_uses_partitions_in_several_slots(target: Target) -> None:
     await everything(target, target)
 
 
 @pytest.mark.parametrize("flavour", ["sync", pytest.param("async", marks=pytest.mark.slow)])
-async def test_the_least_rights_of_a_store_are_enough(flavour: str) -> None:
+async def test_the_documented_rights_of_a_store_suffice(flavour: str) -> None:
     server = Server()
     for section in ("standalone", "store"):
         server.client().execute_command(*acl_rule(section).split())
@@ -41,7 +41,7 @@ async def test_the_least_rights_of_a_store_are_enough(flavour: str) -> None:
 
 
 async def everything(target: Target, every_right: Target) -> Uniform:
-    """Use all that hot is used for, and look at it. Returns one of the stores."""
+    """Use all features of the hot store, and check the answers. Return one of the stores."""
     tiers = StoreTiers(target, "")
     cold = Recording()
     one, other = tiers.over(cold, {"ttl": "10m"}), tiers.over(cold, {"ttl": "10m"})
