@@ -34,6 +34,8 @@ _MANY = 10**15
 
 
 class _Search(NamedTuple):
+    """Arguments of a search with a query or a filter, or of several partitions."""
+
     matches: Matches | None
     """The filter."""
     query: str | None

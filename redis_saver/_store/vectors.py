@@ -318,8 +318,6 @@ class Embedder:
         """
         if paths is False:
             return []
-        if paths is True:
-            raise TypeError("index=True: write None for the store's fields, False for none, or a list of paths")
         check_paths("index", paths)
         with encoding("the texts of item {!r} of namespace {!r}", key, namespace):
             texts = [
