@@ -206,9 +206,9 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
         if entry.has_ttl:
             fields[partition].append(entry.field)
     asked = [
-        ask(context, partition, GET_ITEMS, (2, *some), some)
+        ask(context, partition, GET_ITEMS, (2, *window), window)
         for partition, names in fields.items()
-        for some in windows(names, 1000)
+        for window in windows(names, 1000)
     ]
     yield from together(context, asked)
 

@@ -233,8 +233,8 @@ class VectorIndex:
         scores = np.empty(len(rows))
         step = max(1, BLOCK_BYTES // (8 * self.dims))
         for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            scores[start : start + step] = _scores(self._gathered(some), self._lengths[some], query, distance)
+            window = rows[start : start + step]
+            scores[start : start + step] = _scores(self._gathered(window), self._lengths[window], query, distance)
         return np.maximum.reduceat(scores, np.cumsum(counts) - counts).tolist()  # type: ignore[no-any-return]
 
 
