@@ -248,19 +248,19 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """Read entries by one MGET per shard, all in one round trip per node."""
         context, result = self._context, ReadResult()
         groups = [
-            (shard, list(dict.fromkeys(address.generation for address in some)), some)
-            for shard, some in _by_shard(addresses)
+            (shard, list(dict.fromkeys(address.generation for address in group)), group)
+            for shard, group in _by_shard(addresses)
         ]
         requests = [
-            Command(("MGET", context.keyspace.generations[shard], *generations, *(address.entry for address in some)))
-            for shard, generations, some in groups
+            Command(("MGET", context.keyspace.generations[shard], *generations, *(address.entry for address in group)))
+            for shard, generations, group in groups
         ]
         replies = (yield Batch(requests)) if len(requests) > 1 else [(yield requests[0])]
-        for (_, generations, some), (of_shard, *values) in zip(groups, replies, strict=True):
+        for (_, generations, group), (of_shard, *values) in zip(groups, replies, strict=True):
             if of_shard is None:
                 continue
             of_namespace = dict(zip(generations, values, strict=False))
-            for address, raw in zip(some, values[len(generations) :], strict=True):
+            for address, raw in zip(group, values[len(generations) :], strict=True):
                 if raw is not None and (generation := of_namespace[address.generation]) is not None:
                     result.take(context, address.name, raw, generation + of_shard)
         return result
@@ -284,10 +284,10 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         """Store encoded entries; return True, as None means that the server failed."""
         keyspace, fresh = self._context.keyspace, os.urandom(entries.GENERATION)
         calls, shards = list[Call](), list[int]()
-        for shard, some in _by_shard(addresses):
+        for shard, group in _by_shard(addresses):
             keys = [keyspace.generations[shard], keyspace.indexes[shard]]
             arguments: list[bytes | int] = [fresh, entries.FORMAT]
-            for address in some:
+            for address in group:
                 keys += (address.generation, address.entry)
                 arguments += (address.member, *encoded[address.name])
             calls.append(Call(SET_ENTRIES, keys, arguments))
@@ -417,9 +417,9 @@ def _by_shard(addresses: Iterable[Address]) -> Iterator[tuple[int, list[Address]
     shards: dict[int, list[Address]] = {}
     for address in addresses:
         shards.setdefault(address.shard, []).append(address)
-    for shard, some in sorted(shards.items()):
-        for start in range(0, len(some), ENTRIES_PER_REQUEST):
-            yield shard, some[start : start + ENTRIES_PER_REQUEST]
+    for shard, group in sorted(shards.items()):
+        for start in range(0, len(group), ENTRIES_PER_REQUEST):
+            yield shard, group[start : start + ENTRIES_PER_REQUEST]
 
 
 def _page(keyspace: CacheKeyspace, part: Range, low: bytes) -> Command:

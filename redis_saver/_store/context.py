@@ -48,11 +48,11 @@ class StoreContext(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Place of the items of a namespace and of those below it."""
+    """Partition of a namespace, and beginning of the fields of its items."""
 
     partition: Partition
     prefix: bytes
-    """Beginning of their fields: the labels that do not name the partition."""
+    """Beginning of the fields: the labels that do not name the partition."""
 
     def field(self, key: str) -> bytes:
         """Return the field of an item."""
@@ -60,7 +60,7 @@ class Place(NamedTuple):
 
 
 class Places:
-    """Places of namespaces. Those of short names are cached, because checking a namespace would dominate a call."""
+    """Finds the place of a namespace. Short names are cached, because checking a namespace would dominate a call."""
 
     def __init__(self, keyspace: StoreKeyspace, limits: Limits) -> None:
         """Use these keys and limits."""
@@ -89,7 +89,7 @@ class Places:
         return place
 
     def to_put(self, namespace: tuple[str, ...]) -> Place:
-        """Return the place of an item that is to be stored.
+        """Return the place of a namespace in which an item is to be stored.
 
         Raises:
             InvalidNamespaceError: As `of`, or the first label is `langgraph`.

@@ -63,8 +63,8 @@ def sum_each(
 ) -> Operation[int]:
     """Run an operation on each of these partitions and its token, side by side; return the sum of the results."""
     total = 0
-    for some in windows((yield from partitions(context, labels))):
-        total += sum((yield from together(context, [make(*listed) for listed in some])))
+    for window in windows((yield from partitions(context, labels))):
+        total += sum((yield from together(context, [make(*listed) for listed in window])))
     return total
 
 
@@ -139,10 +139,10 @@ def _fits(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
 def _counts(context: StoreContext, labels: tuple[str, ...]) -> Operation[dict[tuple[str, ...], int]]:
     """Count the items of each namespace that begins with these labels. Removes empty partitions from the directory."""
     result: dict[tuple[str, ...], int] = {}
-    for some in windows((yield from partitions(context, labels))):
-        answers = yield from together(context, [_counts_of(context, partition) for partition, _ in some])
+    for window in windows((yield from partitions(context, labels))):
+        answers = yield from together(context, [_counts_of(context, partition) for partition, _ in window])
         empty = []
-        for (partition, token), counts in zip(some, answers, strict=True):
+        for (partition, token), counts in zip(window, answers, strict=True):
             if counts is None and len(labels) < PARTITION_LABELS:
                 empty.append(clean(context, partition, token))
             with reading_store(partition.keys[3]):

@@ -55,7 +55,7 @@ def read(
         fields: Their fields, each once.
         refresh: True to restart their TTLs.
     """
-    reads = [_read(context, partition, some, refresh) for some in windows(fields, FIELDS_PER_GET)]
+    reads = [_read(context, partition, window, refresh) for window in windows(fields, FIELDS_PER_GET)]
     return [entry for entries in (yield from together(context, reads)) for entry in entries]
 
 

@@ -164,8 +164,8 @@ def ask(
         if (times := times + 1) > MAX_ANNOUNCED:
             raise StoreBusy(
                 f"the items of {shown(partition.labels)} could not be announced in {MAX_ANNOUNCED} attempts. Nothing "
-                "was written. Either others emptied them each time, and trying again later helps; or the clocks of "
-                "the cluster's nodes differ by more than five minutes: set them"
+                "was written. Either others emptied them each time: try again later. Or the clocks of the cluster's "
+                "nodes differ by more than five minutes: set them"
             )
         asked_at = time.monotonic()
         above, ttl = reply.values
@@ -206,9 +206,9 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
         if entry.has_ttl:
             fields[partition].append(entry.field)
     asked = [
-        ask(context, partition, GET_ITEMS, (2, *some), some)
+        ask(context, partition, GET_ITEMS, (2, *window), window)
         for partition, names in fields.items()
-        for some in windows(names, 1000)
+        for window in windows(names, 1000)
     ]
     yield from together(context, asked)
 

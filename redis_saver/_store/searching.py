@@ -34,6 +34,8 @@ _MANY = 10**15
 
 
 class _Search(NamedTuple):
+    """Arguments of a search with a query or a filter, or of several partitions."""
+
     matches: Matches | None
     """The filter."""
     query: str | None
@@ -101,10 +103,10 @@ def _best(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Op
     if len(labels) >= PARTITION_LABELS:
         return (yield from _best_of_partition(context, context.places.of(labels), wanted)) or []
     best: list[Hit] = []
-    for some in windows((yield from namespaces.partitions(context, labels))):
-        searches = [_best_of_partition(context, Place(partition, b""), wanted) for partition, _ in some]
+    for window in windows((yield from namespaces.partitions(context, labels))):
+        searches = [_best_of_partition(context, Place(partition, b""), wanted) for partition, _ in window]
         empty = []
-        for (partition, token), hits in zip(some, (yield from together(context, searches)), strict=True):
+        for (partition, token), hits in zip(window, (yield from together(context, searches)), strict=True):
             best += hits or ()
             if hits is None:
                 empty.append(clean(context, partition, token))

@@ -144,8 +144,8 @@ def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operati
         return 0
     yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("0", index.dims))
     made, most = 0, 1
-    for some in windows((yield from reading.list_fields(context, partition)), FIELDS_PER_CALL):
-        reply = yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("", index.dims, *some), some)
+    for window in windows((yield from reading.list_fields(context, partition)), FIELDS_PER_CALL):
+        reply = yield from ask(context, partition, scripts.DOCUMENT_ITEMS, ("", index.dims, *window), window)
         count, vectors_per_item, *refused = reply.values
         with reading_store(partition.keys[4]):
             made, most = made + int(count), max(most, int(vectors_per_item))
@@ -247,9 +247,9 @@ def nearest(
                 result.append(Hit(partition, entry, embedder.score(rows, query)))
         result.sort(key=lambda hit: hit.order)
         unseen = [
-            _highest_unseen(index, [distance for _, distance in some], length, longest)
-            for some in ranked
-            if _MIN_SHARE * len(some) >= count
+            _highest_unseen(index, [distance for _, distance in documents], length, longest)
+            for documents in ranked
+            if _MIN_SHARE * len(documents) >= count
         ]
         worst = result[most - 1].score if len(result) >= most else None
         if not unseen or count == MAX_CANDIDATES or (worst is not None and worst > max(unseen)):
@@ -310,8 +310,8 @@ def _unknown(
 ) -> dict[Partition, list[bytes]]:
     """Return the items of documents that were not ranked before, and add them to the known ones."""
     new: dict[Partition, list[bytes]] = {}
-    for some in ranked:
-        for document, _ in some:
+    for documents in ranked:
+        for document, _ in documents:
             partition, field = context.keyspace.item_of(document)
             if field not in (fields := known.setdefault(partition, set())):
                 fields.add(field)
@@ -346,12 +346,12 @@ def _read_all(
     """
     index = _index_of(context).settings
     asked = [
-        (partition, some) for partition, names in fields.items() for some in windows(names, FIELDS_PER_CALL) or [()]
+        (partition, window) for partition, names in fields.items() for window in windows(names, FIELDS_PER_CALL) or [()]
     ]
-    replies = yield from together(context, [_read(context, partition, some) for partition, some in asked])
+    replies = yield from together(context, [_read(context, partition, window) for partition, window in asked])
     result = []
-    for (partition, some), vectors in zip(asked, replies, strict=True):
+    for (partition, window), vectors in zip(asked, replies, strict=True):
         if vectors.indexed and (problem := _problem_of(index, partition, vectors.mark)) is not None:
             raise IndexNotBuilt(problem)
-        result += [(partition, entry, rows) for entry, rows in _decoded(context, partition, some, vectors)]
+        result += [(partition, entry, rows) for entry, rows in _decoded(context, partition, window, vectors)]
     return result

@@ -233,8 +233,8 @@ class VectorIndex:
         scores = np.empty(len(rows))
         step = max(1, BLOCK_BYTES // (8 * self.dims))
         for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            scores[start : start + step] = _scores(self._gathered(some), self._lengths[some], query, distance)
+            window = rows[start : start + step]
+            scores[start : start + step] = _scores(self._gathered(window), self._lengths[window], query, distance)
         return np.maximum.reduceat(scores, np.cumsum(counts) - counts).tolist()  # type: ignore[no-any-return]
 
 
@@ -318,8 +318,6 @@ class Embedder:
         """
         if paths is False:
             return []
-        if paths is True:
-            raise TypeError("index=True: write None for the store's fields, False for none, or a list of paths")
         check_paths("index", paths)
         with encoding("the texts of item {!r} of namespace {!r}", key, namespace):
             texts = [

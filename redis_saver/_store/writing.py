@@ -119,17 +119,17 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
 
 def split(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
     """Yield lists of items that one script takes, by their sizes in bytes."""
-    some: list[T] = []
+    batch: list[T] = []
     size = 0
     for item in items:
         own = size_of(item)
         size += own
-        if some and (len(some) >= MAX_PUTS or size > MAX_BYTES):
-            yield some
-            some, size = [], own
-        some.append(item)
-    if some:
-        yield some
+        if batch and (len(batch) >= MAX_PUTS or size > MAX_BYTES):
+            yield batch
+            batch, size = [], own
+        batch.append(item)
+    if batch:
+        yield batch
 
 
 def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[bytes, Write]) -> Conflict:
@@ -276,7 +276,7 @@ def new_put() -> str:
 
 
 def import_items(
-    context: StoreContext, partition: Partition, some: Sequence[Import], made_by: str
+    context: StoreContext, partition: Partition, imports: Sequence[Import], made_by: str
 ) -> Operation[list[Import]]:
     """Store items of a partition atomically; return those that did not have the expected version.
 
@@ -284,12 +284,10 @@ def import_items(
     again nor returned.
     """
     arguments: list[Argument] = []
-    for item, expected, _, field, value in some:
+    for item, expected, _, field, value in imports:
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
         ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
         arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
-    reply = yield from ask(
-        context, partition, scripts.IMPORT_ITEMS, arguments, [item_import.field for item_import in some]
-    )
+    reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [each.field for each in imports])
     with reading_store(partition.keys[0]):
-        return [some[item_at(position, len(some))] for position in reply.values]
+        return [imports[item_at(position, len(imports))] for position in reply.values]
