@@ -69,7 +69,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     """
     if url.startswith("memory://"):
         return _connect_memory(url, asynchronous, options)
-    connections: Any = redis.connection
+    connections: Any = redis.asyncio.connection if asynchronous else redis.connection
     parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
     settings = {**options, **parsed.options}
     _secure(url, parsed, settings)
