@@ -429,7 +429,7 @@ class Tries:
             why = "The slot is open: if nobody is moving it any more, close it with redis-cli --cluster fix"
         return ClusterMoving(
             f"{what} for {seconds:.1f} seconds, in {self._count} tries. The last error was {error_text(error)}. {why}. "
-            f"It is safe to call again. A call is retried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
+            f"It is safe to call again. Retries end after cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
         )
 
 
