@@ -159,7 +159,7 @@ class ThreadNotFound(RedisSaverError, LookupError):
 
 
 class ThreadBusy(RedisSaverError):
-    """Others changed a thread, or flushed it to cold, during every attempt. You can try again later."""
+    """Others changed a thread, or flushed it to cold, during every attempt. It is safe to try again later."""
 
 
 class StoreBusy(RedisSaverError):
@@ -186,14 +186,14 @@ class BacklogWarning(RuntimeWarning):
 class ReplicationTimeout(RedisSaverError):
     """The primary has a write, but too few replicas confirmed it in time.
 
-    If the primary is lost before they have it, the write is lost. You can write it again.
+    If the primary is lost before they have it, the write is lost. It is safe to write it again.
     """
 
 
 class ClusterMoving(RedisSaverError, redis.ConnectionError):
     """A cluster did not serve a slot for `cluster_timeout` seconds: the slot is moving, or its primary is lost.
 
-    You can call again.
+    It is safe to call again.
     """
 
 
@@ -241,7 +241,7 @@ class CalledOnEventLoop(RedisSaverError, asyncio.InvalidStateError, RuntimeError
 class LoopEnded(RedisSaverError, RuntimeError):
     """An event loop ended before it answered a call. Objects bound to that loop cannot be used on another one.
 
-    You can call again.
+    It is safe to call again.
     """
 
 

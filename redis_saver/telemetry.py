@@ -94,5 +94,7 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
 
 def _measured(thing: object) -> Measured:
     if (source := measured(thing)) is None:
-        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as TieredSaver")
+        raise TypeError(
+            f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as RedisSaver or TieredSaver"
+        )
     return source

@@ -69,7 +69,7 @@ def connect(url: str, *, asynchronous: bool, **options: Any) -> Any:
     """
     if url.startswith("memory://"):
         return _connect_memory(url, asynchronous, options)
-    connections: Any = redis.connection
+    connections: Any = redis.asyncio.connection if asynchronous else redis.connection
     parsed = urls.parse(url, connections.URL_QUERY_ARGUMENT_PARSERS)
     settings = {**options, **parsed.options}
     _secure(url, parsed, settings)
@@ -273,8 +273,8 @@ def check_version(hello: Any) -> None:
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
         raise UnsupportedServer(
-            f"the server is {server} {version}, and redis_saver needs {oldest[0]}.{oldest[1]} or newer: upgrade the "
-            "server"
+            f"the server is {server} {version}, and redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer: "
+            "upgrade the server"
         )
 
 

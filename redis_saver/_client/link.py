@@ -345,7 +345,7 @@ class Link:
             why = f"the server replied {error_text(failed)}"
         raise ReplicationTimeout(
             f"{shown(call.keys[0].decode('utf-8', 'backslashreplace'))} was written on the primary, but {why}. "
-            f"min_replicas={self.rules.min_replicas} requires more. You can call again. "
+            f"min_replicas={self.rules.min_replicas} requires more. It is safe to call again. "
             "Check that the replicas are connected, or lower min_replicas"
         ) from failed
 
@@ -429,7 +429,7 @@ class Tries:
             why = "The slot is open: if nobody is moving it any more, close it with redis-cli --cluster fix"
         return ClusterMoving(
             f"{what} for {seconds:.1f} seconds, in {self._count} tries. The last error was {error_text(error)}. {why}. "
-            f"You can call again. A call is retried for cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
+            f"It is safe to call again. Retries end after cluster_timeout={self._link.rules.cluster_timeout:g} seconds"
         )
 
 
