@@ -1,10 +1,10 @@
--- Shared by the scripts (included): sending all that hot has to cold once more.
+-- Shared by the scripts (included): noting records of a thread for cold once more.
 
 --- @include lib/framing
 --- @include lib/write_behind
 
--- Returns the tasks whose writes were filled from cold, some of them special. The numbers of their other writes are not
--- known, so cold would get these twice. The result is a set of the members of these other writes.
+-- Returns a set of index members: the regular writes of tasks that a fill brought back together with special writes.
+-- The indexes of such regular writes are unknown, so cold would get them twice.
 local function misplaced_writes(index, data)
   local found = {}
   for _, from in ipairs(unpack_frames(redis.call('HGET', data, '@no_task_path') or '')) do
@@ -15,8 +15,8 @@ local function misplaced_writes(index, data)
   return found
 end
 
--- Appends the members of all checkpoints, parents before children, and then of all writes. The last flushed checkpoint
--- is no base any more. After a deletion, no writes are left out.
+-- Appends the members of all checkpoints, parents before children, and then of all writes. Forgets the last flushed
+-- checkpoints. Leaves misplaced writes out, except after a deletion.
 local function add_all(index, data, members)
   local misplaced = members[1] == 'd' and {} or misplaced_writes(index, data)
   for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do
@@ -27,7 +27,7 @@ local function add_all(index, data, members)
   end
 end
 
--- Notes members that were noted before, or are older than the tiers. Nothing is coalesced until cold has all.
+-- Notes members that were noted before, or that are older than the tiers. Stops coalescing until cold has everything.
 local function note_again(index, data, dirty, flush, meta, members)
   if not members[1] then return end
   if members[1] ~= 'd' then
@@ -42,7 +42,7 @@ local function note_again(index, data, dirty, flush, meta, members)
   redis.call('PERSIST', data)
 end
 
--- Notes all that hot has of a thread, because cold has nothing of it, or checkpoints were coalesced.
+-- Notes all records of a thread, because cold has nothing of it or because checkpoints were coalesced.
 local function note_all(index, data, dirty, flush, meta)
   local members = {}
   add_all(index, data, members)

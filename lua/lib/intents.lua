@@ -1,14 +1,13 @@
 -- Shared by the scripts (included): write intents.
 
-local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds that an intent is kept longer than its thread would be
+local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds that an intent outlives its thread
 
 -- Ends an intent.
--- If the intent was conflicted, or is gone, others may have believed what was here, so the thread is given up. Its
--- other writers have to give it up, too: what they know of it is gone. A dirty thread is not given up. Then an intent
--- stays, as if its writer were gone, and the next reader brings the thread to cold first (fill_lease.lua).
--- newest: the field to set if this server is known to have what it says, or ''; fill: its value. The others are those
--- of end_intent.lua.
--- Returns 1 if the thread is believed again, unless there are other intents, else 0.
+-- If the intent was conflicted or is gone, readers may have seen old data, so this server gives the thread up. Other
+-- writers of the thread have to give it up as well, so their intents become conflicted. A dirty thread is not given up:
+-- an intent without a writer stays, and the next reader flushes the thread first (fill_lease.lua).
+-- The arguments are those of end_intent.lua. fill is the value of the field newest.
+-- Returns 1 if readers trust the thread again unless there are other intents, else 0.
 local function end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
   local own
   local others = redis.call('ZRANGEBYLEX', intents, '-', '+')

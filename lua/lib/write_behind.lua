@@ -2,13 +2,13 @@
 
 --- @include lib/tiers
 
--- Checks that this server may acknowledge a write: nobody writes the thread to cold now, cold has the rest of it, and
--- this server lacks nothing that belongs to the write.
--- fill: the token of a fill that the caller knows, or ''; gain: the field that the write sets if nothing happened since
--- that fill lease was given. ns: an escaped namespace.
--- needed: a field of the data, or '': without it the write is not complete, unless the thread is whole.
+-- Checks that this server may acknowledge a write: no writer has an intent, cold has or will get the rest of the
+-- thread, and this server lacks nothing that the write needs.
+-- fill: the token of a fill that the caller knows, or ''. gain: the field that the write sets if nothing happened since
+-- that fill lease. ns: an escaped namespace.
+-- needed: a field of the data without which the write is not complete, unless the thread is complete; or ''.
 -- is_newest: true if the newest checkpoint of the namespace must be here, too.
--- checkpoint: the field of the checkpoint that is put, '' for writes: cold must have no writes of it that this server
+-- checkpoint: the field of the checkpoint that is put, '' for writes. Cold must have no writes of it that this server
 -- lacks (lib/tiers).
 -- Returns the field to set and its value, or nil if the write has to go to cold first.
 local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint)
@@ -26,21 +26,21 @@ local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_
   return '@cold_backed', '1'
 end
 
--- Notes members of the index that cold lacks, in this order and after all others: by microseconds of the clock.
+-- Notes members of the index for cold, in this order and after all others. The score is a time in microseconds.
 local function note(dirty, members)
   local now, last = redis.call('TIME'), redis.call('ZRANGE', dirty, -1, -1, 'WITHSCORES')
   local stamp = math.max(now[1] * 1000000 + now[2], (tonumber(last[2]) or 0) + 1)
   for i = 1, #members do redis.call('ZADD', dirty, string.format('%.0f', stamp + i - 1), members[i]) end
 end
 
--- Notes that cold has to delete the thread, and nothing else.
+-- Notes that cold has to delete the thread, in place of all other records.
 local function put_tombstone(dirty)
   note(dirty, { 'd' })
   redis.call('ZREMRANGEBYRANK', dirty, 0, -2)
 end
 
--- Notes what was written here alone: until cold has it, the thread has no deadline.
--- ttl: the TTL that counts from then on, in milliseconds, or ''; field, value: what `standing` answered.
+-- Notes records that only this server has. Until cold has them, the thread has no deadline.
+-- ttl: the TTL that counts from then on in milliseconds, or ''. field, value: the reply of `standing`.
 local function mark(index, data, lease, dirty, members, ttl, field, value)
   note(dirty, members)
   if ttl == '' then ttl = redis.call('HGET', data, '@deferred_ttl') or math.max(0, redis.call('PTTL', index)) end
@@ -50,12 +50,12 @@ local function mark(index, data, lease, dirty, members, ttl, field, value)
   redis.call('UNLINK', lease)
 end
 
--- True if cold is to get the thread once more: a fenced flusher may have deleted it there.
+-- True if cold will get the thread once more, because a fenced flusher may have deleted it there.
 local function is_due_again(dirty, flush)
   return redis.call('EXISTS', dirty) == 1 or redis.call('HEXISTS', flush, 'fenced') == 1
 end
 
--- Notes what was written through, if cold is to get the thread once more. Takes what `mark` does.
+-- Notes records that were written through, if cold will get the thread once more. Arguments as for `mark`.
 local function mark_again(index, data, lease, dirty, flush, members, ttl)
   if is_due_again(dirty, flush) then mark(index, data, lease, dirty, members, ttl, '@cold_backed', '1') end
 end
