@@ -1,4 +1,4 @@
-"""Shared by the operations over two tiers: counters, failures of hot, and copies in hot of what cold has."""
+"""Shared by operations of tiered stores: counters, failures of hot, and copies of cold's items in hot."""
 
 from __future__ import annotations
 
@@ -27,35 +27,35 @@ _LOG = ThrottledLog("redis_saver.tiered_store")
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _UPDATED_DIGITS = 14
-"""A copy has cold's `updated_at` where an item of a `RedisStore` has 16 hex digits that name its put."""
+"""Number of hex digits of cold's `updated_at` in a copy. An item of a `RedisStore` has 16 digits there, for its put."""
 
 
 @dataclass
 class TieredStoreStats:
-    """Counters of what happened between the tiers of a store, in this process."""
+    """Counts of events between the tiers of a store, in this process."""
 
     hits: int = 0
     """Gets and searches that hot answered."""
     misses: int = 0
-    """Gets and searches that cold answered, because hot did not have everything."""
+    """Gets and searches that cold answered because hot did not have everything."""
     fills: int = 0
-    """Copies that were stored in hot, after a miss or a write."""
+    """Copies that were stored in hot after a miss or a write."""
     refused: int = 0
-    """Copies that were not stored: somebody else wrote the item, or hot is full, or its serializer or limits refuse the
+    """Copies that were not stored: somebody else wrote the item, hot is full, or its serializer or limits refuse the
     value."""
     repairs: int = 0
-    """Partitions that hot dropped because a part of them was evicted, and copies that could not be decoded."""
+    """Partitions that hot dropped because a part was evicted, and copies that could not be decoded."""
     bypasses: int = 0
-    """Reads and writes that went on without hot, because it failed."""
+    """Reads and writes that continued without hot because it failed."""
     errors: int = 0
-    """Writes that cold has, and that could not be read back. The log has the last reason (`redis_saver.tiered_store`,
+    """Writes to cold that could not be read back. The log has the last reason (`redis_saver.tiered_store`,
     WARNING)."""
     operations: Mapping[str, OperationStats] = field(default_factory=dict)
-    """Calls by method. `store.hot.stats()` says what they sent to Redis."""
+    """Calls by method. `store.hot.stats()` has their requests to Redis."""
 
 
 class Counts(TieredStoreStats):
-    """Counters while they change. Users get copies (`snapshot`)."""
+    """The live counters. Users get copies (`snapshot`)."""
 
     kind: ClassVar[str] = "store_tier"
 
@@ -73,25 +73,27 @@ class Counts(TieredStoreStats):
 
 
 class StoreTiers:
-    """A store over two tiers, as its operations see it."""
+    """The state of a store over two tiers."""
 
     def __init__(self, hot: StoreContext, ttl: int) -> None:
         self.hot: StoreContext = hot
-        """The store in front."""
+        """The hot store."""
         self.ttl: int = ttl
-        """Lifetime of a copy there, in milliseconds; 0: until it is evicted or written."""
+        """Lifetime of a copy in milliseconds. 0: until it is evicted or written."""
         self.counts: Counts = Counts()
         forks.watch(self.counts)
 
 
-def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Operation[T]]]]) -> Operation[list[T]]:
-    """Run operations over partitions of hot side by side. Damaged partitions are dropped first, then the directory."""
+def ask_each(
+    tiers: StoreTiers, operations: Sequence[tuple[Partition, Callable[[], Operation[T]]]]
+) -> Operation[list[T]]:
+    """Run operations over partitions of hot together. Drops damaged partitions, then the directory, and retries."""
     try:
-        return (yield from together(tiers.hot, [make() for _, make in asked]))
+        return (yield from together(tiers.hot, [make() for _, make in operations]))
     except StoreDamaged:
         pass
     results = []
-    for partition, make in asked:
+    for partition, make in operations:
         results.append((yield from _repaired(tiers, partition, make)))
     return results
 
@@ -116,7 +118,7 @@ def _note_repair(tiers: StoreTiers, damage: StoreDamaged) -> None:
 
 
 def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
-    """Run an operation over hot. If hot fails and may be bypassed, give it up: cold has what matters."""
+    """Run an operation over hot. If hot fails and may be bypassed, ignore that, because cold has the data."""
     try:
         yield from operation
     except HotFailed:
@@ -124,7 +126,7 @@ def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
 
 
 def unless_full(operation: Operation[T]) -> Tiered[T | None]:
-    """Run an operation over hot; None if the server is out of memory, for which each client has its own error."""
+    """Run an operation over hot. Returns None if the server is out of memory."""
     try:
         return (yield from operation)
     except Exception as error:
@@ -137,18 +139,18 @@ def unless_full(operation: Operation[T]) -> Tiered[T | None]:
 
 
 class Copy(NamedTuple):
-    """A copy, as scripts take it."""
+    """A copy of an item, as scripts take it."""
 
     field: bytes
     created: int = 0
     ttl: int = 0
     updated: bytes = b"0"
     value: bytes = b""
-    """Empty if there is nothing to store."""
+    """Encoded value. Empty if there is nothing to store."""
 
 
 def aware(item: Item) -> Item:
-    """Make the times of an item say UTC: some stores answer naive ones."""
+    """Give an item's times the timezone UTC, because some stores return naive ones."""
     for name in ("created_at", "updated_at"):
         if getattr(item, name).tzinfo is None:
             setattr(item, name, getattr(item, name).replace(tzinfo=timezone.utc))
@@ -156,7 +158,7 @@ def aware(item: Item) -> Item:
 
 
 def copy_of(context: StoreContext, field: bytes, item: Item, ttl: int) -> Copy | None:
-    """Return a copy of cold's item; None if hot's serializer or limits refuse the value."""
+    """Return a copy of cold's item. None if hot's serializer or limits refuse the value."""
     aware(item)
     try:
         value = encode_value(context.values, item.namespace, item.key, item.value)
@@ -171,27 +173,27 @@ def _micros(moment: datetime) -> int:
 
 
 def updated_of(entry: Entry, partition: Partition) -> int:
-    """Return cold's `updated_at` of a copy, in microseconds.
+    """Return cold's `updated_at` of a copy in microseconds.
 
     Raises:
-        KeyConflict: It is not a copy.
+        KeyConflict: The entry is not a copy.
     """
     if len(entry.made_by) != _UPDATED_DIGITS:
         namespace, key = namespace_and_key(partition, entry.field)
         raise KeyConflict(
-            f"item {shown(key)} of namespace {shown(namespace)} in hot is no copy of what cold has: it was put into "
-            "the RedisStore itself. Nothing was changed. Give the RedisStore in front of another store a prefix= of "
-            "its own; put into cold what only this one has"
+            f"item {shown(key)} of namespace {shown(namespace)} in hot is not a copy of an item of cold: it was put "
+            "into the RedisStore directly. Nothing was changed. Give the hot RedisStore its own prefix=, and put the "
+            "items that only this RedisStore has into cold"
         )
     return int(entry.made_by, 16)
 
 
 def item_of(context: StoreContext, partition: Partition, entry: Entry, kind: type[Item] = Item) -> Any:
-    """Return the item of a copy, as cold answered it: an `Item`, or a `SearchItem`.
+    """Return the item of a copy as cold returned it: an `Item` or a `SearchItem`.
 
     Raises:
-        KeyConflict: It is not a copy.
-        DecodeError: It cannot be decoded.
+        KeyConflict: The entry is not a copy.
+        DecodeError: The copy cannot be decoded.
     """
     updated = _EPOCH + updated_of(entry, partition) * _MICROSECOND
     namespace, key = namespace_and_key(partition, entry.field)
@@ -201,10 +203,10 @@ def item_of(context: StoreContext, partition: Partition, entry: Entry, kind: typ
 
 
 class Read(NamedTuple):
-    """Copies of some items."""
+    """Copies of items, as read from hot."""
 
     miss: bytes
-    """Name of the miss, for fills; empty if hot has all of the items."""
+    """Name of the miss, for fills. Empty if hot has all of the items."""
     entries: dict[bytes, Entry]
 
 
@@ -218,9 +220,9 @@ def read(context: StoreContext, partition: Partition, fields: Sequence[bytes]) -
 
 
 def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Sequence[Copy]) -> Operation[int]:
-    """Store copies of what cold answered after a miss; return how many were stored.
+    """Store copies of cold's items after a miss. Returns the number of stored copies.
 
-    One round trip for a thousand (8 MB), three if they are the first of a partition.
+    One round trip per thousand copies (8 MB). The first copies of a partition take two more.
     """
     stored, with_keys = 0, with_notes(partition, writing=False)
     for some in batches(copies):
@@ -232,17 +234,18 @@ def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Seque
 
 
 def batches(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
-    """Split copies into as many as one script takes."""
+    """Split copies by the size of a script's arguments."""
     return split(copies, lambda copy: len(copy.field) + len(copy.value))
 
 
-# -- for `redis-saver forget`, which deletes items in cold and in hot itself
+# -- for `redis-saver forget`, which deletes items in cold and in hot
 
 
 def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bool]:
-    """Return True if a store has copies in the partitions of these labels, or had some within a day.
+    """True if a store has copies in the partitions of these labels, or had some within a day.
 
-    A store that has copies has nothing else, so one item of each partition tells. Two round trips per 256 partitions.
+    A store with copies has nothing else, so one item per partition is enough. Up to three round trips per 256
+    partitions.
     """
     for some in windows((yield from namespaces.partitions(context, labels))):
         keys = [with_notes(partition, writing=False).keys for partition, _ in some]
@@ -259,10 +262,10 @@ def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bo
 
 
 def forget_misses(context: StoreContext, labels: tuple[str, ...]) -> Operation[None]:
-    """Remove the notes of the partitions of these labels, so that no earlier miss is filled any more.
+    """Remove the notes of the partitions of these labels, so that hot refuses fills after earlier misses.
 
-    Call it when cold has deleted the items, and delete the copies then. For writers it is as if the notes were
-    evicted. One round trip per 256 partitions.
+    Call it after cold has deleted the items, and delete the copies afterwards. Writers treat it as an eviction of the
+    notes. One round trip per 256 partitions.
     """
     for some in windows((yield from namespaces.partitions(context, labels))):
         yield Batch([Command(("UNLINK", *with_notes(partition, writing=True).keys[-2:])) for partition, _ in some])

@@ -1,4 +1,4 @@
-"""Reads: hot first; on a miss cold, and then hot is filled.
+"""Reads: from hot, or on a miss from cold, which then fills hot.
 
 Hot answers a search if it has copies of all items of the partition.
 """
@@ -29,18 +29,18 @@ from redis_saver._tiered_store.copies import Copy, StoreTiers, ask_each, best_ef
 from redis_saver.errors import DecodeError, LimitExceeded, StoreBusy, StoreDamaged, reading_store
 
 MAX_COMPLETE = 2000
-"""Maximum number of items of a partition that hot answers searches for."""
+"""Maximum number of items in a complete partition."""
 _LOG = ThrottledLog("redis_saver.tiered_store")
 
 
 class Reads:
-    """The reads of a batch."""
+    """The reads of a batch and their results."""
 
     def __init__(self, ops: Sequence[Op]) -> None:
         """Start empty.
 
         Args:
-            ops: All operations of the batch. Reads are kept by their positions in it.
+            ops: All operations of the batch. Reads are identified by their position.
         """
         self.ops = ops
         self.results: list[Result] = [None] * len(ops)
@@ -48,17 +48,17 @@ class Reads:
         self.searches: dict[int, Place] = {}
         """Searches that hot may answer."""
         self.others: list[int] = []
-        """Reads that cold answers: in any case, and because hot has not answered them."""
+        """Reads that cold answers: always, or after a miss."""
         self.missed: list[tuple[Partition, bytes, bytes, int]] = []
-        """Gets whose items may be filled: the partition, the name of the miss, the field, the position."""
+        """Gets that may fill hot: partition, name of the miss, field, position."""
         self.whole: list[tuple[Partition, bytes, int]] = []
-        """Searches for whole partitions, which may be filled: the partition, the name of the miss, the position."""
+        """Searches for whole partitions that may fill hot: partition, name of the miss, position."""
 
 
 def may_be_hot(op: SearchOp) -> bool:
-    """Return True if every store answers a search alike.
+    """True if all stores answer a search in the same way.
 
-    It is of a partition or a part of it, without a query, and its page and filter mean the same everywhere.
+    The search is within a partition and has no query, and its page and filter mean the same everywhere.
     """
     has_plain_filter = all(
         isinstance(key, str) and isinstance(wanted, str) and "." not in key for key, wanted in (op.filter or {}).items()
@@ -68,9 +68,9 @@ def may_be_hot(op: SearchOp) -> bool:
 
 
 def run(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
-    """Read, and put the results into their places.
+    """Read, and set the results.
 
-    One round trip to hot, two if it answers a search. What it lacks takes one call of cold, and a round trip or two.
+    One round trip to hot, or two if hot answers a search. A miss takes one call of cold and up to two more round trips.
     """
     others = list(reads.others)
     if reads.gets or reads.searches:
@@ -103,10 +103,10 @@ def _by_hot(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
         for some in windows(list(fields), reading.FIELDS_PER_GET)
     ]
     partitions = list(dict.fromkeys(place.partition for place in reads.searches.values()))
-    asked: list[tuple[Partition, Callable[[], Operation[Any]]]]
-    asked = [(partition, partial(copies.read, tiers.hot, partition, fields)) for partition, fields in gets]
-    asked += [(partition, partial(complete, tiers, partition)) for partition in partitions]
-    answers = yield from ask_each(tiers, asked)
+    operations: list[tuple[Partition, Callable[[], Operation[Any]]]]
+    operations = [(partition, partial(copies.read, tiers.hot, partition, fields)) for partition, fields in gets]
+    operations += [(partition, partial(complete, tiers, partition)) for partition in partitions]
+    answers = yield from ask_each(tiers, operations)
     for (partition, fields), answer in zip(gets, answers[: len(gets)], strict=True):
         yield from _take_items(tiers, reads, partition, fields, answer)
     mirrors = dict(zip(partitions, answers[len(gets) :], strict=True))
@@ -158,7 +158,7 @@ def _take_page(
 
 
 def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: reading.Mirror) -> list[SearchItem]:
-    """Search a complete partition: newest first, as cold says, then by namespace and key."""
+    """Search a complete partition, newest first by cold's times, then by namespace and key."""
     matches, partition = compile_filter(op.filter), place.partition
     entries = [
         entry
@@ -172,18 +172,18 @@ def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: reading.Mirro
 
 
 def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) -> Operation[None]:
-    """Remove copies that cannot be decoded, as of another serializer or key. A later read fills hot again."""
+    """Remove copies that cannot be decoded (another serializer or key). A later read fills hot again."""
     tiers.counts.repairs += len(fields)
     if fields:
         _LOG.warning(
-            "copies in hot cannot be decoded, as of another serializer or key; they are removed, and read from cold"
+            "copies in hot cannot be decoded (another serializer or key?); they are removed and read from cold"
         )
     removal = partial(put, tiers.hot, partition, dict.fromkeys(fields, DELETION), Texts())
     yield from ask_each(tiers, [(partition, removal)])
 
 
 def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
-    """Store copies of the items that gets have missed, and cold has."""
+    """Store copies of items that gets missed in hot and found in cold."""
     new_copies = defaultdict[tuple[Partition, bytes], list[Copy]](list)
     for partition, miss, field, position in reads.missed:
         if isinstance(item := reads.results[position], Item):
@@ -202,9 +202,9 @@ def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
 
 
 def complete(tiers: StoreTiers, partition: Partition) -> Operation[reading.Mirror | bytes]:
-    """Return all items of a partition if hot has copies of all; else the name of the miss.
+    """Return all items of a complete partition, or else the name of the miss.
 
-    Two round trips, one if it is not complete. What this process knows is not sent again.
+    Two round trips, or one if the partition is not complete. Items that this process knows are not sent again.
     """
     reply = yield from ask(tiers.hot, with_notes(partition, writing=False), scripts.GET_COPIES, ())
     token, *state = reply.values
@@ -214,13 +214,13 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[reading.Mirro
         count, checksum = map(int, state)
     mirror = (yield from reading.mirror(tiers.hot, partition)) if count else reading.EMPTY
     is_same = (mirror.token, len(mirror.entries), mirror.checksum) == (token, count, checksum)
-    return mirror if is_same else b""  # it changed in between: cold answers
+    return mirror if is_same else b""  # the partition changed in between: cold answers
 
 
 def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[Any]) -> Tiered[bool]:
     """Store copies of all items of a partition, and mark it complete unless somebody wrote meanwhile.
 
-    Return True if it is complete. Two round trips.
+    Returns True if the partition is complete. Two round trips.
     """
     new_copies = [copy for item in items if (copy := _copy_in(tiers, partition, item)) is not None]
     stored = yield from unless_full(copies.fill(tiers.hot, partition, miss, new_copies))
@@ -235,9 +235,9 @@ def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Seque
 
 
 def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy | None:
-    """Return a copy of an item that cold found in a partition; None if hot cannot have it.
+    """Return a copy of an item that cold found in a partition. None if hot cannot have it.
 
-    Some stores find items of other partitions, too: for them `user-1` is a prefix of `user-10`.
+    Some stores also find items of other partitions: they take `user-1` for a prefix of `user-10`.
     """
     places = tiers.hot.places
     try:
@@ -248,15 +248,12 @@ def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy 
 
 
 def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
-    """Bring copies of all items of a partition to hot; return True if they are there."""
+    """Bring copies of all items of a partition to hot. Returns True if hot has them."""
     labels = check_labels(namespace_prefix, "namespace_prefix")
     if len(labels) != PARTITION_LABELS:
-        raise ValueError(
-            f"namespace_prefix={shown(labels)}: hot can have all of a prefix of two labels, "
-            "such as ('memories', 'user-1')"
-        )
+        raise ValueError(f"namespace_prefix={shown(labels)}: it has to have two labels, such as ('memories', 'user-1')")
     partition = tiers.hot.places.of(labels).partition
-    for _ in range(2):  # if the partition loses a key meanwhile, hot drops the rest of it, and it starts again
+    for _ in range(2):  # again if the partition loses a key meanwhile and hot drops it
         (known,) = yield from ask_each(tiers, [(partition, lambda: complete(tiers, partition))])
         if isinstance(known, reading.Mirror):
             return True

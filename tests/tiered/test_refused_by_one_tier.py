@@ -156,7 +156,7 @@ async def test_what_hots_serializer_does_not_know_is_in_cold_alone(tiers: Tiers)
         found = await uniform.get_tuple(config())
         assert found.checkpoint["channel_values"] == {"n": Odd()}
         assert found.pending_writes == [("task", "n", Odd())]
-    with pytest.raises(ThreadBusy, match="'thread' is in cold alone.*cannot have a value"):
+    with pytest.raises(ThreadBusy, match="'thread' is only in cold.*cannot store one of its values"):
         await uniform.pin("thread")
     assert await tiers.target.uniform().get_tuple(config()) is None
     assert not tiers.target.raw.exists(keys_of(tiers).intents)

@@ -47,7 +47,7 @@ class Turn:
     """An operation that goes on by a request at a time."""
 
     def __init__(self, store: TieredStore, name: str) -> None:
-        self.name, self._driver, self._operation = name, store._driver, ACTORS[name](store._tiers)
+        self.name, self._driver, self._operation = name, store._driver, ACTORS[name](store._context)
         self.is_over, self.steps = False, 0
         self._next(None)
 

@@ -181,8 +181,8 @@ def test_what_cannot_be_tiers_is_refused_with_its_remedy(target: Target, flavour
         ((cold, cold), "hot is a .*InMemoryStore"),
         ((hot, hot), "another store"),
         ((hot, None), "another store"),
-        ((hot, expires), "half of it at the most"),
-        ((target.store(ttl="31m").saver, expires), "half of it at the most"),
+        ((hot, expires), "at most half of it"),
+        ((target.store(ttl="31m").saver, expires), "at most half of it"),
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             kind(*arguments)
@@ -645,7 +645,7 @@ async def test_a_store_that_was_used_without_tiers_is_not_taken_for_copies(targe
     alone = target.store()
     await alone.put(NS, "k", {"n": 1})
     for call in (store.get(NS, "k"), store.put(NS, "k", {"n": 2}), store.delete(NS, "k")):
-        with pytest.raises(KeyConflict, match="no copy"):
+        with pytest.raises(KeyConflict, match="(no|not a) copy"):
             await call
     assert (await alone.get(NS, "k")).value == {"n": 1} and calls(store) == []
 
