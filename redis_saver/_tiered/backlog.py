@@ -120,12 +120,10 @@ class Counts(Stats):
     _scan: str = ""
 
     def after_fork(self) -> None:
-        """In the child, begin with zero."""
         vars(self).clear()
         vars(self).update(vars(Stats()))
 
     def snapshot(self, counting: Counting) -> Stats:
-        """Return a copy, with the calls by method."""
         numbers = {stat.name: getattr(self, stat.name) for stat in fields(Stats)}
         return Stats(**numbers | {"operations": counting.snapshot()})
 
@@ -180,7 +178,6 @@ class BacklogCount:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Start at zero in the child. The parent reports its own counts."""
         self._lock = threading.Lock()
         self._written, self._reporting, self._flushed = 0, 0, 0
         self._scan = b""

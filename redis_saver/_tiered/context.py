@@ -81,7 +81,6 @@ class Fills:
 
     @staticmethod
     def now() -> str:
-        """Return the time part of a new uuid6."""
         return str(uuid6())[:18]
 
     def learn(self, thread: str, ns: str, fill: Fill) -> None:

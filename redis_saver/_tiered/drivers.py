@@ -45,7 +45,6 @@ class _Flights:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Forget them in the child: their OS threads and loops are the parent's."""
         self._lock, self._under_way = threading.Lock(), dict[tuple[Any, ...], Future[None]]()
 
     def join(self, key: tuple[Any, ...]) -> Future[None] | None:
@@ -56,7 +55,6 @@ class _Flights:
             return under_way
 
     def end(self, key: tuple[Any, ...]) -> None:
-        """Wake those that wait."""
         with self._lock:
             flight = self._under_way.pop(key)
         flight.set_result(None)
@@ -84,7 +82,6 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
-        """Return the same driver for clones of both savers."""
         clone = copy.copy(self)
         clone.in_front = None
         clone.hot, clone.cold = hot, cold
@@ -129,11 +126,9 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     """A driver of two blocking savers. For asyncio, each operation runs in a worker thread."""
 
     def run_beside(self, operation: Tiered[T]) -> T:
-        """Run an operation on an OS thread of the flusher."""
         return self.front.run(operation)
 
     def request(self, request: TieredRequest) -> Any:
-        """Answer a request."""
         if isinstance(request, ColdCall):
             return self._ask_cold(request)
         if isinstance(request, SingleFlight):
@@ -187,7 +182,6 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return loops.call(self.front.arun(operation), bound)
 
     async def arun(self, operation: Tiered[T]) -> T:
-        """`run` for asyncio."""
         return await self.on_loop_of_cold(lambda: super(AsyncTieredDriver, self).arun(operation))
 
     async def on_loop_of_cold(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -215,12 +209,10 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return bound
 
     def request(self, request: TieredRequest) -> Any:
-        """Answer a request."""
         loop = self._loop_of_others()
         return loops.call(self._answer(request), loop)
 
     def arequest(self, request: TieredRequest) -> Awaitable[Any]:
-        """`request` for asyncio."""
         if type(request) is Call:
             return self._ask_hot(request)
         return self.on_loop_of_cold(lambda: self._answer(request))

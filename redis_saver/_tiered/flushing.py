@@ -178,8 +178,7 @@ class _Claim:
         self.done: list[BacklogRecord] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
         """Id (escaped) and channel versions of the checkpoint that this claim flushed last, by escaped namespace."""
-        self.coalesced = 0
-        self.gaps = b"0"
+        self.coalesced: list[BacklogRecord] = []
         self._newest: dict[bytes, bytes] = {}
         """Records that cold does not need: older checkpoints of a namespace, and their writes. Each maps to the newest
         checkpoint of the namespace, which cold gets instead."""
@@ -240,26 +239,28 @@ class _Claim:
             pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
             failed += (record.member, pause, names.encode(error_text(error)[:500]))
         latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
+        gaps = b"1" if any(record.kind == b"c" for record in self.coalesced) else b"0"
         counts, keys = (len(self.done), len(self.failed)), self.keys
         return Call(
             scripts.ACK,
             (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
-            (self.token, *counts, DELETIONS_KEPT, self.gaps, *brought, *failed, *latest),
+            (self.token, *counts, DELETIONS_KEPT, gaps, *brought, *failed, *latest),
         )
 
     def _counted(self, left: int, seconds: float) -> Flushed:
         """Add the claim to the saver's stats and return its result."""
-        counts, brought = self.tiers.counts, len(self.done) - self.coalesced
+        counts, coalesced = self.tiers.counts, len(self.coalesced)
+        brought = len(self.done) - coalesced
         counts.flushes += 1
         counts.flushed += brought
-        counts.coalesced += self.coalesced
+        counts.coalesced += coalesced
         counts.refused += len(self.failed)
         counts.flush_seconds += seconds
         errors = [error for _, error in self.failed]
         if self.unreachable is not None:
             counts.unreachable += 1
             errors.append(self.unreachable)
-        return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
+        return Flushed(left, brought, coalesced, errors, bool(self.failed))
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
         """Give the records to cold one by one. Stops if cold does not answer, or refuses the first two records.
@@ -289,12 +290,8 @@ class _Claim:
             if record.kind == b"d" or (len(self.failed) > 1 and not self.done):
                 return
         brought = {record.member for record in self.done}
-        for record in self.records:
-            if self._newest.get(record.member) in brought:
-                self.done.append(record)
-                self.coalesced += 1
-                if record.kind == b"c":
-                    self.gaps = b"1"
+        self.coalesced = [record for record in self.records if self._newest.get(record.member) in brought]
+        self.done += self.coalesced
 
     def _plan(self) -> Tiered[None]:
         """Choose the records to coalesce, with `cold_history="latest"`."""
@@ -358,7 +355,6 @@ class _Claim:
         return self._removed[ns]
 
     def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
-        """Call cold. Returns its error, or None."""
         self.is_asking_cold = True
         _, error = yield from attempt(call._replace(is_packed=True))
         self.is_asking_cold = False

@@ -78,9 +78,8 @@ def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) ->
     newest = yield ColdCall("get_tuple", (for_cold(configs.to_config(*namespace, "")),))
     tiers.verified.store(namespace, True, sum(map(len, namespace)))
     hot_id, cold_id = saved and saved.checkpoint["id"], newest and newest.checkpoint["id"]
-    if hot_id == cold_id or (
-        tiers.flush_queue and (cold_id is None or (hot_id is not None and cold_id < hot_id))
-    ):  # cold may lag behind
+    may_lag = tiers.flush_queue and (cold_id is None or (hot_id is not None and cold_id < hot_id))
+    if hot_id == cold_id or may_lag:
         return True
     yield from change(tiers, address.thread_id, ANYBODY, None)
     return False
@@ -151,8 +150,9 @@ def _fill(tiers: Tiers, thread: str, arguments: Sequence[Argument]) -> Call:
 def _tried(fill: Call | Batch) -> Tiered[Any]:
     """Fill hot. Returns the reply, or None if hot cannot store the checkpoint."""
     reply, error = yield from attempt(fill)
+    # The next reader repairs a damaged thread. A full server goes without the checkpoint.
     if error is not None and not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
-        raise error  # the next reader repairs a damaged thread
+        raise error
     return reply
 
 

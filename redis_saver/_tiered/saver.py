@@ -300,13 +300,11 @@ class Lifetime:
     """The lifetime of a saver and its clones. A `with` over it is a call, for which `close` waits."""
 
     def __init__(self) -> None:
-        """Start open."""
         self._is_closed = False
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Start without blocks and calls in the child."""
         self._blocks, self._lock = 0, threading.RLock()  # a signal handler may close the saver that it interrupts
         self.calls: int = 0
         """Number of calls under way."""

@@ -36,7 +36,7 @@ from redis_saver._store.writing import MAX_PUTS, milliseconds
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredRequest, attempt, setup, with_own_errors
-from redis_saver._tiered_store import copies, reading
+from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
 from redis_saver.errors import StoreBusy, reading_store
 
@@ -144,11 +144,11 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
             True if hot has all items. False if another writer wrote one of them meanwhile, if there are more than
             2,000, or if hot could not store one.
         """
-        return self._run(reading.warm(self._context, namespace_prefix))
+        return self._run(copies.warm(self._context, namespace_prefix))
 
     async def awarm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """`warm` for asyncio."""
-        return await self._arun(reading.warm(self._context, namespace_prefix))
+        return await self._arun(copies.warm(self._context, namespace_prefix))
 
     def stats(self) -> TieredStoreStats:
         """Return a copy of this process's counters."""
@@ -161,7 +161,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
     Raises:
         TypeError, ValueError: An operation is wrong.
     """
-    places, reads = tiers.hot.places, reading.Reads(ops)
+    places, reads = tiers.hot.places, copies.Reads(ops)
     puts: list[PutOp] = []
     writes: dict[Partition, dict[bytes, PutOp]] = {}
     for position, op in enumerate(ops):
@@ -176,7 +176,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
             writes.setdefault(place.partition, {})[place.field(places.key(op.key))] = op
         elif isinstance(op, SearchOp):
             labels, _ = searching.check(op)
-            if reading.may_be_hot(op):
+            if copies.may_be_hot(op):
                 reads.searches[position] = places.of(labels)
             else:
                 reads.others.append(position)
@@ -188,7 +188,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
     return _batch(tiers, reads, puts, writes)
 
 
-def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: Writes) -> Tiered[list[Result]]:
+def _batch(tiers: StoreTiers, reads: copies.Reads, puts: list[PutOp], writes: Writes) -> Tiered[list[Result]]:
     """Read, then put and delete items.
 
     Puts take two round trips to hot, a call of cold that writes, and one that reads unless all items are deleted.
@@ -199,7 +199,7 @@ def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: W
         puts: All puts, in order, for cold.
         writes: The last put of each item, by partition and field.
     """
-    yield from reading.run(tiers, reads)
+    yield from copies.read_all(tiers, reads)
     if puts:
         begun = yield from _begin(tiers, writes)
         yield ColdCall("batch", (puts,))  # if it fails, cold may still store the puts: the intents stay
@@ -211,8 +211,6 @@ def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: W
 def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:
     if op.ttl is None:
         return
-    if isinstance(op.ttl, bool) or not isinstance(op.ttl, (int, float)) or not 0 < op.ttl < float("inf"):
-        raise ValueError(f"ttl={shown(op.ttl)}: the TTL of an item has to be a positive number of minutes, or None")
     milliseconds(op.ttl)
     if not tiers.ttl:
         raise ValueError(
