@@ -203,8 +203,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             return None
         if self._is_forked:
             raise LoopEnded(
-                f"cold={type(self.cold).__name__} is bound to an event loop of the parent process. Make the cold saver "
-                "and the saver over both tiers after the fork, in this process"
+                f"cold={type(self.cold).__name__} is bound to an event loop of the process that forked this one. Make "
+                "the cold saver and the saver over both tiers in this process, after the fork"
             )
         return bound
 
