@@ -21,8 +21,8 @@ from redis_saver._serde.serializer import FastSerializer, StrictSerializer
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.items import VersionedItem, VersionedSearchItem
 from redis_saver._store.store import AsyncRedisStore, RedisStore
+from redis_saver._tiered.backlog import Stats
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
-from redis_saver._tiered.stats import Stats
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver._tiered_store.copies import TieredStoreStats
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore

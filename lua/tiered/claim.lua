@@ -1,35 +1,32 @@
--- Claims a thread for one flusher, and returns records that cold lacks.
+-- Claims a thread for a flusher, and returns records that cold lacks.
 --
--- KEYS[1] data       hash        <prefix>:{<thread>}:data
--- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
--- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
--- KEYS[4] intents    sorted set  <prefix>:{<thread>}:intents
--- ARGV[1] token      the flusher's own; with the token of its last claim it goes on with that claim
+-- KEYS[1..4]         data, dirty, flush, intents: keys of the thread (docs/storage-format.md)
+-- ARGV[1] token      the flusher's own; with the token of its last claim it continues that claim
 -- ARGV[2] length     length of the claim in milliseconds
 -- ARGV[3] most       maximum number of records; fewer if they hold megabytes
--- ARGV[4] now        '1' to take also records that are set aside and not due yet
+-- ARGV[4] now        '1' to include records that are set aside and not due yet
 -- ARGV[5] gone       milliseconds after which a writer is gone
 --
--- Returns {bases, number of records, 1 if cold may have half of them already, record...}, or
---   BUSY  1  another flusher is at work, or a writer has an intent: a fenced flusher may have undone in cold what that
---            writer wrote, so its write is noted, too, before anything is taken
--- A record: its member of the index (`d`, the first of all: the thread was deleted), its score, the number of refusals,
--- and for writes their record (nil if it is gone) and a flat list of (field, bytes) of its chunks.
+-- Returns {bases, number of records, 1 if the last claim was not acked, record...}, or
+--   BUSY  1  another flusher has the claim, or a writer has an intent: it notes its record first, because a fenced
+--            flusher may have undone that write in cold
+-- A record: its member of the index (`d`, always first, for a deleted thread), its score, the number of refusals, and
+-- for pending writes their record (nil if it is gone) and a flat list of (field, bytes) of its chunks.
 -- The bases: a flat list of namespaces, each with the id of the checkpoint that cold got last there, both escaped.
 -- Errors: none of ours.
 
 --- @include lib/chunks
 
 local BUSY = 1
-local data, dirty, flush, intents = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local data, dirty, flush, intents = unpack(KEYS)
 local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
-local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; milliseconds that anything is set aside
+local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; longest time set aside in milliseconds
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')
 local remaining = held[1] and held[1] ~= token and (tonumber(held[2]) or 0) - now or 0
-if remaining > 0 and remaining <= length then return BUSY end -- more: the clock was put back
+if remaining > 0 and remaining <= length then return BUSY end -- a longer time shows that the clock was set back
 for _, intent in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEBYLEX', intents, '-', '+') or {}) do
   local age = now - (tonumber(string.sub(intent, 1, 15)) or 0)
   if age >= 0 and age < gone then
@@ -38,7 +35,7 @@ for _, intent in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEB
     return BUSY
   end
 end
-redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
+redis.call('HDEL', flush, '') -- a write first, else a full server refuses the script
 local unacked = held[1] or redis.call('HEXISTS', flush, 'fenced') == 1
 local answer, bases, seen = { {}, redis.call('ZCARD', dirty), unacked and 1 or 0 }, {}, {}
 local aside, from, has_tombstone = redis.call('HLEN', flush) > 0, 0, false
@@ -53,7 +50,7 @@ repeat
     if due <= now or due > now + MAX_PAUSE or at_once == '1' then
       local record = string.byte(member) == 119 and redis.call('HGET', data, member) -- w
       local chunks = new_chunks(true)
-      chunks.lenient = true -- who decodes the record tells what is gone
+      chunks.lenient = true -- the flusher reports missing chunks when it decodes the record
       if record then pcall(function() read_chunks_of_writes(data, record, chunks) end) end
       answer[#answer + 1] = { member, members[i + 1], tries, record, chunks.flat }
       if record then size = size + #record + chunks.bytes end
@@ -75,7 +72,7 @@ until #members < 2 * PAGE or #answer > most + 2 or has_tombstone
 if #answer > 3 then
   redis.call('HSET', flush, 'token', token, 'until', string.format('%.0f', now + length))
   redis.call('PERSIST', flush)
-elseif held[1] == token then -- of a claim that was not acked, and now there is nothing to do in it
+elseif held[1] == token then -- nothing is left to do in a claim that was not acked
   redis.call('HSET', flush, 'until', '0')
 end
 answer[1] = bases

@@ -1,20 +1,16 @@
--- Ends an intent: what the writer wrote elsewhere is here, too. Else the thread is given up here.
+-- Ends an intent. If this server may lack the write, it gives the thread up.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
 -- ARGV[1] token      the writer's own
--- ARGV[2] newest     @complete, or @has_latest and an escaped namespace, where that is known to be here, or ''
--- ARGV[3] needed     a field of the data without which it is given up, or ''
--- ARGV[4] fill       the token of the fill by which `newest` is known, or ''
+-- ARGV[2] newest     field to set: @complete, or @has_latest and an escaped namespace; or ''
+-- ARGV[3] needed     field of the data without which the thread is given up, or ''
+-- ARGV[4] fill       token of the fill that `newest` is known by, or ''
 --
--- Returns 1 where the thread is believed again, if there are no other intents, else 0.
+-- Returns 1 if readers trust the thread again unless there are other intents, 0 if it was given up.
 -- Errors: none of ours.
 
 --- @include lib/intents
 
-local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, intents, lease, dirty = unpack(KEYS)
 local token, newest, needed, fill = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 return end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)

@@ -1,22 +1,17 @@
--- Notes all of a thread for cold, if only this server has it: from before there were tiers, or because its notes are
--- gone.
+-- Notes all records of a thread that only this server has: it is from before there were tiers, or its notes are gone.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
--- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[1..5]         index, data, intents, dirty, flush: keys of the thread (docs/storage-format.md)
 --
--- Returns 1 if it is noted, 0 if it is no such thread, or is being written through tiers.
+-- Returns 1 if they were noted, 0 if it is no such thread or if a writer has an intent.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
 --- @include lib/again
 
-local index, data, intents, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, intents, dirty, flush = unpack(KEYS)
 
 local meta, problem, found = open_thread(index, data, '@cold_backed')
-if problem then -- where cold may have it, whoever reads it repairs it
+if problem then -- if cold may have the thread, the next reader repairs it
   local is_hot_alone = redis.call('EXISTS', data) == 1 and redis.call('HEXISTS', data, '@cold_backed') == 0
   local is_lost = is_hot_alone and string.find(problem.err, '^DAMAGED')
   return is_lost and problem or 0

@@ -1,16 +1,11 @@
--- Deletes a thread that cold has deleted, a damaged one too, and ends the intent about it.
+-- Deletes a thread that cold has deleted, also a damaged one, and ends the intent about it.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[1..6]         index, data, intents, lease, dirty, flush: keys of the thread (docs/storage-format.md)
 -- ARGV[1] token      the writer's own
 -- ARGV[2] kept       milliseconds for which the deletion is remembered
 --
--- If a fenced flusher noted something meanwhile, the thread is deleted in cold once more. If there were flushers, the
--- deletion is remembered, for those that turn out to be fenced.
+-- If a fenced flusher noted records meanwhile, cold deletes the thread once more. If the thread was ever flushed, the
+-- deletion is remembered in case a flusher turns out to be fenced.
 -- Returns 0, as end_intent.lua does if a thread is given up.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -18,7 +13,7 @@
 --- @include lib/intents
 --- @include lib/write_behind
 
-local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local index, data, intents, lease, dirty, flush = unpack(KEYS)
 local token, kept = ARGV[1], ARGV[2]
 
 local _, problem = open_thread(index, data)
@@ -27,7 +22,7 @@ local own
 for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
   if string.sub(intent, 33) == token then own = intent end
 end
-if not own and redis.call('EXISTS', dirty) == 1 then -- a client repeats what was done, and it was begun anew
+if not own and redis.call('EXISTS', dirty) == 1 then -- a repeated request, and the thread was written anew
   return end_intent(index, data, intents, lease, dirty, token, '', '?', '')
 end
 local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]
@@ -35,7 +30,7 @@ local base = first and '@flushed_head' .. string.sub(first, 2, (string.find(firs
 local was_flushed = redis.call('EXISTS', flush) == 1 or base and redis.call('HEXISTS', data, base) == 1
 redis.call('UNLINK', index, data)
 if redis.call('EXISTS', dirty) == 1 then put_tombstone(dirty) end
-if was_flushed and own and string.sub(own, 16, 16) == '-' then -- nobody else wrote it meanwhile
+if was_flushed and own and string.sub(own, 16, 16) == '-' then -- no other writer meanwhile
   redis.call('HSET', flush, 'deleted', '1')
   redis.call('PEXPIRE', flush, kept)
 end

@@ -1,22 +1,20 @@
--- Brings back a checkpoint with its pending writes, if the fill lease still holds: nothing has happened to the thread
--- since, except other fills by it. Or notes that cold has none in a namespace, so the first writes there lack nothing.
+-- Stores a checkpoint of cold with its pending writes, if the fill lease still holds: since then nothing but fills by
+-- this lease changed the thread. Or notes that cold has no checkpoint in a namespace.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[1..3]         index, data, lease: keys of the thread (docs/storage-format.md)
 -- ARGV[1] token      of the fill lease
 -- ARGV[2] writes     prefix of the members of the checkpoint's pending writes
 -- ARGV[3] newest     the namespace, escaped, if this is its newest checkpoint, else ''
--- ARGV[4] last       '1' if the fill lease ends with this; '0' if the reader has more to bring back
--- ARGV[5] n          number of records of pending writes that follow
--- ARGV[6..]          for each: its member of the index, the record, the number of its writes. Then what put.lua takes.
---                    Nothing if cold has no checkpoint in the namespace
+-- ARGV[4] last       '1' if the fill lease ends with this fill; '0' if more fills follow
+-- ARGV[5] n          number of records of pending writes
+-- ARGV[6..]          for each record: its member of the index, the record, the number of its writes. Then the arguments
+--                    of put.lua. Nothing if cold has no checkpoint in the namespace
 --
--- Parts of the checkpoint that are here stay as they are. Its writes are replaced: the reader read all of them under
--- the fill lease. Their task paths are unknown, so their order is that of the records.
+-- Parts of the checkpoint that are here already stay. Its pending writes are replaced, because the reader read all of
+-- them under the fill lease. Their task paths are unknown, so the order of the records replaces them.
 -- Returns
 --   ENDED   0  the fill lease has ended
---   FILLED  1  it is done
+--   FILLED  1  done
 --   ABSENT  2  cold has nothing, and the thread is not here; the fill lease stays
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
@@ -27,14 +25,14 @@
 --- @include lib/put
 
 local ENDED, FILLED, ABSENT = 0, 1, 2
-local index, data, lease = KEYS[1], KEYS[2], KEYS[3]
+local index, data, lease = unpack(KEYS)
 local token, writes, newest, last, n = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5])
 
 if redis.call('HGET', lease, 'token') ~= token then return ENDED end
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if #ARGV == 5 and not meta then return ABSENT end
--- A write first, in any case: a full server refuses commands that grow, unless the script has begun to write.
+-- A write first, else a full server refuses the script.
 if last == '1' then redis.call('UNLINK', lease) else redis.call('HDEL', lease, '') end
 if #ARGV == 5 then
   redis.call('HSET', data, '@has_latest' .. newest, token)
@@ -42,7 +40,7 @@ if #ARGV == 5 then
 end
 local members = redis.call('ZRANGEBYLEX', index, '[' .. writes, '(' .. string.sub(writes, 1, -2) .. '\1')
 local bytes, count, strays = 0, 0, ''
-reading = 'a record of pending writes' -- before anything is written, as one that cannot be read ends this
+reading = 'a record of pending writes' -- read before any write, because a damaged record raises
 for i = 1, #members do
   local record = redis.call('HGET', data, members[i]) or ''
   bytes, count = bytes + #record, count + math.floor(#unpack_frames(record) / 5)

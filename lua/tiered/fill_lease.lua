@@ -1,11 +1,7 @@
--- Gives a reader a fill lease, to bring back a checkpoint that is not here. A thread with write intents of dead writers
--- is given up first, but not while cold lacks some of it: cold gets that before, and the intents stay until then.
+-- Gives a reader a fill lease for a checkpoint that is not here. A thread with intents of dead writers is given up
+-- first, unless it is dirty: then it is flushed before, and the intents stay until then.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
 -- ARGV[1] token      the reader's own
 -- ARGV[2] oldest     milliseconds after which a writer is gone
 -- ARGV[3] length     length of the fill lease in milliseconds
@@ -13,17 +9,17 @@
 -- ARGV[5] id         its id, escaped, or '' for the newest
 --
 -- Returns
---   WRITING  0  the thread is being written to cold
---   GRANTED  1  the fill lease is given; it ends with the next write, deletion or fill lease
+--   WRITING  0  a writer is writing the thread to cold
+--   GRANTED  1  the reader has the fill lease, until the next write, deletion or fill lease
 --   HERE     2  hot can answer by now
---   BEHIND   3  cold is behind: it lacks records of the namespace, or has not removed what was rolled back
+--   BEHIND   3  cold lacks records of the namespace, or has not removed a rolled-back checkpoint
 -- Errors: none of ours.
 
 --- @include lib/tiers
 
 local WRITING, GRANTED, HERE, BEHIND = 0, 1, 2, 3
-local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local MAX_RECORDS = 500 -- records that are looked at
+local index, data, intents, lease, dirty = unpack(KEYS)
+local MAX_RECORDS = 500 -- maximum number of checked records
 local token, oldest, length, ns, id = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
 
 local now, busy, left = redis.call('TIME'), false, {}
@@ -48,7 +44,7 @@ if #lags == MAX_RECORDS then return BEHIND end
 for _, member in ipairs(lags) do
   if string.sub(member, 2, #ns + 1) == ns then return BEHIND end
 end
--- A write first, in any case: a full server refuses commands that grow, unless the script has begun to write.
+-- A write first, else a full server refuses the script.
 redis.call('HDEL', lease, 'barrier')
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)

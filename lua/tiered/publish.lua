@@ -1,11 +1,11 @@
--- Sets a note that is not of one thread, for a while.
+-- Sets the note of the scanning process, for a while.
 --
 -- KEYS[1] note       string      <prefix>:scanning
--- ARGV[1] text       the note; the token of who scans
--- ARGV[2] length     milliseconds that it stays
--- ARGV[3] once       '1': only where there is none with another text, so who asks again goes on
+-- ARGV[1] text       the note: the token of the scanning process
+-- ARGV[2] length     milliseconds for which the note is kept
+-- ARGV[3] once       '1': only if there is no note with another text, so a repeated request succeeds
 --
--- Returns 1, or 0 where there was such a one. A full server takes it, too.
+-- Returns 1, or 0 if there was another note. Works on a full server.
 -- Errors: none of ours.
 
 local note = KEYS[1]
@@ -13,6 +13,6 @@ local text, length, once = ARGV[1], ARGV[2], ARGV[3]
 
 local before = once == '1' and redis.call('GET', note)
 if before and before ~= text then return 0 end
-redis.call('PERSIST', note) -- a full server refuses a script that would grow, unless it has begun to write
+redis.call('PERSIST', note) -- a write first, else a full server refuses the script
 redis.call('SET', note, text, 'PX', length)
 return 1

@@ -1,16 +1,12 @@
--- Stores one checkpoint, and notes that cold does not have it yet.
+-- Stores a checkpoint, and notes that cold lacks it.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1..6]         as put.lua takes them, and so are all others but the last three: the token of the last fill that
---                    the caller knew of when it made the checkpoint's id, or ''; @complete, or @has_latest and the
---                    namespace, escaped, if that fill found nothing in cold, else ''; the parent's field, or ''
+-- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
+-- ARGV[1..6]         same as put.lua, and so are the others except the last three: the token of the last fill that the
+--                    caller knew when it made the checkpoint's id, or ''; if that fill found nothing in cold, @complete
+--                    or @has_latest and the escaped namespace, else ''; the parent's field, or ''
 --
--- Returns what put.lua does, or
---   REFUSED  -1  cold has to be written first: nothing was done
+-- Returns the reply of put.lua, or
+--   REFUSED  -1  the write has to go to cold first: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -19,7 +15,7 @@
 --- @include lib/write_behind
 
 local REFUSED = -1
-local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, intents, lease, dirty = unpack(KEYS)
 local checkpoint, default, fill, gain, parent = ARGV[1], ARGV[6], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))

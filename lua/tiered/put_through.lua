@@ -1,19 +1,14 @@
--- Stores one checkpoint that cold has, and ends the intent about it.
+-- Stores a checkpoint that cold has, and ends the intent about it.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1..6]         as put.lua takes them, and so are all others but the last four, which end_intent.lua takes
+-- KEYS[1..6]         index, data, intents, lease, dirty, flush: keys of the thread (docs/storage-format.md)
+-- ARGV[1..6]         same as put.lua, and so are the others except the last four: the arguments of end_intent.lua
 --
--- Where cold is to get the thread once more, it is to get this, too.
--- If this server may lack values or writes of the checkpoint, it does not store it, and no longer says that it has
--- what is newest in the namespace: the next reader fills it from cold. It gives the thread up if others are writing
--- it, too, or if it has an older form of the checkpoint.
--- Returns what put.lua does; where something is missing, the intent stays. Or
---   REFUSED  -1  this server may lack something of the checkpoint: it did not store it, and the intent has ended
+-- If cold will get the thread once more, the checkpoint is noted as dirty, too.
+-- If this server may lack values or writes of the checkpoint, it does not store it and no longer claims to have the
+-- newest one of the namespace, so the next reader fills it from cold. If others also write the thread, or if an older
+-- form of the checkpoint is here, it gives the thread up.
+-- Returns the reply of put.lua; if chunks are missing, the intent stays. Or
+--   REFUSED  -1  this server may lack a part of the checkpoint: it was not stored, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/put
@@ -22,7 +17,7 @@
 --- @include lib/write_behind
 
 local REFUSED = -1
-local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local index, data, intents, lease, dirty, flush = unpack(KEYS)
 local checkpoint, default, last = ARGV[1], ARGV[6], #ARGV - 4
 local token, newest, needed, fill = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3], ARGV[last + 4]
 

@@ -1,12 +1,8 @@
--- Deletes a thread, a damaged one too, and notes that cold has to. What cold has of it is not believed until then.
+-- Deletes a thread, also a damaged one, and notes that cold has to. Until then, cold's data of it does not count.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
 --
--- Returns 1; 0 where the thread is being written to cold: then nothing was done.
+-- Returns 1, or 0 if a writer has an intent: then nothing was done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -15,7 +11,7 @@
 --- @include lib/thread
 --- @include lib/write_behind
 
-local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, intents, lease, dirty = unpack(KEYS)
 
 if redis.call('EXISTS', intents) == 1 then return 0 end
 local _, problem = open_thread(index, data)

@@ -1,17 +1,13 @@
--- Stores the pending writes of one task, and notes that cold does not have them yet.
+-- Stores the pending writes of a task, and notes that cold lacks them.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1..4]         as put_writes.lua takes them, and so are all others but the last three: the token of the last fill
---                    that the caller knows, or ''; @complete, or @has_latest and the namespace, escaped, if that fill
---                    found nothing in cold, else ''; the prefix of the members of the checkpoint's writes
+-- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
+-- ARGV[1..4]         same as put_writes.lua, and so are the others except the last three: the token of the last fill
+--                    that the caller knows, or ''; if that fill found nothing in cold, @complete or @has_latest and the
+--                    escaped namespace, else ''; the prefix of the members of the checkpoint's writes
 --
--- Returns what put_writes.lua does, or
---   REFUSED  -1  cold has to be written first, also if a fill brought writes of the checkpoint without their task
---                paths: nothing was done
+-- Returns the reply of put_writes.lua, or
+--   REFUSED  -1  the writes have to go to cold first, for example because a fill brought writes of the checkpoint
+--                without task paths: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -21,27 +17,23 @@
 --- @include lib/write_behind
 
 local REFUSED = -1
-local index, data, intents, lease, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local index, data, intents, lease, dirty = unpack(KEYS)
 local member, default, last = ARGV[1], ARGV[4], #ARGV - 3
 local fill, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
 
 local ns = string.sub(member, 2, (string.find(member, '%z')))
 local checkpoint = 'c' .. string.sub(writes, 2)
 local field, value = standing(data, intents, lease, dirty, fill, gain, ns, checkpoint, false, '')
-if not field then -- writes may come before their checkpoint, if that is to be the newest
+if not field then -- writes may come before their checkpoint if it will be the newest
   local last_id = '(c' .. string.sub(ns, 1, -2) .. '\1'
   local above = redis.call('ZRANGEBYLEX', index, '(' .. checkpoint, last_id, 'LIMIT', 0, 1)
   if #above == 0 then
     field, value = standing(data, intents, lease, dirty, fill, gain, ns, '@has_latest' .. ns, true, '')
   end
 end
-local pathless = field and redis.call('HGET', data, '@no_task_path')
-if pathless then
-  for _, one in ipairs(unpack_frames(pathless)) do
-    if one == writes then field = nil end
-  end
+if not field or string.find(redis.call('HGET', data, '@no_task_path') or '', pack(writes), 1, true) then
+  return REFUSED
 end
-if not field then return REFUSED end
 local added = put_task(index, data, ARGV, last, true)
 if type(added) == 'table' then return added end
 mark(index, data, lease, dirty, members_of(ARGV, last), default, field, value)

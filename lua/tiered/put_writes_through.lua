@@ -1,22 +1,18 @@
--- Stores the pending writes of one task that cold has, and ends the intent about them.
+-- Stores the pending writes of a task that cold has, and ends the intent about them.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
--- ARGV[1..4]         as put_writes.lua takes them, and so are all others but the last four, which end_intent.lua takes
+-- KEYS[1..6]         index, data, intents, lease, dirty, flush: keys of the thread (docs/storage-format.md)
+-- ARGV[1..4]         same as put_writes.lua, and so are the others except the last four: the arguments of
+--                    end_intent.lua
 --
--- Where cold is to get the thread once more, it is to get these, too.
--- Returns what put_writes.lua does.
+-- If cold will get the thread once more, the writes are noted as dirty, too.
+-- Returns the reply of put_writes.lua.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/put_writes
 --- @include lib/intents
 --- @include lib/write_behind
 
-local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local index, data, intents, lease, dirty, flush = unpack(KEYS)
 local default, last = ARGV[4], #ARGV - 4
 
 local added = put_task(index, data, ARGV, last)

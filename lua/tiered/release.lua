@@ -1,15 +1,14 @@
--- Releases what a token holds of a thread and will not use: a flusher's claim, a writer's intent.
+-- Releases the claim or the intent that a token holds on a thread.
 --
--- KEYS[1] flush      hash        <prefix>:{<thread>}:flush
--- KEYS[2] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[1..2]         flush, intents: keys of the thread (docs/storage-format.md)
 -- ARGV[1] token      the holder's own
 --
--- Another flusher may claim the thread at once, and still learns that this claim was not acked. The intent is gone: its
+-- Another flusher may claim the thread at once, and learns that this claim was not acked. An intent is removed: its
 -- writer wrote nothing to cold.
--- Returns 1 if it held anything, else 0. A full server takes it, too.
+-- Returns 1 if the token held anything, else 0. Works on a full server.
 -- Errors: none of ours.
 
-local flush, intents = KEYS[1], KEYS[2]
+local flush, intents = unpack(KEYS)
 local token = ARGV[1]
 
 local held = 0
@@ -17,7 +16,7 @@ for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
   if string.sub(intent, 33) == token then held = redis.call('ZREM', intents, intent) end
 end
 if redis.call('HGET', flush, 'token') == token then
-  redis.call('HDEL', flush, '') -- a write: a full server refuses a script that would grow, unless it has begun to write
+  redis.call('HDEL', flush, '') -- a write first, else a full server refuses the script
   redis.call('HSET', flush, 'until', '0')
   held = 1
 end

@@ -1,22 +1,19 @@
--- Gives up what is left here of a damaged thread that cold has. If others have repaired it meanwhile, and written it
--- behind, it stays. A thread with a write intent was written through cold, so cold has it, or has deleted it.
+-- Removes the rest of a damaged thread that cold has. The thread stays if it is dirty and can be opened: others have
+-- repaired it meanwhile. A thread with an intent was written to cold first, so cold has it or has deleted it.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
--- ARGV[1] in_cold    '1' if cold is known to have it
+-- KEYS[1..4]         index, data, intents, dirty: keys of the thread (docs/storage-format.md)
+-- ARGV[1] in_cold    '1' if cold is known to have the thread
 --
 -- Returns
---   ASK_COLD  0  the caller has to ask cold if it has the thread
---   GIVEN_UP  1  nothing is left
---   DIRTY     2  it is dirty and can be opened: it was repaired by others, or its damage lies deeper
+--   ASK_COLD  0  the caller has to check whether cold has the thread
+--   GIVEN_UP  1  nothing is left here
+--   DIRTY     2  the thread is dirty and can be opened: others repaired it, or the damage is elsewhere
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
 
 local ASK_COLD, GIVEN_UP, DIRTY = 0, 1, 2
-local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local index, data, intents, dirty = unpack(KEYS)
 local in_cold = ARGV[1]
 
 local meta, problem = open_thread(index, data)

@@ -4,25 +4,25 @@
 -- ARGV[1] written    records that the process wrote since its last report
 -- ARGV[2] flushed    records that it flushed since then
 -- ARGV[3] scan       the last scan that the process knows, or ''
--- ARGV[4] max        the write is admitted, and counted, if fewer records are left than this; 0 if there is no write
+-- ARGV[4] max        the write is admitted and counted if fewer records are left; 0 if there is no write
 -- ARGV[5] length     milliseconds for which the count is kept
 --
--- A later scan may have seen what was flushed. Then that is left out: until the next scan the count may be too high,
--- but never too low.
--- Returns {records left, 1 if the write is admitted, records written in all, the result of the last scan or ''}. A full
--- server takes it, too.
+-- If there was a later scan, it may have seen the flushed records already, so they are not subtracted: until the next
+-- scan the count may be too high, but never too low.
+-- Returns {records left, 1 if the write is admitted, total of written records, the result of the last scan or ''}.
+-- Works on a full server.
 -- Errors: none of ours.
 
 local unflushed = KEYS[1]
 local written, flushed, scan, max, length = tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
 
--- A number of the count; 0 if another program wrote something else.
+-- Returns a number of the count, or 0 if another program wrote something else.
 local function number(text)
   local value = tonumber(text or '')
   return value and math.abs(value) < 1e15 and value or 0
 end
 
-redis.call('PERSIST', unflushed) -- a full server refuses a script that would grow, unless it has begun to write
+redis.call('PERSIST', unflushed) -- a write first, else a full server refuses the script
 local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan')
 local result = stored[3] or ''
 if string.match(result, '^%x*') ~= scan then flushed = 0 end

@@ -1,23 +1,17 @@
--- Removes the checkpoints of a run, with their writes, and notes that cold has to remove them.
+-- Removes the checkpoints of a run with their writes, and notes that cold has to remove them.
 --
--- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
--- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
--- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
--- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
--- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[1..6]         index, data, intents, lease, dirty, flush: keys of the thread (docs/storage-format.md)
 -- ARGV[1] revision   the revision that the caller saw, or '' if the thread was not here
 -- ARGV[2] asked      '1' if the caller asked cold after that
--- ARGV[3] n          number of checkpoints that cold named
--- ARGV[4..]          their members of the index; then the names to remove here, as remove.lua takes them
+-- ARGV[3] n          number of checkpoints that cold returned
+-- ARGV[4..]          their members of the index; then the names to remove here, as for remove.lua
 --
--- A note is the member of the index with an r in place of the c. Cold gets the ids, not the run: a deletion by ids that
--- comes late removes nothing that was written later.
--- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does; the first four count what was
--- removed here. Or
+-- A note is the member of the index with r instead of c. It names the id and not the run, so a late deletion in cold
+-- removes nothing that was written later.
+-- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does; the first four count removals here. Or
 --   CHANGED  0  the thread is not at that revision: nothing was done
---   UNKNOWN  1  the thread is not all here, so the caller has to ask cold: nothing was done
---   WRITING  2  somebody has a write intent: nothing was done
+--   UNKNOWN  1  the thread is not complete here, so the caller has to ask cold: nothing was done
+--   WRITING  2  a writer has an intent: nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -30,10 +24,10 @@
 --- @include lib/write_behind
 --- @include lib/again
 
-local index, data, intents, lease, dirty, flush = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local index, data, intents, lease, dirty, flush = unpack(KEYS)
 local CHANGED, UNKNOWN, WRITING = 0, 1, 2
-local ALL = 2 -- the extent of a thread that is all here
-local MAX_REMEMBERED = 100000 -- bytes of earlier notes that are kept for flushers that turn out to be fenced
+local ALL = 2 -- the extent of a complete thread
+local MAX_REMEMBERED = 100000 -- bytes of earlier notes kept in case a flusher turns out to be fenced
 local revision, asked, n = ARGV[1], ARGV[2], tonumber(ARGV[3])
 
 if redis.call('EXISTS', intents) == 1 then return WRITING end
@@ -47,7 +41,7 @@ local answer, doomed = { 0, 0, 0, 0, '' }, {}
 if #ARGV > 3 + n then
   answer, doomed = remove_fields(index, data, meta, ARGV, 4 + n, { keeps_empty = is_whole })
 end
-redis.call('UNLINK', lease) -- also a first write, without which a full server would refuse the notes
+redis.call('UNLINK', lease) -- also a write first, else a full server refuses the script
 for from = 1, #doomed, BATCH do redis.call('ZREM', dirty, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
 
 local notes, listed, fields = {}, {}, {}
@@ -57,7 +51,7 @@ local function note_checkpoint(member)
   listed[member] = true
   notes[#notes + 1] = 'r' .. string.sub(member, 2)
   fields['@flushed_head' .. ns] = true
-  if not is_whole then fields['@has_latest' .. ns] = true end -- who knows what is newest now
+  if not is_whole then fields['@has_latest' .. ns] = true end -- the newest one is unknown now
 end
 for i = 4, 3 + n do note_checkpoint(ARGV[i]) end
 for i = 1, #doomed do note_checkpoint(doomed[i]) end
@@ -70,8 +64,8 @@ for i = 1, #notes do packed[i] = pack(notes[i]) end
 local before = string.sub(redis.call('HGET', flush, 'removed') or '', 16)
 if #before > MAX_REMEMBERED then before = '' end
 redis.call('HSET', flush, 'removed', string.format('%015.0f', clock[1] * 1000) .. before .. table.concat(packed))
-if found[6] == '1' and redis.call('EXISTS', data) == 1 then -- what is newest now may be what was coalesced
+if found[6] == '1' and redis.call('EXISTS', data) == 1 then -- a coalesced checkpoint may be the newest now
   note_all(index, data, dirty, flush, meta)
-  redis.call('HSET', data, '@cold_gaps', '2') -- cold is going to get that
+  redis.call('HSET', data, '@cold_gaps', '2') -- cold will get it
 end
 return answer

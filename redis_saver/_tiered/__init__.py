@@ -1,54 +1,54 @@
-"""Operations over two tiers: a saver of ours that answers (hot), and any saver that remembers (cold).
+"""Operations over two tiers: a Redis saver (hot) that answers reads, and any other saver (cold) that keeps everything.
 
-**Write-through.** Every write goes to cold first. So cold is complete, and hot may drop its copy of a thread at any
-time ("give it up"). Four things keep hot from answering with less than cold has:
+**Write-through.** Every write goes to cold first. Cold is complete, so hot may drop its copy of a thread at any time
+("give it up"). Four mechanisms keep hot from answering with less than cold has:
 
 - **Intents.** Before a writer writes to cold, it puts a write intent into hot (`lua/tiered/begin_intent.lua`). When hot
-  has the write too, the intent ends (`lua/tiered/end_intent.lua`). A reader that finds an intent asks cold. So no stale
-  answer remains if the writer dies in between, or if hot fails it. After `WRITER_GONE` the next reader gives the thread
-  up in hot, and a later read fills it from cold. Two intents about one record conflict, and so do a deletion and
-  anything else: cold and hot may get such writes in different orders. If a writer's intent conflicted, or is gone, hot
-  gives the thread up.
-- **What is newest.** A thread that was filled by an old checkpoint id is not complete. Hot answers with the newest
-  checkpoint of a namespace only if it knows that it has it (`lua/lib/tiers.lua`).
-- **Fill leases.** A reader that misses first asks hot for a fill lease (`lua/tiered/fill_lease.lua`), and then reads
-  cold. Every write and deletion ends the fill lease. So the reader cannot fill hot with something older than what was
-  written meanwhile (`lua/tiered/fill.lua`).
-- **Early writes.** LangGraph may send pending writes before their checkpoint. If hot then loses the thread, cold alone
-  has them, and a fill brings only what is older. So `@complete` and `@has_latest` hold the token of the fill that set
-  them. A process notes which fill it knows, and when it learned of it (`Fills`). It sends the token with a `put` only
-  if the checkpoint's id was made later. If hot has the same token, it has kept all writes since, among them those of
-  this checkpoint. No two clocks are compared: the id and the note are of one process.
-  Otherwise the `put` goes to cold first. Hot keeps what it has, but no longer says that it has the newest checkpoint
+  has the write too, the intent ends (`lua/tiered/end_intent.lua`). A reader that finds an intent reads cold. So no
+  stale answer remains if the writer dies, or if hot fails, between the two writes. `WRITER_GONE` after the intent
+  began, the next reader makes hot give the thread up, and a later read fills hot from cold. Two intents on the same
+  record conflict, and a deletion conflicts with every intent: cold and hot may get such writes in different orders. Hot
+  gives the thread up if a writer's intent conflicted or is gone.
+- **The newest checkpoint.** A thread that was filled by an old checkpoint id is not complete. Hot answers with the
+  newest checkpoint of a namespace only if it knows that it has it (`lua/lib/tiers.lua`).
+- **Fill leases.** After a miss, a reader takes a fill lease from hot (`lua/tiered/fill_lease.lua`) and then reads cold.
+  Every write and deletion ends the fill lease. So the reader cannot fill hot with data older than a write that happened
+  meanwhile (`lua/tiered/fill.lua`).
+- **Early writes.** LangGraph may send pending writes before their checkpoint. If hot then loses the thread, only cold
+  has them, and a fill brings only older checkpoints. So `@complete` and `@has_latest` hold the token of the fill that
+  set them. A process remembers which fill it knows and when it learned of it (`Fills`). It sends the token with a `put`
+  only if the checkpoint's id was made later. If hot has the same token, it has kept all writes since then, including
+  those of this checkpoint. The id and the remembered time are of one process, so no two clocks are compared. Without
+  that token the `put` goes to cold first. Hot keeps its data, but no longer claims to have the newest checkpoint
   (`lua/tiered/put_through.lua`). A fill then brings the checkpoint with its writes.
 
-So a write does not begin if hot cannot be told of it: other processes may still see hot, and would go on believing it.
-With `on_hot_error="bypass"` reads go on without hot, and so do writes that have begun.
+A write does not begin if hot cannot store its intent: other processes may still reach hot, and would read old data.
+With `on_hot_error="bypass"`, reads continue without hot, and so do writes that have already begun.
 
-A thread that was written to hot alone, before there were tiers, is not in cold. It is enrolled first: all of it is
-noted as dirty, and flushed (`intents.enroll`). Only its newest checkpoint may be read before.
+A thread that was written to hot before there were tiers is not in cold. Hot enrolls it first: it notes every record as
+dirty, and a flush brings them to cold (`intents.enroll`). Until then only its newest checkpoint may be read.
 
-**Write-behind.** Hot acknowledges, and cold lags behind (`writing.py`, `lua/lib/write_behind.lua`):
+**Write-behind.** Hot acknowledges a write, and cold gets it later (`writing.py`, `lua/lib/write_behind.lua`):
 
-- **Dirty.** The script that writes a record also notes that cold lacks it. The thread then has no deadline until cold
-  has everything. A thread is dirty, or it has a write intent, or neither. A writer that has to write a dirty thread to
-  cold first flushes it. A writer goes to cold first if it finds an intent, or if hot does not know that the thread is
-  complete. A thread is dirty *and* has an intent only after a flusher or a writer was fenced: then what is written
-  through is noted, too (`mark_again`), and nobody flushes before its writer is done, or gone.
-- **Flushers** (`flushing.py`, `flushers.py`) claim a thread one after the other. A record is struck off only if it is
-  still as it was when the flusher took it. So what was written again meanwhile stays noted. A fenced flusher finds that
-  another has taken over its claim, and lets what it may have done to cold be done again. After an error a flusher
-  releases its claim, or goes on with it by its token (`context.Leases`). `CATCH_UP` and `TAKE_OVER` in `backlog.py` say
+- **Dirty threads.** The script that writes a record also notes that cold lacks it. The thread then has no deadline
+  until cold has everything. A thread is dirty, or it has a write intent, or neither. To write a dirty thread to cold, a
+  writer first flushes it. A writer goes to cold first if it finds an intent, or if hot does not know that the thread is
+  complete. A thread is dirty *and* has an intent only after a flusher or a writer was fenced. Then hot also notes what
+  is written through (`mark_again`), and nobody flushes before the writer is done or gone.
+- **Flushers** (`flushing.py`, `flushers.py`) claim one thread at a time. A flusher strikes a record off only if it has
+  not changed since the flusher took it, so a record that was written again stays noted. A fenced flusher learns that
+  another one took over its claim, and has everything that it may have done to cold done again. After an error a flusher
+  releases its claim, or continues it with its token (`context.Leases`). `CATCH_UP` and `TAKE_OVER` in `backlog.py` say
   when cold has everything.
-- **Deletions** are records too, the first of their thread. Until cold has deleted the thread, nobody believes what cold
-  has of it.
-- **Rollbacks.** One script removes a run's checkpoints in hot, under the new owner's token, and notes their ids
-  (`lua/tiered/roll_back.lua`). The flusher removes exactly these ids in cold. A rolled-back id never comes again, so a
-  removal that waits for a lock, or whose client was killed, takes nothing of a later owner. No fence in cold is needed.
-  If hot lacks a part of the thread, cold is asked for the run's ids after hot was read. Each checkpoint of the run is
-  in one of the two answers, because the run can write no more. A reader who misses a noted checkpoint, or the newest of
-  its namespace, flushes first. `flush` remembers the ids for an hour: a fenced flusher may have brought one of them to
-  cold late.
-- **Hot is never given up while it is dirty**: then an intent of nobody stays, and the next reader flushes first
+- **Deletions** are records too, and come first in their thread. Until cold has deleted the thread, cold's data of it
+  does not count.
+- **Roll-backs.** One script removes a run's checkpoints in hot, under the new owner's token, and notes their ids
+  (`lua/tiered/roll_back.lua`). The flusher removes exactly these ids in cold. A rolled-back id never comes again. So a
+  removal that waits for a lock, or whose client was killed, takes nothing of a later owner, and cold needs no fence. If
+  hot lacks a part of the thread, the owner reads hot and then asks cold for the run's ids. The run can write no more,
+  so each of its checkpoints is in one of the two answers. A reader flushes first if it misses a noted checkpoint, or
+  the newest one of its namespace. `flush` remembers the ids for an hour: a fenced flusher may have brought one of them
+  to cold late.
+- **Hot never gives up a dirty thread.** It keeps an intent without a writer instead, and the next reader flushes first
   (`lua/lib/intents.lua`).
 """

@@ -1,8 +1,8 @@
-"""The backlog: how many records cold lacks, over all processes, and which threads this process flushes next.
+"""The backlog: the number of records that cold lacks, over all processes, and the threads this process flushes next.
 
-The records lie beside their threads, which a Cluster keeps on different nodes, so no script can count them all while it
-writes one. Hot keeps a count instead: each process reports what it wrote and flushed, and a scan of all keys corrects
-the count every few seconds.
+A record is stored with its thread, and a Cluster keeps threads on different nodes. So no script can count all records
+while it writes one. Hot keeps a count instead: each process reports the records that it wrote and flushed, and a scan
+of all keys corrects the count every few seconds.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from operator import index
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 from uuid import uuid4
 
 from redis_saver._common import forks, names
@@ -23,33 +24,33 @@ from redis_saver._common.display import shown
 from redis_saver._common.logs import Log, log_text
 from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Scan, Sleep
+from redis_saver._engine.stats import Counting, OperationStats
 from redis_saver._tiered import scripts
 from redis_saver._tiered.requests import Tiered
-from redis_saver._tiered.stats import Counts, Stats
 from redis_saver.errors import BacklogFull, decoding
 
 SCAN_INTERVAL = 5.0
-"""Seconds between two scans of all keys, over all processes. After a long scan the pause is 20 times its length."""
+"""Seconds between two scans, over all processes. After a long scan the pause is 20 times its duration."""
 SCAN_LEASE = 20_000
-"""Milliseconds after which another process may scan if the scanning one died. A living one renews this lease."""
+"""Length of the scan lease in milliseconds. The scanning process renews it; if it dies, another one may scan then."""
 MAX_BACKOFF = 10.0
-"""Longest pause between two tries while cold takes nothing, in seconds."""
+"""Longest pause between two tries while cold accepts nothing, in seconds."""
 CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
 """Seconds, plus three `flush_interval`s, after which cold has everything once both servers answer and flushers run.
 
-The calls themselves take more: those that hang until their client gives up, those of a long backlog, and scans of very
-many keys."""
+This excludes the time of the calls themselves: hanging calls until their client gives up, a long backlog, and scans of
+very many keys."""
 TAKE_OVER = 30.0
-"""Additional seconds if a process died during a claim or a scan: the longest of their leases."""
+"""Additional seconds if a process died during a claim or a scan: the longer of the two leases."""
 THREADS_PER_BATCH = 500
 KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
 SHARES = 1000
-"""A process asks hot before it has more unreported records than `max_backlog` divided by this."""
+"""A process reports to hot before it has more than `max_backlog / SHARES` unreported records."""
 _RESULT = re.compile(rb"[0-9a-f]{32}(?: [0-9]{1,15}){4}")
-"""Format of a scan's result. Anything else was written by another program, and is ignored."""
+"""Format of a scan's result. Anything else comes from another program and is ignored."""
 _MAX_ITEMS, _MAX_BYTES = 10_000, 32 * 2**20
-"""Bounds of what is remembered of threads: channel versions of checkpoints in cold, and which refusals were logged."""
+"""Bounds of the caches of channel versions in cold, and of threads whose refusal was logged."""
 _OUTAGE, _DOUBLINGS = 3, 10
 _ASK_AGAIN = 0.05
 _LOG = Log("redis_saver.tiered")
@@ -57,13 +58,111 @@ _LOG = Log("redis_saver.tiered")
 ColdHistory: TypeAlias = Literal["all", "latest"]
 
 
+@dataclass
+class Stats:
+    """Counts of events between the tiers, in this process.
+
+    The backlog (`dirty_threads` to `set_aside`) covers all processes, as last seen in hot.
+    """
+
+    hits: int = 0
+    """Reads that hot answered."""
+    misses: int = 0
+    """Reads that cold answered because hot had nothing."""
+    rehydrations: int = 0
+    """Checkpoints that filled hot."""
+    intents: int = 0
+    """Reads that cold answered because the thread had a write intent."""
+    bypasses: int = 0
+    """Reads and writes that continued without hot because it failed."""
+    repairs: int = 0
+    """Damaged threads that hot dropped because cold has them."""
+    enrolled: int = 0
+    """Threads that only hot had and that were brought to cold."""
+    written_through: int = 0
+    """Writes of `mode="write-behind"` that went to cold first because hot lacked a part of the thread."""
+    flushed: int = 0
+    """Records (checkpoints, pending writes of a task, deletions) that cold got."""
+    coalesced: int = 0
+    """Records that were skipped in favour of newer ones, with `cold_history="latest"`."""
+    flushes: int = 0
+    """Claims of threads by the flusher."""
+    flush_seconds: float = 0.0
+    """Total duration of these claims, in seconds."""
+    refused: int = 0
+    """Refusals of records by a cold saver that was reachable. Each refusal counts."""
+    unreachable: int = 0
+    """Number of claims that ended because cold did not answer."""
+    worker_errors: int = 0
+    """Failures of flusher workers outside of a flush, including workers that were replaced. stderr has the errors."""
+    dirty_threads: int = 0
+    """Threads with records that cold lacks."""
+    backlog: int = 0
+    """Records that cold lacks."""
+    oldest_seconds: float = 0.0
+    """Age of the oldest such record, in seconds."""
+    set_aside: int = 0
+    """Records of the backlog that cold refused. They are retried with pauses."""
+    last_error: str = ""
+    """The flusher's last error, without any text that may quote values."""
+    operations: Mapping[str, OperationStats] = field(default_factory=dict)
+    """Calls by method. `saver.hot.stats()` has the requests to Redis, including those of the flusher."""
+
+
+BACKLOG = frozenset(("dirty_threads", "backlog", "oldest_seconds", "set_aside"))
+"""Fields that cover all processes."""
+
+
+class Counts(Stats):
+    """The live counts of a process. Users get copies (`snapshot`)."""
+
+    kind: ClassVar[str] = "tier"
+    _scan: str = ""
+
+    def after_fork(self) -> None:
+        vars(self).clear()
+        vars(self).update(vars(Stats()))
+
+    def snapshot(self, counting: Counting) -> Stats:
+        numbers = {stat.name: getattr(self, stat.name) for stat in fields(Stats)}
+        return Stats(**numbers | {"operations": counting.snapshot()})
+
+    def numbers(self) -> Mapping[str, Any]:
+        """Return the counts. The backlog is left out until this process knows it, because 0 would be wrong."""
+        names = [stat.name for stat in fields(Stats) if self.knows_backlog or stat.name not in BACKLOG]
+        return {name: getattr(self, name) for name in names}
+
+    def set_backlog(self, records: int) -> None:
+        """Set the number of records that cold lacks, and cap the results of the last scan by it."""
+        self.backlog = max(0, records)
+        self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
+        self.set_aside = min(self.set_aside, self.backlog)
+        self.oldest_seconds = self.oldest_seconds if self.backlog else 0.0
+
+    @property
+    def knows_backlog(self) -> bool:
+        """True if this process has the result of a scan, its own or another process's.
+
+        If False, it counts only the records that it wrote itself.
+        """
+        return bool(self._scan)
+
+    def learn(self, result: str) -> None:
+        """Take over a scan's result, as `BacklogCount.scan` publishes it. A known result changes nothing."""
+        scan, *numbers = result.split()
+        if scan != self._scan:
+            self._scan = scan
+            self.dirty_threads, self.backlog, oldest, self.set_aside = map(int, numbers)
+            self.oldest_seconds = oldest / 1000
+
+
 class Scanned(NamedTuple):
-    """The result of a scan: the dirty threads, and their records."""
+    """The result of a scan: dirty threads and their records."""
 
     threads: list[str]
     records: int
     oldest_ms: int
-    """Age of the oldest record."""
+    """Age of the oldest record in milliseconds."""
     set_aside: int
     """Records that cold refused."""
 
@@ -79,25 +178,24 @@ class BacklogCount:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Leave to the parent what it has to report."""
         self._lock = threading.Lock()
         self._written, self._reporting, self._flushed = 0, 0, 0
         self._scan = b""
 
     def wrote(self, records: int) -> None:
-        """Count records that this process wrote."""
+        """Count records that this process wrote. A negative number takes back an earlier count."""
         with self._lock:
             self._written += records
             self.counts.set_backlog(self.counts.backlog + records)
 
     def flushed(self, records: int) -> None:
-        """Count records that this process flushed, whoever wrote them."""
+        """Count records that this process flushed. Any process may have written them."""
         with self._lock:
             self._flushed += records
             self.counts.set_backlog(self.counts.backlog - records)
 
     def admit(self, limit: int) -> bool:
-        """Count a write without asking hot. False if hot has to be asked: near the limit, or after many writes."""
+        """Count a write without a request. Returns False near the limit and after many writes: then `report` first."""
         with self._lock:
             if self._written + self._reporting >= limit // SHARES or self.counts.backlog >= limit:
                 return False
@@ -106,13 +204,13 @@ class BacklogCount:
             return True
 
     def report(self, limit: int = 0) -> Operation[tuple[bool, int]]:
-        """Report to hot, and learn the count of all processes.
+        """Report this process's counts to hot, and learn the count of all processes.
 
         Args:
-            limit: Admit a write, and count it, if fewer records are left than this; 0 if there is no write.
+            limit: Admit and count a write if fewer than `limit` records are left. 0: there is no write.
 
         Returns:
-            True if the write is admitted, and the number of records that all processes have written so far.
+            True if the write is admitted; and the number of records that all processes have written so far.
         """
         with self._lock:
             written, flushed, scan = self._written, self._flushed, self._scan
@@ -122,7 +220,7 @@ class BacklogCount:
         try:
             arguments = (written, flushed, scan, limit, KEPT_FOR)
             reply = yield Call(scripts.REPORT_BACKLOG, (self._keyspace.unflushed,), arguments)
-            with decoding("the count of what cold lacks"):
+            with decoding("the size of the backlog"):
                 left, admitted, total = map(index, reply[:3])
                 result = bytes(reply[3])
             is_reported = True
@@ -130,7 +228,7 @@ class BacklogCount:
             with self._lock:
                 self._reporting -= written
                 if not is_reported:
-                    self._written += written  # twice, if only the reply was lost, until the next scan
+                    self._written += written  # counted twice until the next scan if only the reply was lost
         with self._lock:
             if _RESULT.fullmatch(result):
                 self.counts.learn(result.decode())
@@ -140,28 +238,28 @@ class BacklogCount:
         return bool(admitted), total
 
     def scan(self, *, renews_lease: bool = False) -> Operation[Scanned]:
-        """Scan all keys for dirty threads, and correct the count in hot by the result.
+        """Scan all keys for dirty threads, and correct the count in hot.
 
         Args:
-            renews_lease: Renew the scan lease, which keeps other processes from scanning.
+            renews_lease: True: renew the scan lease, which keeps other processes from scanning.
         """
         keyspace, position, renewed = self._keyspace, None, time.monotonic()
         _, written_before = yield from self.report()
-        found: dict[str, None] = {}
+        dirty: dict[str, None] = {}
         while True:
             if renews_lease and time.monotonic() - renewed > SCAN_LEASE / 4000:
                 yield Command(("PEXPIRE", keyspace.scanning, SCAN_LEASE))
                 renewed = time.monotonic()
             position, keys = yield Scan(keyspace.dirty_pattern, position)
-            found.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
+            dirty.update((thread, None) for key in keys if (thread := keyspace.thread_of(key, names.DIRTY)) is not None)
             if position is None:
                 break
-        threads, records, oldest, aside = list(found), 0, 0, 0
+        threads, records, oldest, aside = list(dirty), 0, 0, 0
         for first in range(0, len(threads), THREADS_PER_BATCH):
             batch = [keyspace.tier_keys(thread) for thread in threads[first : first + THREADS_PER_BATCH]]
             replies = yield Batch([Call(scripts.BACKLOG_STATS, (keys.dirty, keys.flush), ()) for keys in batch])
             for reply in replies:
-                with decoding("how much of a thread cold lacks"):
+                with decoding("the backlog of a thread"):
                     count, age, refused = map(index, reply)
                 records, oldest, aside = records + count, max(oldest, age), aside + refused
         result = f"{uuid4().hex} {len(threads)} {records} {oldest} {aside}"
@@ -171,7 +269,7 @@ class BacklogCount:
 
 
 class FlushQueue:
-    """Threads that this process flushes, by the time they are due; and the wait of writers for a full backlog."""
+    """The threads that this process flushes next, by due time. Writers also wait here while the backlog is full."""
 
     def __init__(
         self,
@@ -194,26 +292,26 @@ class FlushQueue:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, start empty. The parent, or whoever scans, flushes what the parent wrote."""
+        """Start empty in the child. The parent, or the next scan, takes care of the parent's threads."""
         self._waiting: dict[str, float] = {}
         self._order: list[tuple[float, str]] = []
         self._lock = threading.RLock()  # a log handler may write by this saver
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str) -> None:
-        """Note that cold may lack records of a thread. It is due `flush_interval` seconds after the first note."""
+        """Note a thread that may be dirty. It is due `flush_interval` seconds after the first note."""
         if self._flushes:
             with self._lock:
                 self._wait(thread, time.monotonic() + self.flush_interval)
 
     def add_dirty(self, threads: Sequence[str]) -> None:
-        """Note dirty threads that a scan found, whoever wrote them. They are due at once."""
+        """Add the dirty threads of a scan. They are due at once."""
         with self._lock:
             for thread in threads:
                 self._wait(thread, 0.0)
 
     def due(self) -> str | None:
-        """Take a thread that is due out of the queue, if there is one."""
+        """Take a due thread out of the queue. Returns None if no thread is due."""
         now = time.monotonic()
         with self._lock:
             while self._order and now >= self._not_before and self._order[0][0] <= now:
@@ -224,13 +322,13 @@ class FlushQueue:
             return None
 
     def _wait(self, thread: str, at: float) -> None:
-        """Let a thread be due at a time, unless it is due sooner already."""
+        """Make a thread due at a time, unless it is due sooner."""
         if at < self._waiting.get(thread, math.inf):
             self._waiting[thread] = at
             heapq.heappush(self._order, (at, thread))
 
     def is_time_to_scan(self) -> bool:
-        """True for one caller in each `flush_interval`, who scans for what other processes left."""
+        """Return True to one caller per `flush_interval`, which then scans."""
         now = time.monotonic()
         with self._lock:
             if now - self._scanned < self.flush_interval:
@@ -239,11 +337,17 @@ class FlushQueue:
             return True
 
     def after_claim(self, thread: str, acked: int, left: int, failed: Exception | None, is_refused: bool) -> None:
-        """Note that a claim of a thread is over.
+        """Take note of the result of a claim.
 
-        After three claims in a row that failed because a server did not answer, the server counts as down, and the
-        pauses grow. The log gets the start and the end of such an outage, and once each thread of which cold refuses a
-        record.
+        After three failed claims in a row, a server counts as down, and the pauses grow. The log gets the start and the
+        end of such an outage. It also gets each thread with a refused record, once.
+
+        Args:
+            thread: The thread.
+            acked: Number of records that were flushed or coalesced.
+            left: Number of records that are left.
+            failed: The first error, or None.
+            is_refused: True if a server answered, but refused a record.
         """
         now = time.monotonic()
         with self._lock:
@@ -253,16 +357,16 @@ class FlushQueue:
                 self._refused.forget(thread)
             if failed and is_refused and thread not in self._refused:
                 self._refused.store(thread, True, len(thread))
-                text = "cold does not take a record of thread %s, which is tried again: %s"
+                text = "cold refused a record of thread %s, which is retried: %s"
                 _LOG.warning(text, shown(thread), log_text(failed))
             if acked or is_refused:
                 if self._outages >= _OUTAGE:
-                    _LOG.warning("the flusher reaches cold again")
+                    _LOG.warning("the flusher reaches both servers again")
                 self._outages = 0
             elif failed:
                 self._outages += 1
                 if self._outages == _OUTAGE:
-                    _LOG.warning("the flusher does not reach both servers, and goes on trying: %s", log_text(failed))
+                    _LOG.warning("the flusher does not reach both servers, and keeps trying: %s", log_text(failed))
             if self._outages >= _OUTAGE:
                 self._not_before = now + min(MAX_BACKOFF, 0.5 * 2 ** min(self._outages - _OUTAGE, _DOUBLINGS))
 
@@ -270,10 +374,10 @@ class FlushQueue:
         """Wait until the backlog is below `max_backlog`.
 
         Args:
-            is_writing: Count a record that the caller writes next. If false, only wait until there seems to be room.
+            is_writing: True: count a record that the caller writes next. False: only wait until there seems to be room.
 
         Raises:
-            BacklogFull: It still is at `max_backlog` after `backlog_timeout` seconds.
+            BacklogFull: The backlog still is at `max_backlog` after `backlog_timeout` seconds.
         """
         counts, limit = self._backlog.counts, self._max_backlog
         if self._backlog.admit(limit) if is_writing else counts.backlog < limit:
@@ -285,15 +389,15 @@ class FlushQueue:
                 return
             if time.monotonic() >= deadline:
                 raise BacklogFull(
-                    f"{counts.backlog} records wait to be flushed to cold, and max_backlog={limit} was not free again "
-                    f"within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was written. Look whether "
-                    "cold is up, whether somebody flushes (flusher=True, or redis-saver flush), and what "
-                    "stats().last_error says"
+                    f"{counts.backlog} records wait to be flushed to cold, and the backlog did not fall below "
+                    f"max_backlog={limit} within {self._backlog_timeout:g} seconds (backlog_timeout). Nothing was "
+                    "written. Check that cold is up, that a flusher runs (flusher=True, or redis-saver flush), and "
+                    "stats().last_error"
                 )
             yield Sleep(_ASK_AGAIN)
 
     def versions(self, namespace: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
-        """The channel versions of the checkpoint that cold got last in a thread's namespace, if they are known here."""
+        """Return the remembered channel versions of a checkpoint, if cold got it last in a thread's namespace."""
         last = self._versions.get(namespace)
         return last[1] if last and last[0] == checkpoint_id else None
 
@@ -304,7 +408,7 @@ class FlushQueue:
 
 
 def what_is_left(stats: Stats) -> str:
-    """The message after a drain that ended before cold had everything, from the numbers of the last scan."""
+    """Return the message about records that a drain left, with the numbers of the last scan."""
     return (
         f"{stats.backlog} records of {stats.dirty_threads} threads could not be brought to cold in time. They stay in "
         "Redis until the flusher of another process, or redis-saver flush, brings them to cold. The oldest is "

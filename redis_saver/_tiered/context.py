@@ -1,4 +1,4 @@
-"""Shared by the operations over two tiers: the saver's state, and the calls that store checkpoints in cold."""
+"""Shared by operations over two tiers: the saver's state, and the calls that store checkpoints in cold."""
 
 from __future__ import annotations
 
@@ -28,53 +28,52 @@ from redis_saver._storage import codec
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import unpack
 from redis_saver._tiered import scripts
-from redis_saver._tiered.backlog import BacklogCount, FlushQueue
-from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
-from redis_saver._tiered.stats import Counts
+from redis_saver._tiered.backlog import BacklogCount, Counts, FlushQueue
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
 from redis_saver.errors import EncodeError, LimitExceeded, decoding
 
 WRITER_GONE = checking.WRITER_GONE
 FILL_LEASE = 60_000
-"""Length of a fill lease, in milliseconds: how long a reader may take to fill hot."""
+"""Length of a fill lease in milliseconds: the time for a reader to fill hot."""
 HOT_CANNOT_HAVE = (EncodeError, LimitExceeded)
-"""Errors of what only cold can store: hot's limits are too low for it, or hot's serializer does not know it."""
+"""Errors for data that only cold can store: it exceeds hot's limits, or hot's serializer does not know it."""
 WHOLE = b"@complete"
-"""The field that says that hot has all of a thread."""
+"""Field that marks a thread as complete in hot."""
 _MAX_ITEMS, _MAX_NAME_BYTES = 10_000, 4 * 2**20
-"""Bounds of each cache of threads. What is forgotten is asked again."""
+"""Bounds of each cache of threads. A forgotten entry is read again."""
 _MAX_NAMESPACES = 50
-"""Maximum number of namespaces per thread whose fills are remembered."""
+"""Maximum number of remembered fills per thread."""
 _LISTS_BY_ID = ("langgraph.checkpoint.postgres", "langgraph.checkpoint.sqlite")
 
 Mode: TypeAlias = Literal["write-through", "write-behind"]
 OnHotError: TypeAlias = Literal["raise", "bypass"]
 Verify: TypeAlias = Literal["never", "on_open"]
 TaskPaths: TypeAlias = Mapping[tuple[str, str, str], str]
-"""Task paths by namespace, checkpoint id and task id. They order pending writes; LangGraph's `get_tuple` lacks them."""
+"""Task paths by namespace, checkpoint id and task id. They order pending writes. LangGraph's `get_tuple` lacks them."""
 
 
 class Fill(NamedTuple):
-    """A fill that this process knows: hot learned from cold what the newest checkpoint is, or that there is none."""
+    """A fill that this process knows. By it hot learned cold's newest checkpoint, or that there is none."""
 
     token: bytes
     since: str
-    """The time in a uuid6 that was made when this process knew of the fill."""
+    """Time part of a uuid6 that this process made when it learned of the fill."""
     field: bytes = b""
-    """The field that a first write sets if hot lacked the thread: `@complete`, or `@has_latest` and the namespace."""
+    """Field that the first write sets if hot lacked the thread: `@complete`, or `@has_latest` and the namespace."""
 
     def is_before(self, checkpoint_id: str) -> bool:
-        """True if a checkpoint id was surely made after this process knew of the fill.
+        """True if a checkpoint id was certainly made after this process learned of the fill.
 
-        LangGraph makes ids by `uuid6`, which never goes back in one process. Of another kind of id nothing is known.
+        LangGraph makes ids by `uuid6`, which never decreases in one process. False for any other kind of id.
         """
         is_uuid6 = len(checkpoint_id) == 36 and checkpoint_id[14] == "6"
         return is_uuid6 and checkpoint_id[: len(self.since)] > self.since
 
 
 class Fills:
-    """The last fill of each namespace of a thread that this process knows.
+    """The last known fill of each namespace of each thread.
 
-    If one is forgotten, the next put goes to cold first: hot may lack pending writes of the checkpoint.
+    Without a known fill, the next put goes to cold first, because hot may lack pending writes of the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -82,11 +81,10 @@ class Fills:
 
     @staticmethod
     def now() -> str:
-        """The time in a uuid6 that is made now."""
         return str(uuid6())[:18]
 
     def learn(self, thread: str, ns: str, fill: Fill) -> None:
-        """Remember a fill. What was known of other namespaces is void if it is of the root, or of an empty thread."""
+        """Remember a fill. A fill of the root, or of an empty thread, replaces those of all namespaces."""
         if len(thread) + len(ns) > names.MAX_CACHED_NAME:
             return
         by_ns = self._threads.get(thread, {})
@@ -97,95 +95,95 @@ class Fills:
         self._threads.store(thread, {**by_ns, ns: fill})
 
     def hear(self, thread: str, ns: str, token: bytes) -> None:
-        """Learn the fill that hot names, unless it is known."""
+        """Learn a fill by the token that hot returned, unless it is known."""
         fill = self.of(thread, ns)
         if fill is None or fill.token != token:
             self.learn(thread, ns, Fill(token, self.now()))
 
     def of(self, thread: str, ns: str) -> Fill | None:
-        """Return the last known fill of a namespace, else that of the root: of a whole thread it is the same."""
+        """Return the last known fill of a namespace, else that of the root, which may cover the whole thread."""
         by_ns = self._threads.get(thread, {})
         return by_ns.get(ns) or by_ns.get("")
 
 
 class Leases:
-    """Tokens of leases that this process may hold in hot and does not use: claims, the right to scan, write intents.
+    """Tokens of unused leases that this process may still hold in hot: claims, the scan lease, write intents.
 
-    A lease, or an intent, belongs to a token. With the same token the process goes on at once; with a new one it would
-    wait until the lease ends. So a forgotten token costs a wait.
+    With the token of a lease or an intent, the process continues at once. With a new token it waits until the lease
+    ends. So a forgotten token costs a wait.
     """
 
     def __init__(self) -> None:
         self._tokens: BoundedCache[bytes, str] = BoundedCache(_MAX_ITEMS, _MAX_NAME_BYTES)
 
     def token(self, key: bytes) -> str:
-        """Return the token to ask for a lease with: one that was kept for this key, or a new one."""
+        """Return a token for the next attempt on this key: the kept one, or a new one."""
         return self._tokens.take(key) or uuid4().hex
 
     def keep(self, key: bytes, token: str) -> None:
-        """Keep a token for the next attempt, which goes on with the lease that it may hold."""
+        """Keep a token for the next attempt, which continues the lease if the token holds it."""
         self._tokens.store(key, token, len(key))
 
 
-def release(keys: names.TierKeys, token: str) -> Attempt:
-    """Release what a token holds of a thread. If hot does not answer, the lease runs out by itself."""
-    return Attempt(Call(scripts.RELEASE, (keys.flush, keys.intents), (token,)))
+def release(keys: names.TierKeys, token: str) -> Tiered[Any]:
+    """Release the claim or intent of a token. If hot does not answer, the lease expires."""
+    return attempt(Call(scripts.RELEASE, (keys.flush, keys.intents), (token,)))
 
 
 class Tiers:
-    """Two tiers, as their operations see them."""
+    """The state of a saver over two tiers."""
 
     flush_queue: FlushQueue | None = None
     """None: write-through."""
 
     def __init__(self, hot: Saver[Any], opaque_hot: Context, cold: BaseCheckpointSaver[Any], verify: Verify) -> None:
-        """Begin with nothing known.
+        """Start with empty caches.
 
         Args:
-            hot: The saver in front.
-            opaque_hot: Hot with the serializer that flushers read it with.
-            cold: The saver behind it.
-            verify: When hot's newest checkpoint is compared with cold's.
+            hot: The hot saver.
+            opaque_hot: Hot with the serializer of flushers.
+            cold: The cold saver.
+            verify: As for `saver.TwoTiers`.
         """
         self._hot = hot
         self.opaque_hot, self.verify = opaque_hot, verify
         self.cold_is_postgres: bool = postgres.has_history(cold)
-        """True if cold is LangGraph's Postgres saver, whose tables are known (`postgres.py`)."""
+        """True if cold is LangGraph's Postgres saver with known tables (`postgres.py`)."""
         self.lists_by_id: bool = any(kind.__module__.startswith(_LISTS_BY_ID) for kind in type(cold).__mro__)
-        """True if cold is known to list by descending id."""
+        """True if cold is known to list checkpoints by descending id."""
         self.counts: Counts = Counts()
         forks.watch(self.counts)
         self.backlog: BacklogCount = BacklogCount(self.hot.keyspace, self.counts)
         self.fills: Fills = Fills()
         self.leases: Leases = Leases()
         self.verified: BoundedCache[tuple[str, str], bool] = BoundedCache(_MAX_ITEMS, _MAX_NAME_BYTES)
-        """Threads and namespaces whose newest checkpoint was compared with cold's."""
+        """Namespaces of threads whose newest checkpoint was compared with cold's."""
 
     @property
     def hot(self) -> Context:
-        """The saver in front, with the serializer that it has now."""
+        """The hot saver's context, with its current serializer."""
         return context_of(self._hot)
 
     def over(self, hot: Saver[Any]) -> Tiers:
-        """Return the same tiers over a clone of hot. Both share what is remembered."""
+        """Return the same tiers over a clone of hot. Both share all caches."""
         clone = copy.copy(self)
         clone._hot = hot  # noqa: SLF001 - it is of this class
         return clone
 
 
 def known_fill(tiers: Tiers, address: Address, checkpoint_id: str | None = None) -> Fill | None:
-    """Return the last fill of a namespace that a write may rely on; a put only if its checkpoint's id is newer."""
+    """Return the last fill that a write may rely on. A put may do so only if its checkpoint's id is newer."""
     fill = tiers.fills.of(address.thread_id, address.checkpoint_ns)
     return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
 
 
 def newest_of(ns: str) -> bytes:
-    """Return the field that says that hot has the newest checkpoint of a namespace."""
+    """Return the field that marks hot's newest checkpoint of a namespace as the newest of both tiers."""
     return b"@has_latest" + names.component(ns)
 
 
 def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
-    """Run an operation over hot. If hot fails and may be bypassed, give it up, because cold has what matters."""
+    """Run an operation over hot. If hot fails and may be bypassed, ignore that, because cold has the data."""
     try:
         yield from operation
     except HotFailed:
@@ -196,26 +194,26 @@ def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
 
 
 def for_cold(config: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
-    """Return a config in the form that other savers need: it always has a namespace, and names are strings."""
+    """Return a config for other savers: names are strings, and with `ns` it always has a namespace."""
     address, configurable = configs.address(config), dict(configs.configurable(config))
     configurable["thread_id"] = address.thread_id
     for key in configs.OURS:
-        configurable.pop(key, None)  # they are about hot, and LangGraph would take texts along in the metadata
+        configurable.pop(key, None)  # settings of hot, which LangGraph would copy into the metadata
     if ns:
         configurable["checkpoint_ns"] = address.checkpoint_ns
     if address.checkpoint_id is None:
         configurable.pop("checkpoint_id", None)
-    ours: RunnableConfig = {**config, "configurable": configurable}
-    if "metadata" in config:  # LangChain copies the texts of `configurable` to it
-        ours["metadata"] = {key: value for key, value in config["metadata"].items() if key not in configs.OURS}
-    return ours
+    converted: RunnableConfig = {**config, "configurable": configurable}
+    if "metadata" in config:  # LangChain copies texts of `configurable` there
+        converted["metadata"] = {key: value for key, value in config["metadata"].items() if key not in configs.OURS}
+    return converted
 
 
 def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[CheckpointTuple]) -> Operation[TaskPaths]:
-    """Read the paths that hot knows of the tasks with pending writes."""
+    """Read from hot the known paths of tasks with pending writes."""
     data, paths = hot.keyspace.keys(thread).data_key, dict[tuple[str, str, str], str]()
     filled = yield Command(("HGET", data, "@no_task_path"))
-    with decoding("what hot knows of the tasks of thread {!r}", thread):
+    with decoding("the task paths of thread {!r} in hot", thread):
         pathless = unpack(filled or b"")
     for checkpoint_tuple in checkpoints:
         address = configs.address(checkpoint_tuple.config)
@@ -240,7 +238,7 @@ def calls_for(checkpoint_tuple: CheckpointTuple, thread: str, paths: TaskPaths) 
     Args:
         checkpoint_tuple: The checkpoint.
         thread: The thread.
-        paths: The paths of its tasks. The writes of a task without a path keep their place among the others.
+        paths: The paths of its tasks. The writes of a task without a path keep their position.
     """
     _, ns, checkpoint_id = configs.address(checkpoint_tuple.config)
     stored = configs.to_config(thread, ns, checkpoint_id or "")
@@ -281,5 +279,5 @@ def versions_of_values(checkpoint: Checkpoint) -> ChannelVersions:
 
 
 def writes_of(address: Address) -> bytes:
-    """Return what the index members of a checkpoint's pending writes begin with."""
+    """Return the common prefix of the index members of a checkpoint's pending writes."""
     return names.task(address.checkpoint_ns, address.checkpoint_id or "", "")[:-1]

@@ -1,8 +1,8 @@
-"""Drivers over two tiers: hot's driver answers requests to hot, the cold saver's methods answer those to cold.
+"""Drivers over two tiers: hot's driver answers requests to hot, and the cold saver's methods answer cold calls.
 
-A connection of psycopg cannot be used in the child of a fork, nor an asynchronous one on another loop. LangGraph's
+A psycopg connection cannot be used in the child of a fork, nor an asynchronous one on another loop. LangGraph's
 Postgres savers and stores keep theirs in `conn`. So in a child, and on another loop, the driver uses a copy of the
-saver or store, with connections made from the same settings (`_common/postgres.py`). Other savers are used as they are.
+saver or store with new connections of the same settings (`_common/postgres.py`). Other savers are used as they are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
@@ -25,20 +25,12 @@ from typing_extensions import Self
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, driver_of
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
+from redis_saver._common.display import kind_of
 from redis_saver._engine.requests import Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
+from redis_saver._engine.stats import Counting, Measured
 from redis_saver._tiered import postgres as statements
-from redis_saver._tiered.requests import (
-    Attempt,
-    ColdCall,
-    HotFailed,
-    Outcome,
-    Parallel,
-    SingleFlight,
-    Tiered,
-    TieredRequest,
-    capturing,
-)
+from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
 from redis_saver.errors import LoopEnded
 
 C = TypeVar("C")
@@ -46,25 +38,23 @@ Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 
 
 class _Flights:
-    """Single flights of this process: work that others wait for."""
+    """The single flights of this process."""
 
     def __init__(self) -> None:
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, forget them: the OS threads and loops at work are the parent's."""
         self._lock, self._under_way = threading.Lock(), dict[tuple[Any, ...], Future[None]]()
 
     def join(self, key: tuple[Any, ...]) -> Future[None] | None:
-        """Return what to wait for if somebody is at work; if not, the caller is now, until it calls `end`."""
+        """Return the future of a flight under way. None: the caller begins one, and calls `end` when it is done."""
         with self._lock:
             if (under_way := self._under_way.get(key)) is None:
                 self._under_way[key] = Future()
             return under_way
 
     def end(self, key: tuple[Any, ...]) -> None:
-        """Let the others go on."""
         with self._lock:
             flight = self._under_way.pop(key)
         flight.set_result(None)
@@ -76,13 +66,13 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     def __init__(
         self, hot: Hot, cold: BaseCheckpointSaver[Any], opaque_cold: BaseCheckpointSaver[Any], *, bypasses: bool
     ) -> None:
-        """Drive both.
+        """Make a driver.
 
         Args:
-            hot: The saver in front. A request goes to the driver that hot has at that moment.
-            cold: The saver behind it.
-            opaque_cold: Cold with the serializer that flushers write with (`flushing.opaque_pair`).
-            bypasses: Raise `HotFailed` in operations in place of hot's own error.
+            hot: The hot saver. A request goes to the driver that hot has at that moment.
+            cold: The cold saver.
+            opaque_cold: Cold with the serializer of flushers (`flushing.opaque_pair`).
+            bypasses: True: operations get `HotFailed` instead of hot's own error.
         """
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
@@ -92,22 +82,21 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self._generation = forks.generation
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
-        """Return the same driver over clones of both."""
         clone = copy.copy(self)
         clone.in_front = None
         clone.hot, clone.cold = hot, cold
         return clone
 
     def check_open(self) -> None:
-        """Check that hot was not closed: without it, cold's answers may be old.
+        """Check that hot is open. Without hot, cold's answers may be old.
 
         Raises:
-            Closed: It was closed.
+            Closed: Hot was closed.
         """
         driver_of(self.hot).check_open()
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
-        """Run operations in OS threads of their own. What is not done in time goes on without the caller."""
+        """Run operations in new OS threads. Those that are not done in time continue without the caller."""
         results = list[Any]()
 
         def work() -> None:
@@ -119,7 +108,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         try:
             for worker in workers:
                 worker.start()
-        except RuntimeError:  # the interpreter is shutting down, and starts no threads any more
+        except RuntimeError:  # the interpreter is shutting down and starts no threads
             work()
         for worker in workers:
             if worker.ident is not None:
@@ -128,27 +117,20 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
 
     @property
     def _is_forked(self) -> bool:
-        """True if this process was forked from the one that made the driver."""
+        """True in a child of the process that made the driver."""
         forks.check()
         return self._generation != forks.generation
 
 
 class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
-    """A driver over two blocking savers. For asyncio each operation runs in a worker thread."""
+    """A driver of two blocking savers. For asyncio, each operation runs in a worker thread."""
 
     def run_beside(self, operation: Tiered[T]) -> T:
-        """Run an operation in an OS thread of the flusher."""
         return self.front.run(operation)
 
     def request(self, request: TieredRequest) -> Any:
-        """Answer a request."""
         if isinstance(request, ColdCall):
-            return self._ask_cold(request, self.cold)
-        if isinstance(request, Attempt):
-            asked, reply = request.request, None
-            with capturing() as captured:
-                reply = self._ask_cold(asked, self._opaque_cold) if isinstance(asked, ColdCall) else self.request(asked)
-            return Outcome(reply, captured.error)
+            return self._ask_cold(request)
         if isinstance(request, SingleFlight):
             return self._once(request)
         if isinstance(request, Parallel):
@@ -162,7 +144,8 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
                 raise HotFailed from error
             raise
 
-    def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
+    def _ask_cold(self, request: ColdCall) -> Any:
+        cold = self._opaque_cold if request.is_packed else self.cold
         if self._is_forked and postgres.is_renewable(cold):
             cold = renewed(cold)
         if ours := statements.method_of(cold, request.method):
@@ -180,74 +163,63 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
 
 class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
-    """A driver over two savers for asyncio, which runs operations on the loop where cold answers."""
+    """A driver of two asyncio savers. It runs operations on the loop where cold answers."""
 
     def run(self, operation: Tiered[T]) -> T:
-        """Run an operation to its result, for an OS thread that runs no event loop."""
+        """Run an operation to its result, called on an OS thread without an event loop."""
         loop = self._loop_of_others()
         return loops.call(super().arun(operation), loop)
 
     def run_beside(self, operation: Tiered[T]) -> T:
-        """Run an operation for an OS thread of the flusher, with cold's own connections if its loop runs.
+        """Run an operation for an OS thread of the flusher. Uses cold's own connections if cold's loop runs.
 
         Raises:
             LoopEnded: The loop does not run, or ended meanwhile.
         """
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
-        is_there = bound is not None and bound.is_running() and not self._is_forked
-        loop = bound if is_there else self._loop_of_others()
-        return loops.call(self.front.arun(operation), loop)
+        if bound is None or not bound.is_running() or self._is_forked:
+            bound = self._loop_of_others()
+        return loops.call(self.front.arun(operation), bound)
 
     async def arun(self, operation: Tiered[T]) -> T:
-        """`run` for asyncio."""
         return await self.on_loop_of_cold(lambda: super(AsyncTieredDriver, self).arun(operation))
 
     async def on_loop_of_cold(self, make: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Run a coroutine on this loop if cold answers here; if not, on the loop where cold answers."""
+        """Run a coroutine on the loop where cold answers: this one, or another."""
         if self._is_loop_of_cold(asyncio.get_running_loop()):
             return await make()
         loop = self._loop_of_others()
         return await loops.acall(make(), loop)
 
     def _is_loop_of_cold(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """True if the cold saver answers on this loop, with its own connections."""
+        """True if the cold saver answers on this loop with its own connections."""
         bound = getattr(self.cold, "loop", None)
         return bound is None or (bound is loop and not self._is_forked)
 
     def _loop_of_others(self) -> asyncio.AbstractEventLoop | None:
-        """Return the loop on which cold answers callers of other loops; None for the background loop."""
+        """Return the loop where cold answers callers of other loops. None: the background loop."""
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
         if bound is None or postgres.is_renewable(self.cold):
             return None
         if self._is_forked:
             raise LoopEnded(
-                f"cold={type(self.cold).__name__} is bound to an event loop of the process that this one was forked "
-                "from. Make the cold saver, and the saver over both tiers, in this process"
+                f"cold={type(self.cold).__name__} is bound to an event loop of the process that forked this one. Make "
+                "the cold saver and the saver over both tiers in this process, after the fork"
             )
         return bound
 
     def request(self, request: TieredRequest) -> Any:
-        """Answer a request."""
         loop = self._loop_of_others()
         return loops.call(self._answer(request), loop)
 
     def arequest(self, request: TieredRequest) -> Awaitable[Any]:
-        """`request` for asyncio."""
         if type(request) is Call:
             return self._ask_hot(request)
         return self.on_loop_of_cold(lambda: self._answer(request))
 
     async def _answer(self, request: TieredRequest) -> Any:
         if isinstance(request, ColdCall):
-            return await self._ask_cold(request, self.cold)
-        if isinstance(request, Attempt):
-            asked, reply = request.request, None
-            with capturing() as captured:
-                if isinstance(asked, ColdCall):
-                    reply = await self._ask_cold(asked, self._opaque_cold)
-                else:
-                    reply = await self.arequest(asked)
-            return Outcome(reply, captured.error)
+            return await self._ask_cold(request)
         if isinstance(request, SingleFlight):
             return await self._once(request)
         if isinstance(request, Parallel):
@@ -267,7 +239,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
                 raise HotFailed from error
             raise
 
-    async def _ask_cold(self, request: ColdCall, cold: BaseCheckpointSaver[Any]) -> Any:
+    async def _ask_cold(self, request: ColdCall) -> Any:
+        cold = self._opaque_cold if request.is_packed else self.cold
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await arenewed(cold)
         if ours := statements.amethod_of(cold, request.method):
@@ -287,8 +260,42 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             self._flights.end(key)
 
 
+class HotAndCold:
+    """Base class of the savers and stores over two tiers."""
+
+    hot: Any
+    cold: Any
+    _context: Any
+    _counting: Counting
+    _hot_class: ClassVar[type[Any]]
+    _driver_class: ClassVar[type[Any]]
+    _arun: Callable[..., Awaitable[Any]]
+
+    @classmethod
+    def _check_tiers(cls, hot: object, cold: object, kind: type[Any], wanted: str) -> None:
+        if not isinstance(hot, cls._hot_class):
+            raise TypeError(f"{cls.__name__}: hot is {kind_of(hot)}; it has to be of {cls._hot_class.__name__}")
+        if not isinstance(cold, kind) or cold is hot:
+            raise TypeError(f"{cls.__name__}: cold is {kind_of(cold)}; it has to be another {wanted}")
+
+    async def asetup(self) -> None:
+        """Set up both tiers: check hot's server, and create cold's tables by its `setup`, if it has one.
+
+        Call it when you deploy rather than in each worker, because it may need more rights than a worker has.
+
+        Raises:
+            UnsupportedServer: Hot's server is too old.
+        """
+        await self.hot.asetup()
+        await self._arun(setup(self.cold))
+
+    def _measured(self) -> Measured:
+        of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
+        return of_hot._replace(counting=self._counting, sources=(self._context.counts, *of_hot.sources))
+
+
 async def _setup(cold: Any) -> None:
-    """Call `setup` of a saver or store, which may be a coroutine function or block."""
+    """Call `setup` of a saver or store, as a coroutine function or in a worker thread."""
     if inspect.iscoroutinefunction(cold.setup):
         await cold.setup()
     else:
@@ -296,22 +303,21 @@ async def _setup(cold: Any) -> None:
 
 
 class _Connections:
-    """Connections made in this process, each with the one it replaces, by the id of that."""
+    """Connections made in this process. Each key is the id of a replaced connection, which is kept with the new one."""
 
     def __init__(self) -> None:
         self.made: dict[int, tuple[Any, Any]] = {}
-        self.ending: list[loops.Ending] = []
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, keep the parent's connections alive without using them."""
-        forks.keep((self.made, self.ending))
-        self.made, self.ending = {}, []
+        """Keep the parent's connections alive in the child, without using them."""
+        forks.keep(self.made)
+        self.made = {}
         self.lock, self.alock = threading.Lock(), asyncio.Lock()
 
     def close(self) -> None:
-        """Close the blocking connections at the end of the process. The background loop closes the others."""
+        """Close the blocking connections when the process ends. The background loop closes the others."""
         for _, made in self.made.values():
             if not asyncio.iscoroutinefunction(made.close):
                 made.close()
@@ -322,41 +328,41 @@ atexit.register(_connections.close)
 
 
 def renewed(cold: C) -> C:
-    """Return a copy of a blocking saver, with connections of this process."""
+    """Return a copy of a blocking saver with connections of this process."""
     connection: Any = cold.conn  # type: ignore[attr-defined]
     with _connections.lock:
         if id(connection) not in _connections.made:
-            made = (
+            replacement = (
                 postgres.pool_like(connection, opened=True)
                 if postgres.is_pool(connection)
                 else type(connection).connect(**postgres.settings_of(connection))
             )
-            _connections.made[id(connection)] = (connection, made)
-        made = _connections.made[id(connection)][1]
-    return _copy_with(cold, conn=made, pipe=None, lock=threading.Lock())
+            _connections.made[id(connection)] = (connection, replacement)
+        replacement = _connections.made[id(connection)][1]
+    return _copy_with(cold, conn=replacement, pipe=None, lock=threading.Lock())
 
 
 async def arenewed(cold: C) -> C:
-    """Return a copy of an asynchronous saver, with connections of the background loop. Call it on that loop."""
+    """Return a copy of an asyncio saver with connections of the background loop. Call it on that loop."""
     connection: Any = cold.conn  # type: ignore[attr-defined]
     async with _connections.alock:
         if id(connection) not in _connections.made:
             if postgres.is_pool(connection):
-                made = postgres.pool_like(connection, opened=False)
-                await made.open()
+                replacement = postgres.pool_like(connection, opened=False)
+                await replacement.open()
             else:
-                made = await type(connection).connect(**postgres.settings_of(connection))
-            _connections.made[id(connection)] = (connection, made)
-            _connections.ending.append(loops.Ending(made.close))
-        made = _connections.made[id(connection)][1]
-    return _copy_with(cold, conn=made, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())
+                replacement = await type(connection).connect(**postgres.settings_of(connection))
+            _connections.made[id(connection)] = (connection, replacement)
+            loops.Ending(replacement.close)
+        replacement = _connections.made[id(connection)][1]
+    return _copy_with(cold, conn=replacement, pipe=None, lock=asyncio.Lock(), loop=asyncio.get_running_loop())
 
 
 def _copy_with(cold: C, **connected: Any) -> C:
-    made = copy.copy(cold)
-    if postgres.is_known_store(cold):  # else collecting the copy would stop the tasks of the store
+    clone = copy.copy(cold)
+    if postgres.is_known_store(cold):  # else garbage collection of the copy would stop the store's tasks
         connected.update(_task=None, _ttl_sweeper_thread=None)
     for name, value in connected.items():
-        if hasattr(made, name):
-            setattr(made, name, value)
-    return made
+        if hasattr(clone, name):
+            setattr(clone, name, value)
+    return clone

@@ -1,23 +1,21 @@
-"""The workers of the flusher: OS threads of the process.
+"""The flusher's workers: OS threads of the process.
 
-Each worker takes a thread (a conversation) that is due, flushes some of it, and takes the next. So a thread that takes
-long does not hold up the others. Every few seconds one worker also scans for what other processes left. No caller is
-waiting, so errors go to `Stats.last_error`, and the worker tries again. If cold is bound to an event loop, the workers
-send it their calls there.
+Each worker takes a thread (a conversation) that is due, flushes some of its records, and takes the next thread. So a
+slow thread does not hold up the others. Every few seconds one worker also scans for threads that other processes left
+dirty. No caller waits for a worker: errors go to `Stats.last_error`, and the worker tries again. If cold is bound to an
+event loop, the workers send their cold calls to that loop.
 
-A worker survives any error. If it ends all the same (a cold saver raised SystemExit), another one takes its place.
+A worker survives any `Exception`. If another error ends it (a cold saver raised SystemExit), a new worker replaces it.
 `Stats.worker_errors` counts both.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from types import TracebackType
 
 from redis_saver._common import forks
 from redis_saver._common.logs import ignoring, log_text
@@ -27,38 +25,24 @@ from redis_saver._tiered.backlog import FlushQueue, Scanned
 from redis_saver._tiered.context import Tiers
 from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver
 from redis_saver._tiered.flushing import flush
-from redis_saver._tiered.requests import Attempt, Parallel, Tiered, capturing
-from redis_saver._tiered.stats import Counts
+from redis_saver._tiered.requests import Parallel, Tiered, attempt
 from redis_saver.errors import LoopEnded
 
 _STEPS = 4
-"""Number of times per `flush_interval` that a worker looks for a thread that is due."""
+"""Number of checks for a due thread per `flush_interval`."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
-"""Shortest and longest pause between two tries of a drain, in seconds. It doubles with each try."""
+"""Shortest and longest pause between two tries of a drain, in seconds. The pause doubles with each try."""
 TO_END = 1.0
-"""Seconds for which a call that has begun may go on when the time is up."""
+"""Extra seconds for a call that is under way when the time is up."""
 _SCANS = 3
-"""Failed scans in a row after which a drain gives up."""
-
-
-class _surviving(ignoring):  # noqa: N801 - used like a function
-    """A context in which a worker survives an error, and counts it."""
-
-    def __init__(self, counts: Counts) -> None:
-        super().__init__("a worker of the flusher")
-        self._counts = counts
-
-    def __exit__(self, _: object, error: BaseException | None, traceback: TracebackType | None) -> bool:
-        if error is not None:
-            self._counts.worker_errors += 1
-            self._counts.last_error = type(error).__name__
-        return super().__exit__(None, error, traceback)
+"""Number of failed scans in a row after which a drain gives up."""
 
 
 def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
-    """Scan for dirty threads, if it is time for a scan and no other process scans.
+    """Scan for dirty threads, if a scan is due and no other process scans.
 
-    After an error the scan lease is given up. If hot does not answer, this process may scan when it asks again.
+    After an error this process releases the scan lease. If hot does not answer, it keeps the lease's token and may scan
+    at the next attempt.
     """
     key, began = tiers.hot.keyspace.scanning, time.monotonic()
     token, is_scanning = tiers.leases.token(key), False
@@ -73,18 +57,18 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
     except BaseException as error:
         tiers.leases.keep(key, token)
         if is_scanning and isinstance(error, Exception):
-            yield Attempt(Command(("UNLINK", key)))
+            yield from attempt(Command(("UNLINK", key)))
         raise
     return scanned.threads
 
 
 def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
-    """Scan if it is time, and flush some of a thread that is due. Returns True if one was due."""
+    """Scan if a scan is due, then flush some of a due thread. Returns False if no thread is due."""
     if queue.is_time_to_scan():
-        with capturing() as captured:
+        try:
             queue.add_dirty((yield from scan_in_turn(tiers)))
-        if captured.error:
-            tiers.counts.last_error = log_text(captured.error)
+        except Exception as error:  # noqa: BLE001 - due threads are flushed all the same
+            tiers.counts.last_error = log_text(error)
     if (thread := queue.due()) is None:
         return False
     yield from flush_some(tiers, thread)
@@ -92,11 +76,13 @@ def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
 
 
 def flush_some(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[int]:
-    """Flush some of a thread, as `flush` does. Returns the number of records that are done: flushed or coalesced."""
-    flushed = None
-    with capturing() as captured:
+    """Flush some records of a thread, as `flush` does. Returns the number of records that were flushed or coalesced."""
+    flushed, failed = None, None
+    try:
         flushed = yield from flush(tiers, thread, at_once=at_once, seconds=seconds)
-    failed = captured.error or (flushed.failed[0] if flushed and flushed.failed else None)
+        failed = flushed.failed[0] if flushed and flushed.failed else None
+    except Exception as error:  # noqa: BLE001 - it must not hold up other threads
+        failed = error
     if failed:
         tiers.counts.last_error = log_text(failed)
     acked = flushed.brought + flushed.coalesced if flushed else 0
@@ -107,7 +93,7 @@ def flush_some(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: flo
 
 
 def drain(tiers: Tiers, workers: int, timeout: float | None) -> Tiered[int]:
-    """Flush all threads until the time is up. Returns the number of records that are left."""
+    """Flush all threads until nothing is left or the time is up. Returns the number of records that are left."""
     deadline, pause = math.inf if timeout is None else time.monotonic() + timeout, _MIN_PAUSE
 
     def left() -> float:
@@ -117,13 +103,13 @@ def drain(tiers: Tiers, workers: int, timeout: float | None) -> Tiered[int]:
         waiting = iter(scanned.threads)
 
         def take() -> Tiered[int] | None:
-            thread = next(waiting, None) if left() else None  # noqa: B023 - a late worker finds that the time is up
+            thread = next(waiting, None) if left() else None  # noqa: B023 - a late worker sees that the time is up
             return None if thread is None else flush_some(tiers, thread, at_once=True, seconds=left())
 
         try:
             done = yield Parallel(take, min(workers, len(scanned.threads)), deadline + TO_END)
         finally:
-            scanned.threads.clear()  # if the caller is cancelled, flushes under way end, and no more begin
+            scanned.threads.clear()  # after a cancellation no more flushes begin
         if any(done):
             pause = _MIN_PAUSE
         else:
@@ -133,10 +119,10 @@ def drain(tiers: Tiers, workers: int, timeout: float | None) -> Tiered[int]:
 
 
 def _scan(tiers: Tiers, left: Callable[[], float]) -> Tiered[Scanned]:
-    """Scan for a drain, again after a failure.
+    """Scan for a drain, and retry a failed scan.
 
     Raises:
-        Exception: It failed three times in a row, or the time is up.
+        Exception: Three scans in a row failed, or the time is up.
     """
     failures = 0
     while True:
@@ -151,10 +137,10 @@ def _scan(tiers: Tiers, left: Callable[[], float]) -> Tiered[Scanned]:
 
 
 class Flusher:
-    """The flusher of a saver in this process."""
+    """A saver's flusher in this process."""
 
     def __init__(self, saver: object, tiers: Tiers, driver: SyncTieredDriver | AsyncTieredDriver, workers: int) -> None:
-        """Begin with `start`. Ends by itself when the saver is no longer used."""
+        """Make a flusher, which begins with `start`. It ends when the saver is no longer used."""
         self._saver, self._tiers, self._driver = weakref.ref(saver), tiers, driver
         self.workers: int = workers
         self._stopped = threading.Event()
@@ -162,7 +148,7 @@ class Flusher:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Start with the next call on the saver, unless it was stopped."""
+        """Keep a stopped flusher stopped in the child. Any other one starts with the next call of the saver."""
         stopped, self._stopped = self._stopped.is_set(), threading.Event()
         if stopped:
             self._stopped.set()
@@ -170,7 +156,7 @@ class Flusher:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the workers that are not at work, unless it was stopped."""
+        """Start the missing workers, unless the flusher was stopped."""
         if len(self._threads) == self.workers or self._stopped.is_set():
             return
         with self._lock:
@@ -181,14 +167,14 @@ class Flusher:
                 self._threads.append(thread)
 
     def again(self) -> None:
-        """Start after it was stopped, too."""
+        """Start, even if the flusher was stopped."""
         with self._lock:
             if self._stopped.is_set():
                 self._stopped, self._threads = threading.Event(), []
         self.start()
 
     def stop(self, timeout: float) -> None:
-        """Stop. Wait at most `timeout` seconds for calls under way."""
+        """Stop, and wait up to `timeout` seconds (and `TO_END`) for calls under way."""
         deadline = time.monotonic() + timeout + TO_END
         self._stopped.set()
         for thread in list(self._threads):
@@ -196,18 +182,25 @@ class Flusher:
 
     @property
     def _is_used(self) -> bool:
-        """True if somebody may still write by the saver: it exists, and the process does not end."""
+        """True if somebody may still write: the saver exists, and the process is not ending."""
         return self._saver() is not None and threading.main_thread().is_alive()
 
     def _work(self, threads: list[threading.Thread], stopped: threading.Event) -> None:
         try:
             while not stopped.is_set() and self._is_used and (queue := self._tiers.flush_queue):
                 is_idle = True
-                with _surviving(self._tiers.counts), contextlib.suppress(LoopEnded):  # cold may have another loop next
-                    is_idle = not self._driver.run_beside(_step(self._tiers, queue))
+                with ignoring("a worker of the flusher"):
+                    try:
+                        is_idle = not self._driver.run_beside(_step(self._tiers, queue))
+                    except LoopEnded:  # cold may have another loop next
+                        pass
+                    except BaseException as error:
+                        self._tiers.counts.worker_errors += 1
+                        self._tiers.counts.last_error = type(error).__name__
+                        raise
                 if is_idle:
                     stopped.wait(queue.flush_interval / _STEPS)
         finally:
             with self._lock:
                 threads.remove(threading.current_thread())
-            self.start()  # does nothing if it was stopped, or the saver is no longer used
+            self.start()  # does nothing if the flusher was stopped or the saver is no longer used

@@ -1,16 +1,16 @@
-"""Flushing one thread: bring its records to cold, in the order in which they were written.
+"""Flushing one thread: write its records to cold, in the order in which they were written.
 
-A record notes a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread, and when it
-was written. The flusher reads it, gives it to cold, and strikes it off if it was not written again meanwhile. So each
-record gets to cold at least once, and cold gets last what was written last.
+A record notes a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread, with the time
+it was written. The flusher reads the record, gives it to cold, and strikes it off unless it was written again
+meanwhile. So cold gets each record at least once, and gets the last version last.
 
-One flusher at a time works on a thread. One that outlives its claim (it was stopped, or its machine slept) learns that
-at the ack. What it may have done to cold is then done again (`lua/tiered/ack.lua`).
+One flusher at a time works on a thread. A flusher may outlive its claim (its process was stopped, or its machine
+slept). It learns that at the ack, and what it may have done to cold is done again (`lua/tiered/ack.lua`).
 
-The flusher carries values as bytes, and does not build the objects in them. That would take most of its time, their
-classes may not be installed (`redis-saver flush`), and a strict serializer would not build them. It works if both sides
-write LangGraph's own format, and cold is one of LangGraph's own savers. These look into values only to find scalars and
-snapshots of a `DeltaChannel`.
+The flusher carries values as bytes and does not build the objects in them. Building them would take most of its time,
+their classes may not be installed (`redis-saver flush`), and a strict serializer would refuse some. Carrying bytes
+works if both sides write LangGraph's own format and cold is one of LangGraph's own savers. These look into values only
+for scalars and for snapshots of a `DeltaChannel`.
 """
 
 from __future__ import annotations
@@ -42,48 +42,49 @@ from redis_saver._storage.context import Context
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
-from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
 from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decoding
 
 _LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
-"""Length of a claim, in milliseconds. After that another flusher may take it over. Records begin in its first third."""
+"""Length of a claim in milliseconds, after which another flusher may take over. Records begin in its first third."""
 DELETIONS_KEPT = 3_600_000
-"""Milliseconds for which hot remembers a deletion, for flushers that turn out to be fenced."""
+"""Milliseconds for which hot remembers a deletion, in case a flusher turns out to be fenced."""
 MAX_PAUSE = 10
 """Longest pause before a refused record is tried again, in seconds."""
 _PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
-"""Shows if cold answers. No checkpoint has this id."""
+"""A call that shows whether cold answers. No checkpoint has this id."""
 
 
 class Flushed(NamedTuple):
     """The result of a claim."""
 
     left: int
-    """Records that cold lacks. 1 if another flusher took over, because then the number is not known."""
+    """Number of records that cold lacks. 1 if another flusher took over, because then the number is unknown."""
     brought: int
+    """Number of records that cold got."""
     coalesced: int
-    """Records that cold does not need."""
+    """Number of records that cold does not need."""
     failed: Sequence[Exception]
-    """The errors of cold, and of reading from hot."""
+    """Errors of cold, and of reading from hot."""
     is_refused: bool = False
-    """True if cold answered and refused a record, or hot could not read one."""
+    """True if cold refused a record, or if a record in hot cannot be read."""
 
 
 def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
-    """Delete a thread in hot, and note a tombstone for cold. Returns False if a writer has an intent."""
+    """Delete a thread in hot and note a tombstone for cold. Returns False if a writer has an intent."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     return bool((yield owned_call(scripts.PUT_TOMBSTONE, keys.writing, writer, ())))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush all of a thread. It goes on as long as cold catches up: while fewer records are left than ever before.
+    """Flush all of a thread. Continues as long as cold catches up, so that fewer records are left than ever before.
 
     Raises:
-        Exception: What cold raised.
-        ThreadBusy: Others flushed or wrote the thread all the time.
+        Exception: Cold's own error.
+        ThreadBusy: Others kept flushing or writing the thread.
     """
     flushed = yield from _flush_while(tiers, thread, lambda flushed: not flushed.failed)
     if flushed is None:
@@ -93,16 +94,16 @@ def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def flush_what_goes(tiers: Tiers, thread: str) -> Tiered[bool]:
-    """Flush what cold takes of a thread. Returns True if cold has all now.
+    """Flush the records that cold accepts. Returns True if cold has the whole thread now.
 
-    Records that cold refuses stay in hot, and so does a thread that others flush or write all the time.
+    Records that cold refuses stay in hot. So do all records if others keep flushing or writing the thread.
     """
     flushed = yield from _flush_while(tiers, thread, lambda flushed: flushed.brought + flushed.coalesced > 0)
     return flushed is not None and not flushed.left
 
 
 def _flush_while(tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool]) -> Tiered[Flushed | None]:
-    """Flush a thread until nothing is left, or a claim's result ends it. None: others kept it busy."""
+    """Flush until nothing is left or `goes_on` rejects the last claim's result. Returns None if others kept it busy."""
     deadline, fewest = until_busy(), math.inf
     while True:
         flushed = yield from flush(tiers, thread, at_once=True)
@@ -117,12 +118,12 @@ def _flush_while(tiers: Tiers, thread: str, goes_on: Callable[[Flushed], bool]) 
 
 
 def until_busy() -> float:
-    """Return the deadline after which a waiter raises `busy`: after the length of two claims."""
+    """Return the deadline after which a waiter raises `busy`: two claim lengths from now."""
     return time.monotonic() + 2 * FLUSH_LEASE / 1000
 
 
 def busy(thread: str) -> ThreadBusy:
-    """Return the error for a thread that others have flushed or written for the length of two claims."""
+    """Return the error for a thread that others kept flushing or writing for the length of two claims."""
     return ThreadBusy(
         f"other processes have been flushing thread {shown(thread)} to cold, or writing it there, for "
         f"{2 * FLUSH_LEASE / 1000:g} seconds; try again"
@@ -132,14 +133,15 @@ def busy(thread: str) -> ThreadBusy:
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
     """Claim a thread and bring some of its records to cold.
 
-    If hot fails, the claim is released; if even that fails, the next attempt of this process goes on with it. If the
-    operation is cancelled during a call of cold, nobody knows when that call is over. Then the claim has to run out.
+    After an error the claim is released. If the release fails too, the next attempt of this process continues the
+    claim. If the operation is cancelled during a call of cold, nobody knows when that call ends, so the claim is kept
+    until it expires.
 
     Args:
         tiers: The saver.
         thread: The thread.
-        at_once: Also try records that are set aside.
-        seconds: No record is begun after this many seconds.
+        at_once: True: also try records that are set aside.
+        seconds: Seconds after which no further record is begun.
 
     Returns:
         None if another flusher has claimed the thread, or a writer has an intent.
@@ -152,7 +154,7 @@ def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = 
         if not claim.is_asking_cold:
             tiers.leases.keep(keys.flush, claim.token)
             if isinstance(error, Exception):
-                yield release(keys, claim.token)
+                yield from release(keys, claim.token)
         raise
 
 
@@ -163,55 +165,65 @@ class _Claim:
         self.tiers, self.thread, self.keys, self.token = tiers, thread, keys, token
         self.records: list[BacklogRecord] = []
         self.failed: list[tuple[BacklogRecord, Exception]] = []
-        """Records that cold refused or hot could not read, each with its error."""
+        """Records that cold refused or that hot could not read, each with its error."""
         self.unreachable: Exception | None = None
-        """The error of cold that ended the claim: the probe after it failed, too."""
+        """Cold's error that ended the claim, because the probe after it failed as well."""
         self._bases: Mapping[bytes, bytes] = {}
-        """The id of the checkpoint that cold got last, by namespace, both escaped."""
+        """The id of the checkpoint that cold got last, by namespace. Both are escaped."""
         self._filled_up: set[str] = set()
         self._removed: dict[str, Exception | None] = {}
-        """Namespaces in which checkpoints were removed, each with cold's error."""
+        """Namespaces in which this claim removed checkpoints, each with cold's error."""
         self.is_asking_cold = False
-        """True during a call of cold, and for good if the operation was cancelled during one."""
+        """True during a call of cold. Stays true if the operation is cancelled during the call."""
         self.done: list[BacklogRecord] = []
         self.latest: dict[bytes, tuple[bytes, Mapping[str, Any]]] = {}
-        """The id (escaped) and the versions of the checkpoint that cold got last, by escaped namespace."""
-        self.coalesced = 0
-        self.gaps = b"0"
+        """Id (escaped) and channel versions of the checkpoint that this claim flushed last, by escaped namespace."""
+        self.coalesced: list[BacklogRecord] = []
+        self._newest: dict[bytes, bytes] = {}
+        """Records that cold does not need: older checkpoints of a namespace, and their writes. Each maps to the newest
+        checkpoint of the namespace, which cold gets instead."""
+        self._whole: set[str] = set()
+        """Namespaces without coalescing, because a `DeltaChannel` is rebuilt from writes to the ancestors."""
 
     def flush(self, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
-        """Claim the thread, give its records to cold, and tell hot what cold got and refused."""
+        """Claim the thread, give its records to cold, and report to hot which of them cold got or refused."""
         began, queue, keys = time.monotonic(), self.tiers.flush_queue, self.keys
         arguments = (self.token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE)
         claimed = yield Call(scripts.CLAIM, (keys.data_key, keys.dirty, keys.flush, keys.intents), arguments)
         if claimed == ClaimReply.BUSY:
             return None
-        with decoding("what cold does not have of thread {!r}", self.thread):
-            bases, there, unacked, *raw = claimed
-            there = index(there)
+        with decoding("the backlog of thread {!r}", self.thread):
+            bases, left, unacked, *raw = claimed
+            left = index(left)
             if any(tuple(map(type, fields[:3])) != (bytes, bytes, int) for fields in raw):
                 raise TypeError("a record without a name, a time and a number of tries")
             self._bases = dict(zip(bases[::2], bases[1::2], strict=True))
-            self._add([BacklogRecord(*fields) for fields in raw])
+            for fields in raw:
+                record = BacklogRecord(*fields)
+                try:
+                    record.check()
+                    self.records.append(record)
+                except DecodeError as error:
+                    self.failed.append((record, error))
         if not raw:
-            return Flushed(there, 0, 0, ())
+            return Flushed(left, 0, 0, ())
         if unacked:
-            text = "the flusher takes over thread %s from one that did not end its work, and does that again"
+            text = "the flusher takes over thread %s from a flusher that did not finish, and repeats its work"
             _LOG.info(text, shown(self.thread))
-        seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last call of cold
+        seconds = min(seconds, FLUSH_LEASE / 3000)  # the rest of the lease is for the last cold call
         coalesces = queue is not None and queue.history == "latest" and not unacked
-        until = began + seconds, time.time() + seconds  # the first stands still while a machine sleeps
+        until = began + seconds, time.time() + seconds  # the monotonic clock stops while a machine sleeps
         yield from self.run(*until, coalesces=coalesces)
         ack = self._ack()
         try:
             left = yield ack
-        except Exception:  # noqa: BLE001 - a fenced flusher must learn it; a lost reply repeats the claim
+        except Exception:  # noqa: BLE001 - a fenced flusher must learn it
             left = yield ack
-        with decoding("how much cold lacks of thread {!r}", self.thread):
+        with decoding("the size of the backlog of thread {!r}", self.thread):
             left = index(left)
         if left == AckReply.FENCED:
-            text = "another flusher has taken over thread %s, as this one took too long; what it did to cold is done "
-            _LOG.warning(text + "again", shown(self.thread))
+            text = "this flusher took too long, so another one took over thread %s and repeats what it did to cold"
+            _LOG.warning(text, shown(self.thread))
             left = 1
         else:
             self.tiers.backlog.flushed(len(self.done))
@@ -220,15 +232,6 @@ class _Claim:
                     queue.remember((self.thread, names.name_of(escaped)), names.name_of(raw_id), versions)
         return self._counted(left, time.monotonic() - began)
 
-    def _add(self, records: Sequence[BacklogRecord]) -> None:
-        """Take over the claimed records. A malformed one fails at once."""
-        for record in records:
-            try:
-                record.check()
-                self.records.append(record)
-            except DecodeError as error:  # noqa: PERF203
-                self.failed.append((record, error))
-
     def _ack(self) -> Call:
         brought = [argument for record in self.done for argument in (record.member, record.score)]
         failed: list[Argument] = []
@@ -236,44 +239,50 @@ class _Claim:
             pause = min(MAX_PAUSE, 2 ** min(record.tries, 5)) * 1000
             failed += (record.member, pause, names.encode(error_text(error)[:500]))
         latest = [argument for ns, (checkpoint_id, _) in self.latest.items() for argument in (ns, checkpoint_id)]
+        gaps = b"1" if any(record.kind == b"c" for record in self.coalesced) else b"0"
         counts, keys = (len(self.done), len(self.failed)), self.keys
         return Call(
             scripts.ACK,
             (keys.index_key, keys.data_key, keys.dirty, keys.flush, keys.intents),
-            (self.token, *counts, DELETIONS_KEPT, self.gaps, *brought, *failed, *latest),
+            (self.token, *counts, DELETIONS_KEPT, gaps, *brought, *failed, *latest),
         )
 
     def _counted(self, left: int, seconds: float) -> Flushed:
-        """Count the claim in the saver's stats, and return its result."""
-        counts, brought = self.tiers.counts, len(self.done) - self.coalesced
+        """Add the claim to the saver's stats and return its result."""
+        counts, coalesced = self.tiers.counts, len(self.coalesced)
+        brought = len(self.done) - coalesced
         counts.flushes += 1
         counts.flushed += brought
-        counts.coalesced += self.coalesced
+        counts.coalesced += coalesced
         counts.refused += len(self.failed)
         counts.flush_seconds += seconds
         errors = [error for _, error in self.failed]
         if self.unreachable is not None:
             counts.unreachable += 1
             errors.append(self.unreachable)
-        return Flushed(left, brought, self.coalesced, errors, bool(self.failed))
+        return Flushed(left, brought, coalesced, errors, bool(self.failed))
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
-        """Give the records to cold, one after the other. Ends if cold does not answer, or refuses the first two.
+        """Give the records to cold one by one. Stops if cold does not answer, or refuses the first two records.
 
-        It coalesces only if the previous claim was acked. If not, cold may have some of those records already.
+        Args:
+            until: Deadline of `time.monotonic` for beginning a record.
+            until_by_clock: The same deadline of `time.time`.
+            coalesces: False unless the previous claim was acked: cold may already have some of its records.
         """
-        plan = (yield from plan_coalescing(self.tiers, self.thread, self.records)) if coalesces else Plan({}, set())
+        if coalesces:
+            yield from self._plan()
         for record in self.records:
             if time.monotonic() > until or time.time() > until_by_clock:
                 return
-            if record.member in plan.newest:
+            if record.member in self._newest:
                 continue
-            error = yield from self._give(record, plan.whole)
+            error = yield from self._give(record)
             if error is not None and not isinstance(error, RedisSaverError):
                 if time.monotonic() > until or (yield from self._ask_cold(_PROBE)) is not None:
                     self.unreachable = error
                     return
-                error = yield from self._give(record, plan.whole)  # the connection may have been a broken one
+                error = yield from self._give(record)  # the connection may have been broken
             if error is None:
                 self.done.append(record)
                 continue
@@ -281,15 +290,36 @@ class _Claim:
             if record.kind == b"d" or (len(self.failed) > 1 and not self.done):
                 return
         brought = {record.member for record in self.done}
-        for record in self.records:
-            if plan.newest.get(record.member) in brought:
-                self.done.append(record)
-                self.coalesced += 1
-                if record.kind == b"c":
-                    self.gaps = b"1"
+        self.coalesced = [record for record in self.records if self._newest.get(record.member) in brought]
+        self.done += self.coalesced
 
-    def _give(self, record: BacklogRecord, whole: set[str]) -> Tiered[Exception | None]:
-        """Give a record to cold. Returns the error, if there is one."""
+    def _plan(self) -> Tiered[None]:
+        """Choose the records to coalesce, with `cold_history="latest"`."""
+        ids = defaultdict[str, set[str]](set)
+        for record in self.records:
+            if record.kind == b"c":
+                ns, checkpoint_id = record.address
+                ids[ns].add(checkpoint_id)
+        for ns, of_ns in ids.items():
+            newest = max(of_ns)
+            if (yield from self._needs_ancestors(ns, newest)):
+                self._whole.add(ns)
+                continue
+            for record in self.records:
+                if record.address[0] == ns and record.address[1] in of_ns - {newest}:
+                    self._newest[record.member] = names.checkpoint(ns, newest)
+
+    def _needs_ancestors(self, ns: str, newest: str) -> Tiered[bool]:
+        try:
+            saved = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, newest))
+        except HotFailed:
+            raise
+        except RedisSaverError:  # the flusher reports it when it reads the record
+            return True
+        return saved is None or delta.COUNTERS in saved.metadata
+
+    def _give(self, record: BacklogRecord) -> Tiered[Exception | None]:
+        """Give a record to cold. Returns its error, or None."""
         ns, _ = record.address
         try:
             if record.kind == b"d":
@@ -298,23 +328,23 @@ class _Claim:
                 return (yield from self._remove(ns))
             if record.kind == b"w":
                 return (yield from self._give_writes(record))
-            error = (yield from self._fill(ns)) if ns in whole else None
+            error = (yield from self._fill(ns)) if ns in self._whole else None
             return error or (yield from self._give_checkpoint(record))
         except HotFailed:
             raise
-        except RedisSaverError as error:  # hot has lost it, or cannot read it
+        except RedisSaverError as error:  # hot lost the record or cannot read it
             return error
 
     def _delete(self) -> Tiered[Exception | None]:
-        """Delete the thread in cold. From then on nothing counts as what cold got last."""
+        """Delete the thread in cold, and forget which checkpoints cold got last."""
         self._bases = {}
         self.latest.clear()
         return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
 
     def _remove(self, ns: str) -> Tiered[Exception | None]:
-        """Remove in cold all checkpoints of a namespace that this claim has to remove, in one call.
+        """Remove all checkpoints of a namespace that this claim has to remove, in one call of cold.
 
-        The values of what cold got last may go with them, so the next checkpoint brings all of its own.
+        Cold may lose the values of the checkpoint that it got last. So the next checkpoint brings all its values.
         """
         if ns not in self._removed:
             self._bases = {escaped: base for escaped, base in self._bases.items() if escaped != names.component(ns)}
@@ -325,19 +355,18 @@ class _Claim:
         return self._removed[ns]
 
     def _ask_cold(self, call: ColdCall) -> Tiered[Exception | None]:
-        """Call cold. Returns the error, if there is one."""
         self.is_asking_cold = True
-        error = (yield Attempt(call)).error
+        _, error = yield from attempt(call._replace(is_packed=True))
         self.is_asking_cold = False
-        return error  # type: ignore[no-any-return]
+        return error
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
-        """Give cold what was coalesced in a namespace and is needed now."""
+        """Give cold the checkpoints of a namespace that were coalesced and are needed now."""
         hot = self.tiers.opaque_hot
         if ns in self._filled_up or not (yield Command(("HEXISTS", self.keys.data_key, "@cold_gaps"))):
             return None
-        asked = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
-        checkpoints = yield from listing.collect(listing.list_checkpoints(hot, asked))
+        query = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
+        checkpoints = yield from listing.collect(listing.list_checkpoints(hot, query))
         paths = yield from task_paths_in_hot(hot, self.thread, checkpoints)
         for saved in reversed(checkpoints):
             for call in calls_for(self._opened(saved), self.thread, paths):
@@ -347,7 +376,7 @@ class _Claim:
         return None
 
     def _opened(self, saved: CheckpointTuple) -> CheckpointTuple:
-        """Decode all but the values of a checkpoint that was read packed, because cold may store that as JSON."""
+        """Decode a packed checkpoint except its values, because cold may store those parts as JSON."""
         if not isinstance(packed := self.tiers.opaque_hot.serde, OpaqueSerializer):
             return saved
         with decoding("{}", config.address(saved.config)):
@@ -360,7 +389,7 @@ class _Claim:
         ns, checkpoint_id = record.address
         hot = self.tiers.opaque_hot
         saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
-        if saved is None:  # it was pruned or deleted meanwhile
+        if saved is None:  # pruned or deleted meanwhile
             return None
         saved = self._opened(saved)
         escaped = names.component(ns)
@@ -373,21 +402,21 @@ class _Claim:
         return error
 
     def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
-        """Return the channel versions of the checkpoint that cold got last in a namespace. Cold has their values."""
+        """Return the channel versions of the checkpoint that cold got last in a namespace. Cold has these values."""
         if escaped in self.latest:
             return self.latest[escaped][1]
         if (base := self._bases.get(escaped)) is None:
             return {}
-        with decoding("what cold got last of thread {!r}", self.thread):
+        with decoding("the last flushed checkpoint of thread {!r}", self.thread):
             base_id = names.name_of(base)
-        known = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
-        if known is None:
+        versions = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
+        if versions is None:
             hot = self.tiers.opaque_hot
             saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, base_id))
-            # If it was put again, cold has not got hot's form of it yet. Only this claim takes it off the backlog.
+            # If the checkpoint was put again, cold does not have hot's version of it yet.
             is_dirty = (yield Command(("ZSCORE", self.keys.dirty, names.checkpoint(ns, base_id)))) is not None
-            known = versions_of_values(saved.checkpoint) if saved and not is_dirty else {}
-        return known
+            versions = versions_of_values(saved.checkpoint) if saved and not is_dirty else {}
+        return versions
 
     def _give_writes(self, record: BacklogRecord) -> Tiered[Exception | None]:
         if record.writes is None:  # pruned or deleted meanwhile
@@ -401,14 +430,14 @@ class _Claim:
             chunks = codec.as_chunks(hot, record.chunks, self.thread)
             pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
             allowance.unfold("writes", writes[-1].idx)
-        if writes[-1].idx >= len(writes):  # special writes stood between them; each keeps its index
+        if writes[-1].idx >= len(writes):  # there were special writes between them, and each write keeps its index
             pairs = yield from self._filled(record.member, writes, pairs)
         return (yield from self._ask_cold(ColdCall("put_writes", (target, pairs, task, writes[0].task_path))))
 
     def _filled(
         self, member: bytes, writes: Sequence[Write], pairs: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
-        """Return a task's regular writes at their indexes, with its special ones in the gaps."""
+        """Return a task's regular writes at their indexes, with special writes of the task in the gaps."""
         hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", self.keys.data_key, *fields))), Allowance(hot.limits, location)
@@ -429,87 +458,50 @@ class BacklogRecord(NamedTuple):
     """A note in hot of one thing that cold lacks."""
 
     member: bytes
-    """Its member of the index, with `r` in place of `c` for a rolled-back checkpoint; or `d`, a deleted thread."""
+    """Member of the index, with `r` instead of `c` for a rolled-back checkpoint. `d` for a deleted thread."""
     score: bytes
-    """The time it was written."""
+    """Time it was written."""
     tries: int
-    """Number of times that cold refused it."""
+    """Number of refusals by cold."""
     writes: bytes | None
-    """The pending writes that it notes, if they still exist."""
+    """The noted pending writes, if they still exist."""
     chunks: Sequence[bytes] = ()
-    """The chunks of these writes: a flat list of fields and bytes."""
+    """Chunks of these writes: a flat list of fields and bytes."""
 
     def check(self) -> None:
-        """Check the note, which another program may have written.
+        """Check the format, because another program may have written the note.
 
         Raises:
-            DecodeError: It is malformed.
+            DecodeError: The note is malformed.
         """
-        with decoding("the note {!r} of what cold does not have", self.member):
+        with decoding("the backlog record {!r}", self.member):
             if self.kind not in (b"c", b"w", b"r", b"d"):
                 raise ValueError("it names neither a checkpoint, nor pending writes, nor a removal, nor a deletion")
             _ = self.address
 
     @property
     def kind(self) -> bytes:
-        """`c` a checkpoint, `w` pending writes, `r` a checkpoint to remove, `d` a deletion of the thread."""
+        """`c`: checkpoint, `w`: pending writes, `r`: checkpoint to remove, `d`: deletion of the thread."""
         return self.member[:1]
 
     @property
     def address(self) -> tuple[str, str]:
-        """The namespace and the id of the checkpoint; of a deletion both are empty."""
+        """Namespace and id of the checkpoint. Both are empty for a deletion."""
         if self.kind == b"d":
             return "", ""
         ns, checkpoint_id = names.components(self.member[1:])[:2]
         return ns, checkpoint_id
 
 
-class Plan(NamedTuple):
-    """The plan for gathered records with `cold_history="latest"`."""
-
-    newest: dict[bytes, bytes]
-    """Records that cold does not need: older checkpoints of a namespace, and their writes. Each maps to the newest
-    checkpoint, which cold has to get instead."""
-    whole: set[str]
-    """Namespaces in which nothing is coalesced: a `DeltaChannel` is rebuilt from writes to the ancestors."""
-
-
-def plan_coalescing(tiers: Tiers, thread: str, records: Sequence[BacklogRecord]) -> Tiered[Plan]:
-    """Choose the gathered records to coalesce."""
-    ids, plan = defaultdict[str, set[str]](set), Plan({}, set())
-    for record in records:
-        if record.kind == b"c":
-            ns, checkpoint_id = record.address
-            ids[ns].add(checkpoint_id)
-    for ns, of_ns in ids.items():
-        if (yield from _needs_ancestors(tiers, thread, ns, max(of_ns))):
-            plan.whole.add(ns)
-    for record in records:
-        ns, checkpoint_id = record.address
-        if ns not in plan.whole and checkpoint_id in ids[ns] and checkpoint_id != max(ids[ns]):
-            plan.newest[record.member] = names.checkpoint(ns, max(ids[ns]))
-    return plan
-
-
-def _needs_ancestors(tiers: Tiers, thread: str, ns: str, newest: str) -> Tiered[bool]:
-    try:
-        saved = yield from reading.get_tuple(tiers.opaque_hot, config.to_config(thread, ns, newest))
-    except HotFailed:
-        raise
-    except RedisSaverError:  # the flusher reports it when it reads the record
-        return True
-    return saved is None or delta.COUNTERS in saved.metadata
-
-
 CACHE_BYTES = 16_000_000
-"""Size of the flusher's own chunk cache, in bytes."""
+"""Size of the flusher's own chunk cache in bytes."""
 _PLAIN = (JsonPlusSerializer, SafeSerializer, FastSerializer, StrictSerializer)
 _KINDS = ("null", "bytes", "bytearray", "msgpack", "json", "pickle")
-"""Types that LangGraph's serializer writes, or wrote in earlier versions."""
+"""Types that LangGraph's serializer writes or once wrote."""
 
 
 class _CarryingSerializer(OpaqueSerializer):
-    """An `OpaqueSerializer` that refuses types unknown to cold's serializer: cold would keep what it cannot read."""
+    """An `OpaqueSerializer` that refuses types unknown to cold's serializer: cold could not read them back."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         kind, _ = data
@@ -519,7 +511,7 @@ class _CarryingSerializer(OpaqueSerializer):
 
 
 def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
-    """Return both savers for flushers: objects stay packed if possible, and hot has a chunk cache of its own."""
+    """Return both savers as flushers use them: objects stay packed if possible, and hot has its own chunk cache."""
     hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
     own = type(cold).__module__.startswith("langgraph.checkpoint.")
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:

@@ -1,7 +1,7 @@
-"""Before a thread is written to cold: write intents, repair of a damaged thread, and enrolling.
+"""Steps before a write to cold: write intents, repair of damaged threads, and enrolling.
 
-With a write intent a writer notes in hot that it writes a thread to cold, until it is done. A thread that only hot has,
-from before there were tiers, is enrolled: all of it is noted as dirty, and flushed.
+A writer notes a write intent in hot before it writes a thread to cold, and removes it when it is done. A thread from
+before there were tiers is only in hot. Enrolling notes all its records as dirty, and flushes them.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from redis_saver._storage.context import default_ttl
 from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
-from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, Tiered
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
 """Record of an intent on a whole thread, and a field that never exists."""
 _LOG = ThrottledLog("redis_saver.tiered")
 REPAIRS = 3
-"""Maximum number of repairs of a damaged thread per write. The damage may be out of a repair's reach."""
+"""Maximum number of repairs per write. A repair may not fix the damage."""
 Need: TypeAlias = Literal["", "all", "nothing"]
-"""Condition for a writer to go on. "all": cold also has what was coalesced. "nothing": the thread is deleted next."""
+"""Condition for a write. "all": cold has coalesced checkpoints, too. "nothing": the thread is deleted next."""
 
 
 class Intent(NamedTuple):
-    """A write intent, and what hot answered to it."""
+    """A write intent with hot's answer."""
 
     token: str
     is_here: bool
@@ -43,7 +43,7 @@ class Intent(NamedTuple):
     is_pathless: bool
     """True if hot has writes of the checkpoint without their task paths, from a fill."""
     newest: bytes
-    """Field that says what hot has of the thread after this write, for `lua/tiered/end_intent.lua`."""
+    """Field that `lua/tiered/end_intent.lua` sets after this write: `@complete`, or `@has_latest` and a namespace."""
     fill: bytes
     """Token of the fill that the writer knows, or empty."""
 
@@ -58,20 +58,20 @@ def begin_intent(
     *,
     need: Need = "",
 ) -> Tiered[Intent]:
-    """Begin a write intent. If hot has something that cold lacks, it is flushed first; until then hot is believed.
+    """Begin a write intent. Records that cold lacks are flushed first; until then reads still use hot.
 
     Args:
         tiers: The saver.
         thread: The thread.
-        record: Digest of the field that is written, or `ALL`.
-        writer: The writer (`guards.writer_of`). Hot refuses one who does not own the thread.
-        writes: For pending writes: what the index members of the checkpoint's writes begin with.
-        fill: The last fill that the writer knows, if the write may rely on it.
-        need: "all": cold first gets what was coalesced, too. "nothing": the thread is deleted next, so what only
-            hot has is not flushed, and a damaged thread is removed first.
+        record: Digest of the written field, or `ALL`.
+        writer: The writer (`guards.writer_of`). Hot refuses a writer who does not own the thread.
+        writes: For pending writes: the prefix of their index members (`context.writes_of`).
+        fill: The last known fill, if the write may rely on it.
+        need: "all": coalesced checkpoints are flushed first, too. "nothing": the thread is deleted next. So nothing is
+            flushed, and a damaged thread is removed first.
 
     Raises:
-        ThreadBusy: Others flushed or wrote the thread all the time.
+        ThreadBusy: Others kept flushing or writing the thread.
     """
     keys = tiers.hot.keyspace.tier_keys(thread)
     token = tiers.leases.token(keys.intents)
@@ -83,7 +83,7 @@ def begin_intent(
         try:
             in_cold, is_pathless, nothing_since = yield from _begun(tiers, thread, begin, need)
         except Exception:
-            yield release(keys, token)  # the write does not happen, and cold was not told of it
+            yield from release(keys, token)  # the write does not happen, and cold got nothing
             raise
         if in_cold in (IntentReply.BEHIND, IntentReply.UNNOTED, IntentReply.WAIT) and time.monotonic() >= deadline:
             raise busy(thread)
@@ -102,10 +102,10 @@ def begin_intent(
 
 
 def _begun(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: int = REPAIRS) -> Tiered[tuple[int, int, int]]:
-    """Return the script's answer. A damaged thread is repaired first, at most `repairs` times."""
+    """Return the script's answer. Repairs a damaged thread first, up to `repairs` times."""
     try:
         answer = yield begin
-        with decoding("what is being written of thread {!r}", thread):
+        with decoding("the write intents of thread {!r}", thread):
             in_cold, is_pathless, nothing_since = answer
     except ThreadDamaged as damage:
         if not repairs:
@@ -119,35 +119,35 @@ def _begun(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: int = RE
 
 
 def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
-    """Repair a damaged thread: hot drops what is left of it, if cold has the thread. If not, the error is raised."""
+    """Repair a damaged thread: hot drops its rest if cold has the thread. Otherwise raises the damage."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
-    left = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
-    answer = yield Call(scripts.REPAIR, left, (b"0",))
+    script_keys = (keys.index_key, keys.data_key, keys.intents, keys.dirty)
+    answer = yield Call(scripts.REPAIR, script_keys, (b"0",))
     if answer == RepairReply.ASK_COLD:
-        if tiers.cold_is_postgres:  # it also counts writes whose checkpoint has not come yet
+        if tiers.cold_is_postgres:  # also counts writes without a checkpoint
             in_cold = any((yield ColdCall("count_thread", (thread,))))
         else:
             in_cold = bool((yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})))
-        answer = yield Call(scripts.REPAIR, left, (b"1" if in_cold else b"0",))
-        if answer == RepairReply.ASK_COLD:  # if not, somebody deleted it meanwhile
+        answer = yield Call(scripts.REPAIR, script_keys, (b"1" if in_cold else b"0",))
+        if answer == RepairReply.ASK_COLD:  # else somebody deleted it meanwhile
             raise damage
     if answer == RepairReply.GIVEN_UP:
         tiers.counts.repairs += 1
-        text = "thread %s was damaged in hot, which drops it and is filled from cold: %s"
+        text = "thread %s was damaged in hot; hot drops it, and the next read fills it from cold: %s"
         _LOG.warning(text, shown(thread), log_text(damage))
 
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
-    """End an intent. Hot has what was written if it has the field `needed`."""
+    """End an intent. Hot gives the thread up unless it has the field `needed`."""
     arguments = (intent.token, intent.newest, needed, intent.fill)
     yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
 def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
-    """End an intent by an operation over hot, and return its result; None if hot fails and is bypassed.
+    """End an intent by an operation over hot. Returns its result, or None if hot fails and is bypassed.
 
-    If the operation fails, hot gives the thread up, if hot answers at once. Cold has what was written, and only this
+    If the operation fails but hot answers again at once, hot gives the thread up: cold has the write, and only this
     writer knows that it is done.
     """
     try:
@@ -155,7 +155,7 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> T
     except Exception as error:
         if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
             keys = tiers.hot.keyspace.tier_keys(thread)
-            yield Attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
+            yield from attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
         if not isinstance(error, HotFailed):
             raise
     tiers.counts.bypasses += 1
@@ -163,10 +163,10 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> T
 
 
 def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need: Need = "") -> Tiered[Any]:
-    """Change a thread in cold, and give it up in hot. Returns what cold returned.
+    """Change a thread in cold and give it up in hot. Returns cold's result.
 
     Raises:
-        NotImplementedError: Cold cannot do that, and has done nothing.
+        NotImplementedError: Cold does not support the call. Nothing was changed.
     """
     intent = yield from begin_intent(tiers, thread, ALL, writer, need=need)
     answer = (yield from change_cold(tiers, {thread: intent}, cold)) if cold else None
@@ -175,10 +175,10 @@ def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need
 
 
 def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> Tiered[Any]:
-    """Call cold while these threads have intents. Returns what cold returned.
+    """Call cold while these threads have intents. Returns cold's result.
 
     Raises:
-        NotImplementedError: Cold cannot do that, and has done nothing. The intents are released.
+        NotImplementedError: Cold does not support the call. Nothing was changed, and the intents are released.
     """
     try:
         return (yield call)
@@ -188,26 +188,26 @@ def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> 
 
 
 def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
-    """Release intents, by thread, whose writes did not begin in cold."""
+    """Release intents of writes that did not begin in cold."""
     for thread, intent in intents.items():
-        yield release(tiers.hot.keyspace.tier_keys(thread), intent.token)
+        yield from release(tiers.hot.keyspace.tier_keys(thread), intent.token)
 
 
 def give_up(tiers: Tiers, thread: str, intent: Intent) -> Tiered[None]:
-    """End an intent: hot gives the thread up. If it is dirty, the next reader flushes it first."""
+    """End an intent: hot gives the thread up. The next reader flushes a dirty thread first."""
     tiers.hot.chunk_cache.forget(tiers.hot.keyspace.tier_keys(thread).data_key)
     yield from end(tiers, thread, intent, end_intent(tiers, thread, intent, NOWHERE))
 
 
 def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
-    """End an intent: the thread was deleted in cold, and hot deletes it, too."""
+    """End an intent: hot deletes the thread, which cold has deleted."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     yield Call(scripts.ERASE, (*keys.writing, keys.flush), (intent.token, DELETIONS_KEPT))
 
 
 def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
-    """Enroll a thread if it is from before there were tiers; None: enroll all such threads."""
+    """Enroll a thread that is from before there were tiers. None: enroll all such threads."""
     try:
         names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
         for name in dict.fromkeys(names):
@@ -219,6 +219,6 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
 
 
 def _flush_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush a thread, all of which was just noted."""
+    """Flush a thread after all its records were noted."""
     yield from flush_now(tiers, thread)
     tiers.counts.enrolled += 1

@@ -1,4 +1,4 @@
-"""Listing checkpoints: what cold has, and what only hot has."""
+"""Listing checkpoints: those of cold, and those that only hot has."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def list_checkpoints(
 ) -> TieredStream[CheckpointTuple]:
     """List the checkpoints of both tiers, newest first, in pages.
 
-    If cold lacks some of a thread, hot lists it, or cold gets all of it first. Coalesced checkpoints are in hot alone.
-    If both have to be asked, all results are gathered first, without hot's of threads with a write intent.
+    A dirty thread is listed by hot if hot has all of it, and else flushed first. Coalesced checkpoints are only in hot.
+    If both tiers are needed, all results are gathered first. Hot's results of threads with a write intent do not count.
     """
     return _list(tiers, listing.query(config, filter, before, limit), filter, _Listed(before, limit))
 
@@ -44,7 +44,7 @@ def _list(
     thread = None if config is None else configs.thread_id(config)
     lagging: list[str] = []
     has_all = tiers.flush_queue is None or tiers.flush_queue.history == "all"
-    yield from enroll(tiers, thread)  # first, because a thread that another process enrolls is dirty then
+    yield from enroll(tiers, thread)  # first: a thread that another process enrolls is dirty afterwards
     try:
         for name in (yield from dirty(tiers, thread)):
             if thread is not None and (yield from _list_by_hot_alone(tiers, thread, query, listed)):
@@ -52,7 +52,7 @@ def _list(
             if not (yield from flush_what_goes(tiers, name)):
                 has_all = False
                 lagging.append(name)
-    except HotFailed:  # counted by whoever asks hot next
+    except HotFailed:  # the next request to hot counts it
         pass
     cold = ColdCall("list", (config and for_cold(config, ns=False),), {"filter": filter})
     if has_all:
@@ -74,21 +74,23 @@ def _list(
 def _not_removed(
     tiers: Tiers, in_cold: Sequence[CheckpointTuple], lagging: Sequence[str]
 ) -> Operation[list[CheckpointTuple]]:
-    """Leave out what cold still has to remove: deleted threads, and rolled-back checkpoints."""
+    """Leave out deleted threads and rolled-back checkpoints that cold still has to remove."""
     by_thread = defaultdict[str, list[CheckpointTuple]](list)
     for saved in in_cold:
         by_thread[configs.thread_id(saved.config)].append(saved)
     for thread in by_thread.keys() & set(lagging):
-        keys, there = tiers.hot.keyspace.tier_keys(thread), by_thread.pop(thread)
+        keys, checkpoints = tiers.hot.keyspace.tier_keys(thread), by_thread.pop(thread)
         if not (yield from _has_tombstone(keys)):
-            members = [names.removal(configs.namespace(saved.config) or "", saved.checkpoint["id"]) for saved in there]
+            members = [
+                names.removal(configs.namespace(saved.config) or "", saved.checkpoint["id"]) for saved in checkpoints
+            ]
             noted = yield Batch([Command(("ZSCORE", keys.dirty, member)) for member in members])
-            by_thread[thread] = [saved for saved, score in zip(there, noted, strict=True) if score is None]
+            by_thread[thread] = [saved for saved, score in zip(checkpoints, noted, strict=True) if score is None]
     return [saved for of_thread in by_thread.values() for saved in of_thread]
 
 
 class _Listed:
-    """Position of a list, for the other tier to go on: below the last id, without what was listed of that id."""
+    """Position of a list, from which either tier can continue: the last id, and the results listed with that id."""
 
     def __init__(self, before: RunnableConfig | None, limit: int | None) -> None:
         self.before, self.left = before, limit
@@ -97,11 +99,11 @@ class _Listed:
 
     @property
     def more(self) -> int:
-        """Number of next results that may have been listed already."""
+        """Number of coming results that may have been listed already."""
         return len(self._at_last)
 
     def page(self, results: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
-        """Return a page of those results that were not listed yet."""
+        """Return a page of the results that were not listed yet."""
         new = [saved for saved in results if configs.address(saved.config) not in self._at_last][: self.left]
         for saved in new:
             if (checkpoint_id := saved.checkpoint["id"]) != self._last_id:
@@ -115,7 +117,7 @@ class _Listed:
         return Page(new)
 
     def rest_of(self, query: listing.Query) -> listing.Query:
-        """Return the query for the rest, and for the `more` results that may have been listed already."""
+        """Return the query for the rest, including the `more` results that may have been listed already."""
         before = None if self.before is None else configs.checkpoint_id(self.before)
         return query._replace(before=before, limit=None if self.left is None else self.left + self.more)
 
@@ -123,7 +125,7 @@ class _Listed:
 def _list_by_hot_alone(
     tiers: Tiers, thread: str, query: listing.Query, listed: _Listed
 ) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
-    """List a dirty thread by hot, as long as hot has all of it. Returns True if it had to the end."""
+    """List a dirty thread by hot. Returns False as soon as hot does not have all of it."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     if not (yield from _is_whole(keys)):
         return False
@@ -144,9 +146,9 @@ PER_PAGE = 100
 
 
 def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream[CheckpointTuple]:
-    """List by cold, with a call for each page: an open call would hold a connection of cold while the caller works.
+    """List by cold with one call per page, because an open call would hold a connection while the caller works.
 
-    A page goes on below the last id. So this is done only if cold is known to list by id.
+    A page continues below the last id, so there is only one page unless cold is known to list by id.
     """
     while listed.left is None or listed.left > 0:
         limit = listed.left
@@ -161,9 +163,9 @@ def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream
 
 
 def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
-    """Return the threads with write intents, in which hot may lack something. Ask before hot is read.
+    """Return the threads with write intents: hot may lack a part of them. Call it before reading hot.
 
-    With `thread`, only that one is looked at.
+    With `thread`, checks only this thread.
     """
     keyspace = tiers.hot.keyspace
     if thread is not None:
@@ -173,14 +175,14 @@ def _with_intents(tiers: Tiers, thread: str | None) -> Operation[set[str]]:
 
 
 def dirty(tiers: Tiers, thread: str | None) -> Tiered[list[str]]:
-    """Return the thread if it is dirty; for None, all dirty threads."""
+    """Return the thread if it is dirty. For None, return all dirty threads."""
     if thread is None:
         return (yield from tiers.backlog.scan()).threads
     return [thread] if (yield Command(("EXISTS", tiers.hot.keyspace.tier_keys(thread).dirty))) else []
 
 
 def _is_whole(keys: names.TierKeys) -> Operation[bool]:
-    """True if hot has all of a thread, or has deleted it and cold does not know yet."""
+    """True if hot has all of a thread, or has deleted it and cold has not."""
     if (yield Command(("EXISTS", keys.intents))):
         return False
     if (yield Command(("EXISTS", keys.data_key))):
@@ -189,5 +191,5 @@ def _is_whole(keys: names.TierKeys) -> Operation[bool]:
 
 
 def _has_tombstone(keys: names.TierKeys) -> Operation[bool]:
-    """True if the thread has a tombstone: hot has deleted it, and cold does not know yet."""
+    """True if the thread has a tombstone: hot has deleted it, and cold has not."""
     return (yield Command(("ZSCORE", keys.dirty, "d"))) is not None

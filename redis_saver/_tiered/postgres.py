@@ -1,7 +1,7 @@
-"""Statements over the tables of LangGraph's Postgres savers, for what these savers cannot do.
+"""SQL on the tables of LangGraph's Postgres savers, for operations that these savers lack.
 
-Each function is a generator that yields a statement and its parameters, and is sent the rows. So it is written once,
-and a cursor of a `PostgresSaver` or of an `AsyncPostgresSaver` runs it, in one transaction.
+Each function is a generator that yields a statement with its parameters and gets the rows. A cursor of a
+`PostgresSaver` or an `AsyncPostgresSaver` runs it in one transaction.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from redis_saver._checkpoint.retention import CheckpointKey, Retention, finished
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._common import postgres, times
 from redis_saver._common.display import shown
+from redis_saver._engine import runner
 from redis_saver._engine.requests import T
-from redis_saver._engine.runner import Pump
 
 Statements: TypeAlias = Generator[tuple[str, Sequence[Any]], list[dict[str, Any]], T]
 
@@ -116,19 +116,19 @@ WHERE thread_id = %s GROUP BY 1, 2, 3
 
 
 def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
-    """Delete the checkpoints of some runs, with their writes. A `PostgresSaver` cannot do that itself."""
+    """Delete the checkpoints of some runs with their writes."""
     for statement in _DELETE_RUNS:
         yield statement, (list(run_ids),)
 
 
 def checkpoints_of_run(thread_id: str, run_id: str) -> Statements[list[CheckpointKey]]:
-    """Name the checkpoints that a run wrote to a thread."""
+    """Return the checkpoints that a run wrote to a thread."""
     rows = yield _OF_RUN, (thread_id, run_id.replace("\0", ""))  # as LangGraph stores it
     return [(row["checkpoint_ns"], row["checkpoint_id"]) for row in rows]
 
 
 def delete_checkpoints(thread_id: str, ns: str, checkpoint_ids: Sequence[str]) -> Statements[Pruned]:
-    """Delete some checkpoints of a namespace, with their writes and the values that no other checkpoint has."""
+    """Delete checkpoints of a namespace, with their writes and the values that no other checkpoint has."""
     writes = yield _DELETE_WRITES, (thread_id, ns, list(checkpoint_ids))
     checkpoints = yield _DELETE_CHECKPOINTS, (thread_id, ns, list(checkpoint_ids))
     kept = yield _KEPT_VERSIONS, (thread_id, ns)
@@ -147,15 +147,15 @@ def _versions(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
 
 
 def thread_names(after: str | None, limit: int) -> Statements[list[str]]:
-    """Return up to `limit` names of threads after a given one, in the database's order. Reads one row per thread."""
+    """Return up to `limit` thread names after `after`, in the database's order. Reads one row per thread."""
     rows = yield _NAMES, (after, after, limit)
     return [row["thread_id"] for row in rows]
 
 
 def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
-    """Describe some threads, without those that do not exist. Reads all their rows, but not the stored values.
+    """Describe those threads that exist. Reads all their rows, but not the stored values.
 
-    Hot may have names that Postgres refuses even in a query: with a NUL, or half of a pair of surrogates.
+    Skips names that Postgres refuses in a query and hot does not: with a NUL or a lone surrogate.
     """
     names = ("thread_id", "checkpoint_id", "ts", "checkpoints", "bytes", "pending")
     rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if _is_text(name)])
@@ -165,7 +165,7 @@ def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
 def info_of(
     thread: str, checkpoint_id: str, ts: str | None, checkpoints: int, size: int, pending: Collection[str]
 ) -> ThreadInfo:
-    """Describe a thread as cold has it, with the channels of the pending writes of its newest root checkpoint."""
+    """Describe a thread of cold. `pending` has the channels of the pending writes of its newest root checkpoint."""
     interrupted, failed = INTERRUPT in pending, ERROR in pending
     updated_at = times.moment(ts or "")
     return ThreadInfo(thread, checkpoint_id, updated_at, checkpoints, int(size), None, False, interrupted, failed)
@@ -176,23 +176,24 @@ def _is_text(name: str) -> bool:
 
 
 def task_paths(thread_id: str) -> Statements[dict[tuple[str, str, str], str]]:
-    """Read the paths of a thread's tasks with pending writes, by namespace, checkpoint id and task id."""
+    """Return the task paths of a thread's pending writes, by namespace, checkpoint id and task id."""
     rows = yield _TASK_PATHS, (thread_id,)
     return {(row["ns"], row["id"], row["task"]): row["path"] for row in rows}
 
 
 def count_thread(thread_id: str) -> Statements[Pruned]:
-    """Count what deleting a thread would remove."""
+    """Return the amounts that deleting a thread would remove."""
     (row,) = yield _COUNT, (thread_id,) * 3
     described = yield from describe_threads([thread_id])
     return Pruned(row["checkpoints"], row["writes"], row["blobs"], sum(info.bytes for info in described))
 
 
 def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
-    """Remove the checkpoints of a thread that a retention does not keep, as one snapshot of the thread shows them.
+    """Remove the checkpoints that a retention does not keep. Sees one snapshot of the thread.
 
     Raises:
-        NotImplementedError: The thread uses a `DeltaChannel`, as from `PostgresSaver.prune`. Nothing was removed.
+        NotImplementedError: The thread uses a `DeltaChannel`. `PostgresSaver.prune` raises the same. Nothing was
+            removed.
     """
     yield "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ", ()
     rows = yield _OUTLINE, (TASKS, thread_id)
@@ -205,22 +206,22 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
         gone = [checkpoint_id for of, checkpoint_id in outline if of == ns and (ns, checkpoint_id) not in keep]
         if gone:
             total = added(total, (yield from delete_checkpoints(thread_id, ns, gone)))
-        # Also of those whose parent was gone before, as `PostgresSaver.prune` does.
+        # Includes checkpoints whose parent was gone before, as `PostgresSaver.prune` does.
         yield _FORGET_PARENTS, (thread_id, ns, [checkpoint_id for of, checkpoint_id in keep if of == ns])
     return total
 
 
 def threads_with_delta_channels(thread_ids: Sequence[str]) -> Statements[list[str]]:
-    """Return those of some threads that use a `DeltaChannel`.
+    """Return the threads that use a `DeltaChannel`.
 
-    LangGraph notes that in metadata, and stores a snapshot as `true` with a blob beside it.
+    LangGraph notes that in metadata, and stores a snapshot as `true` and a blob.
     """
     rows = yield _WITH_DELTA_CHANNELS, (list(thread_ids), list(thread_ids))
     return sorted(row["thread_id"] for row in rows)
 
 
 def uses_delta_channel(thread_id: str) -> NotImplementedError:
-    """Return the error for a thread that cannot be pruned in Postgres, as `PostgresSaver.prune` raises it."""
+    """Return the error for a thread that Postgres savers do not prune. `PostgresSaver.prune` raises the same kind."""
     return NotImplementedError(
         f"thread {shown(thread_id)} uses a DeltaChannel, which is rebuilt from older checkpoints: PostgresSaver does "
         "not prune such threads. The thread was not changed. Leave it out of the list, or delete it"
@@ -242,20 +243,16 @@ def _kept(outline: Mapping[CheckpointKey, Mapping[str, Any]], retention: Retenti
 
 
 _METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
-    "checkpoints_of_run": checkpoints_of_run,
-    "count_thread": count_thread,
-    "delete_for_runs": delete_for_runs,
-    "delete_checkpoints": delete_checkpoints,
-    "describe_threads": describe_threads,
-    "prune_thread": prune_thread,
-    "task_paths": task_paths,
-    "thread_names": thread_names,
-    "threads_with_delta_channels": threads_with_delta_channels,
+    function.__name__: function
+    for function in (
+        *(checkpoints_of_run, count_thread, delete_for_runs, delete_checkpoints, describe_threads),
+        *(prune_thread, task_paths, thread_names, threads_with_delta_channels),
+    )
 }
 
 
 def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Callable[..., Statements[Any]] | None:
-    """Return a function of this module, if the saver's tables are known and it has no such method of its own."""
+    """Return a function of this module if the saver's tables are known and it lacks the method."""
     if method not in _METHODS or not postgres.has_history(saver):
         return None
     has_own = hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
@@ -263,20 +260,20 @@ def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Calla
 
 
 def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:
-    """Return a function for a method that a `PostgresSaver` lacks. None if it has it, or if it is another saver."""
+    """Return a function for a method that a `PostgresSaver` lacks. None if the saver has it, or is another one."""
     if (made := _statements(saver, method, method)) is None:
         return None
 
     def run(*arguments: Any, dry_run: bool = False) -> Any:
         if pipe := getattr(saver, "pipe", None):
-            pipe.sync()  # what ran before is not part of this transaction
+            pipe.sync()  # earlier statements are not part of this transaction
         with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
-            pump = Pump(made(*arguments))
-            for statement, parameters in pump:
-                with pump:
-                    cursor.execute(statement, parameters, prepare=False)
-                    pump.reply = cursor.fetchall() if cursor.description else []
-            return pump.result
+
+            def rows(statement: tuple[str, Sequence[Any]]) -> Any:
+                cursor.execute(*statement, prepare=False)
+                return cursor.fetchall() if cursor.description else []
+
+            return runner.run(made(*arguments), rows)
 
     return run
 
@@ -288,13 +285,13 @@ def amethod_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Co
 
     async def run(*arguments: Any, dry_run: bool = False) -> Any:
         if pipe := getattr(saver, "pipe", None):
-            await pipe.sync()  # what ran before is not part of this transaction
+            await pipe.sync()  # earlier statements are not part of this transaction
         async with postgres.cursor(saver) as cursor, cursor.connection.transaction(force_rollback=dry_run):
-            pump = Pump(made(*arguments))
-            for statement, parameters in pump:
-                with pump:
-                    await cursor.execute(statement, parameters, prepare=False)
-                    pump.reply = await cursor.fetchall() if cursor.description else []
-            return pump.result
+
+            async def rows(statement: tuple[str, Sequence[Any]]) -> Any:
+                await cursor.execute(*statement, prepare=False)
+                return await cursor.fetchall() if cursor.description else []
+
+            return await runner.arun(made(*arguments), rows)
 
     return run

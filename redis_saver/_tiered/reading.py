@@ -1,4 +1,4 @@
-"""Reading checkpoints and histories of `DeltaChannel`s: hot first; on a miss cold, and then hot is filled."""
+"""Reading checkpoints and histories of `DeltaChannel`s: from hot, or on a miss from cold, which then fills hot."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, bes
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
 from redis_saver._tiered.intents import change, enroll, repair
 from redis_saver._tiered.listing import dirty
-from redis_saver._tiered.requests import Attempt, ColdCall, HotFailed, SingleFlight, Tiered, is_out_of_memory
+from redis_saver._tiered.requests import ColdCall, HotFailed, SingleFlight, Tiered, attempt, is_out_of_memory
 from redis_saver.errors import ThreadDamaged
 
 _ATTEMPTS = 3
 TOKEN = 16
-"""Hexadecimal digits of a fill lease's token. Each put sends it, so it is short."""
+"""Number of hex digits of a fill lease's token. Each put sends it, so it is short."""
 
 
 def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
-    """Return the newest checkpoint, or the one that a config names. Reads hot first; on a miss, cold, and fills hot."""
+    """Return the newest checkpoint, or the one that a config names. After a miss, reads cold and fills hot."""
     address, waited, repairs = configs.address(config), False, 0
     keys = tiers.hot.keyspace.reading_keys(address.thread_id)
     is_believed = tiers.verify == "never" or address.checkpoint_id is not None
@@ -44,7 +44,7 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
         damage: ThreadDamaged | None = None
         try:
             saved, is_answer = None, True
-            with suppress(reading.Nowhere):  # hot knows that there is none
+            with suppress(reading.Nowhere):  # hot knows that none exists
                 saved = yield from reading.read(tiers.hot, address, keys, hear)
                 is_answer = saved is not None
             if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
@@ -63,7 +63,7 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
             return (yield ColdCall("get_tuple", (for_cold(config),)))  # type: ignore[no-any-return]
         if damage:
             yield from best_effort(tiers, repair(tiers, address.thread_id, damage))
-        # If another caller read it from cold, and did not fill hot, read it here.
+        # Another caller may have read it from cold without filling hot. Then read it here.
         fetched = (yield from _fetch(tiers, address, config)) if waited else (yield fetching(tiers, address, config))
         if fetched is not None:
             return fetched[0]
@@ -71,30 +71,31 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
 
 
 def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) -> Tiered[bool]:
-    """For `verify="on_open"`: False if cold has a newer checkpoint than hot, which then drops the thread."""
+    """Compare with cold, for `verify="on_open"`. If cold has a newer checkpoint, hot gives the thread up: False."""
     namespace = address[:2]
     if namespace in tiers.verified:
         return True
     newest = yield ColdCall("get_tuple", (for_cold(configs.to_config(*namespace, "")),))
     tiers.verified.store(namespace, True, sum(map(len, namespace)))
-    ours, its = saved and saved.checkpoint["id"], newest and newest.checkpoint["id"]
-    if ours == its or (tiers.flush_queue and (its is None or (ours is not None and its < ours))):  # cold may lag behind
+    hot_id, cold_id = saved and saved.checkpoint["id"], newest and newest.checkpoint["id"]
+    may_lag = tiers.flush_queue and (cold_id is None or (hot_id is not None and cold_id < hot_id))
+    if hot_id == cold_id or may_lag:
         return True
     yield from change(tiers, address.thread_id, ANYBODY, None)
     return False
 
 
 def fetching(tiers: Tiers, address: Address, config: RunnableConfig | None = None) -> SingleFlight:
-    """Return the request that fills hot with a checkpoint, or with the newest, unless hot has it."""
+    """Return a request that fills hot with a checkpoint, or the newest one, unless hot has it."""
     names_it = config or configs.to_config(*address[:2], address.checkpoint_id or "")
     return SingleFlight((*address[:2], address.checkpoint_id or ""), lambda: _fetch(tiers, address, names_it))
 
 
 def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tuple[CheckpointTuple | None] | None]:
-    """Read from cold, and fill hot. Returns a tuple of one, or None if hot has it by now.
+    """Read from cold and fill hot. Returns a tuple with the result, or None if hot has it by now.
 
     Raises:
-        ThreadBusy: Hot had something that cold lacked, again after each flush.
+        ThreadBusy: After each flush, hot again had records that cold lacked.
     """
     thread, ns, checkpoint_id = address
     token, deadline = uuid4().hex[:TOKEN].encode(), until_busy()
@@ -117,19 +118,19 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
 
 
 def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) -> Call:
-    """Return the request for a fill lease. An empty `checkpoint` is the newest; else it is an escaped id."""
+    """Return the request for a fill lease. `checkpoint` is an escaped id, or empty for the newest."""
     arguments = (token, context.WRITER_GONE, context.FILL_LEASE, names.component(ns), checkpoint)
     return Call(scripts.FILL_LEASE, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
 def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
-    """Fill hot with what cold answered. If the namespace is empty in cold, note that in hot, or in this process."""
+    """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process notes that."""
     thread, ns, checkpoint_id = address
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
         if saved:
             arguments = fill_arguments(tiers.hot, saved, fill.token, newest=not checkpoint_id)
-    except HOT_CANNOT_HAVE:  # so cold alone has it
+    except HOT_CANNOT_HAVE:  # only cold has it then
         return
     reply = yield from _tried(_fill(tiers, thread, arguments))
     if reply == FillReply.FILLED:
@@ -147,10 +148,11 @@ def _fill(tiers: Tiers, thread: str, arguments: Sequence[Argument]) -> Call:
 
 
 def _tried(fill: Call | Batch) -> Tiered[Any]:
-    """Fill hot. Returns the reply, or None if hot cannot take that."""
-    reply, error = yield Attempt(fill)
+    """Fill hot. Returns the reply, or None if hot cannot store the checkpoint."""
+    reply, error = yield from attempt(fill)
+    # The next reader repairs a damaged thread. A full server goes without the checkpoint.
     if error is not None and not isinstance(error, ThreadDamaged) and not is_out_of_memory(error):
-        raise error  # damaged: the next reader repairs it; out of memory: it does not fit into hot
+        raise error
     return reply
 
 
@@ -163,7 +165,7 @@ def fill_arguments(
     records: list[Argument] = []
     count = 0
     for order, (task, writes) in enumerate(context.by_task(saved.pending_writes or ()).items()):
-        # Cold does not tell the task paths behind this order, so the order itself stands for them.
+        # Cold does not return the task paths that define this order, so the position replaces them.
         regular, special = codec.encode_writes(hot, writes, f"{order:08}")
         member = names.task(ns, checkpoint_id, task)
         if regular:
@@ -182,14 +184,14 @@ ANCESTORS_FILLED, BYTES_FILLED = 200, 4_000_000
 """Maximum number of ancestors, and of bytes, with which a history fills hot. By default LangGraph takes a snapshot
 every 50 writes."""
 _ANCESTORS_PER_CALL = 20
-"""Number of ancestors for which cold is asked at a time, as each comes with all its values."""
+"""Number of ancestors per call of cold, because each comes with all its values."""
 
 
 def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Sequence[str]) -> Tiered[Any]:
-    """Read seeds and writes of `DeltaChannel`s from hot, if it has the ancestors.
+    """Read seeds and writes of `DeltaChannel`s from hot if it has the ancestors, else from cold after a flush.
 
-    If not, flush the thread and ask cold. This process remembers cold's answer. The ancestors fill hot for other
-    processes, up to `ANCESTORS_FILLED` and `BYTES_FILLED`.
+    This process remembers cold's answer. The ancestors fill hot for other processes, up to `ANCESTORS_FILLED` and
+    `BYTES_FILLED`.
     """
     address, damage, basis = configs.address(config), None, None
     thread, keys = address.thread_id, tiers.hot.keyspace.reading_keys(address.thread_id)
@@ -212,21 +214,21 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     try:
         if (yield from dirty(tiers, thread)):
             yield from flush_now(tiers, thread)
-            basis = None  # cold may still lack what it refused
-    except HotFailed:  # the next call that asks hot counts it
+            basis = None  # cold may still lack records that it refused
+    except HotFailed:  # the next request to hot counts it
         basis = None
     history = yield in_cold
     if basis is not None:
-        with suppress(*HOT_CANNOT_HAVE):  # then cold is asked the next time, too
+        with suppress(*HOT_CANNOT_HAVE):  # then the next history comes from cold as well
             delta.remember(tiers.hot, address, keys[1], basis, history)
         yield from best_effort(tiers, _fill_ancestors(tiers, address, basis, channels))
     return history
 
 
 def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
-    """Fill hot with the ancestors of a history, from the first that is missing to the last channel's value.
+    """Fill hot with the ancestors of a history, from the first missing one to the value of the last channel.
 
-    Hot needs all of them to answer. So if they are too many or too large, nothing is stored.
+    Hot needs all of them to answer. If they are too many or too large, it gets none.
     """
     thread, ns, _ = address
     token = uuid4().hex.encode()
@@ -241,7 +243,7 @@ def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels
         listed = yield cold.with_options(before=configs.to_config("", "", before))
         page = {saved.checkpoint["id"]: saved for saved in listed}
         if wanted not in page:
-            return  # it was removed, or its clock was ahead
+            return  # removed, or made by a clock that was ahead
         before = min(page)
         while wanted in page and remaining:
             saved = page[wanted]

@@ -1,70 +1,64 @@
-"""The requests that operations over two tiers yield, besides those that hot answers (`_engine/requests.py`)."""
+"""Requests of operations over two tiers, in addition to those that hot answers (`_engine/requests.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, TypeAlias
-
-from typing_extensions import Self
 
 from redis_saver._engine.requests import Page, R, Request, T
 from redis_saver.errors import RedisSaverError
 
 
 class ColdCall(NamedTuple):
-    """A call of the cold saver, by its method's name without the `a`. Reply: its result; for `list`, a list."""
+    """A call of a method of the cold saver, named without the `a`. Reply: its result. For `list`, a list."""
 
     method: str
     arguments: Sequence[Any] = ()
     options: Mapping[str, Any] = {}
+    is_packed: bool = False
+    """True: cold uses the serializer of flushers, which leaves packed values packed."""
 
     def with_options(self, **more: Any) -> ColdCall:
         """Return the call with more options."""
         return self._replace(options={**self.options, **more})
 
 
-class Attempt(NamedTuple):
-    """A request that may fail. Reply: an `Outcome`."""
-
-    request: ColdCall | SingleFlight | Request
-
-
-class Outcome(NamedTuple):
-    """The reply to a request, or its error."""
-
-    reply: Any
-    error: Exception | None
-
-
 class SingleFlight(NamedTuple):
-    """Work that concurrent callers with one key wait for. Reply: its result for the first caller, else None."""
+    """Work that concurrent callers with the same key share. Reply: its result for the first caller, None for others."""
 
     key: tuple[str, ...]
     make: Callable[[], Tiered[Any]]
 
 
 class Parallel(NamedTuple):
-    """Operations that some workers run side by side. Reply: the list of their results so far."""
+    """Operations that several workers run at the same time. Reply: the list of their results so far."""
 
     take: Callable[[], Tiered[Any] | None]
-    """Returns the next operation; None if there is no more."""
+    """Returns the next operation, or None at the end."""
     workers: int
     until: float
-    """The time (`time.monotonic`) until which the caller waits for the workers."""
+    """Time (`time.monotonic`) until which the caller waits for the workers."""
 
 
-TieredRequest: TypeAlias = "Request | ColdCall | Attempt | SingleFlight | Parallel"
+TieredRequest: TypeAlias = "Request | ColdCall | SingleFlight | Parallel"
 Tiered: TypeAlias = Generator[TieredRequest, Any, T]
 TieredStream: TypeAlias = Generator["TieredRequest | Page[T]", Any, None]
 
 
 class HotFailed(RedisSaverError):
-    """Hot failed and may be bypassed. Users never see this: if hot is not bypassed, its own error is raised."""
+    """Hot failed and may be bypassed. Users never see this error: an operation that needs hot raises hot's own."""
+
+
+def attempt(request: TieredRequest) -> Tiered[tuple[Any, Exception | None]]:
+    """Send a request that may fail. Returns the reply and None, or None and the error."""
+    try:
+        return (yield request), None
+    except Exception as error:  # noqa: BLE001 - a cold saver may raise anything
+        return None, error
 
 
 def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
-    """Run an operation, and raise hot's own error in place of a `HotFailed` that was not bypassed."""
+    """Run an operation. A `HotFailed` that it does not bypass becomes hot's own error."""
     try:
         return (yield from operation)
     except HotFailed as failed:
@@ -72,9 +66,9 @@ def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """True if a server refused a write because it is full, also if hot may be bypassed.
+    """True if a server refused a write because it is full. Accepts a `HotFailed`, too.
 
-    Each client has its own class for this error, and leaves out the reply's code.
+    Each client has its own class for this error, and drops the reply's code.
     """
     if isinstance(error, HotFailed):
         error = error.__cause__ or error
@@ -82,24 +76,6 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def setup(cold: object) -> Tiered[None]:
-    """Call `setup` of the saver or store behind, which creates its tables. Some have no such method."""
+    """Call `setup` of the cold saver or store, which creates its tables. Some have no such method."""
     if callable(getattr(cold, "setup", None)):
         yield ColdCall("setup")
-
-
-class capturing:  # noqa: N801 - used like a function
-    """A context that keeps the error it ends with, instead of raising it.
-
-    A cold saver may be of any kind, and raise anything. A thread that cannot be flushed must not hold up the others.
-    """
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> bool:
-        if isinstance(error, Exception):
-            self.error = error
-        return self.error is not None

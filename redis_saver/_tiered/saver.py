@@ -1,4 +1,4 @@
-"""`TieredSaver` and `AsyncTieredSaver`: a saver of ours that answers, in front of one that remembers."""
+"""`TieredSaver` and `AsyncTieredSaver`: a Redis saver that answers, over another saver that keeps everything."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import threading
 import time
 import warnings
 from collections.abc import AsyncIterator, Collection, Generator, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
@@ -20,43 +21,39 @@ from redis_saver._checkpoint.interface import Interface, as_method
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of, driver_of
 from redis_saver._common import config as configs, forks, keywords
-from redis_saver._common.display import kind_of
 from redis_saver._common.logs import Log, log_text
 from redis_saver._engine.requests import Operation, Sleep, T
 from redis_saver._engine.runner import Driver, DriverWrapper
-from redis_saver._engine.stats import Counting, Measured, name_of
+from redis_saver._engine.stats import Counting, name_of
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
 from redis_saver._tiered import listing, reading, thread_info, threads, writing
-from redis_saver._tiered.backlog import ColdHistory, FlushQueue, what_is_left
+from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
-from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
+from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.flushers import Flusher, drain
 from redis_saver._tiered.flushing import opaque_pair
-from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, capturing, setup, with_own_errors
-from redis_saver._tiered.stats import Stats
+from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.errors import BacklogWarning, closed
 
 CLOSE_TIMEOUT = 10.0
-"""Seconds that `close`, and the end of a `with`, may take to bring to cold what only hot has."""
+"""Default timeout of `close`, and of the end of a `with`, for the last flush, in seconds."""
 _BETWEEN_FLUSHES = 0.1
-"""Seconds between the flushes of a saver that closes while calls are under way."""
+"""Seconds between two flushes while a closing saver waits for calls under way."""
 Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 _LOG = Log("redis_saver.tiered")
 
 
-class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
+class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
     """Base class of both savers.
 
     Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"`
-    it goes to `hot`, and a flusher brings it to `cold`. `docs/tiered.md` explains both. All writers of a thread must
-    use tiers over the same two stores; else set `verify`.
+    it goes to `hot`, and a flusher brings it to `cold`. `docs/tiered.md` explains both modes. All writers of a thread
+    must use tiers over the same two stores. If some do not, set `verify`.
     """
 
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
-    _hot_class: ClassVar[type[Any]]
-    _driver_class: ClassVar[type[Any]]
 
     @keywords.checked
     def __init__(
@@ -74,50 +71,44 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         max_backlog: int = 100_000,
         backlog_timeout: float = 5.0,
     ) -> None:
-        """Put a saver in front of another. Both stay yours.
+        """Combine two savers. It closes neither of them.
 
         Args:
             hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`,
                 writes that are acknowledged before cold has them wait for replicas.
-            cold: Any other checkpoint saver, such as a `PostgresSaver` on which `setup()` was called. It decides what
-                can be stored, and how metadata come back. Its `serde` is replaced by a copy for which other OS threads
-                may change values meanwhile.
+            cold: Any other checkpoint saver, such as a `PostgresSaver` after its `setup()`. It decides which values can
+                be stored and how metadata come back. Its `serde` is replaced by a copy that tolerates values which
+                other OS threads change meanwhile.
             mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
                 and the thread does not expire until cold has it, too.
-            on_hot_error: For write-through, if hot cannot be reached: `"raise"` its error, or `"bypass"` hot. Then
-                reads and writes under way go to cold alone. A new write raises in any case, and cold does not get it:
-                other processes may still see hot, and would believe it.
-            verify: For writers that go straight to cold. `"on_open"`: compare the newest checkpoint in hot with cold's,
-                once per thread and namespace in this process. `"never"`: trust hot.
-            flusher: For write-behind, as all that follow. True: this process flushes its own records, and those that
-                others left. False: others flush (`redis-saver flush`).
-            flush_interval: Seconds for which records of a thread are gathered before they are flushed.
+            on_hot_error: What to do if hot cannot be reached (write-through only). `"raise"`: raise hot's error.
+                `"bypass"`: reads, and writes that have begun, use cold alone. A new write raises in any case, and cold
+                does not get it, because other processes may still reach hot and read old data.
+            verify: For threads that others write to cold directly. `"on_open"`: compare hot's newest checkpoint with
+                cold's, once per thread and namespace in this process. `"never"`: trust hot.
+            flusher: True: this process flushes its own records and those that other processes left. False: others flush
+                (`redis-saver flush`). This and the arguments below are for write-behind.
+            flush_interval: Seconds for which the records of a thread are gathered before a flush.
             flush_workers: Number of threads (conversations) that are flushed at once.
-            cold_history: Flush `"all"` checkpoints, or the `"latest"`: the newest gathered one of each namespace, with
-                its pending writes. (All of them, if a `DeltaChannel` needs them.)
+            cold_history: `"all"`: flush all checkpoints. `"latest"`: flush only the newest gathered checkpoint of each
+                namespace, with its pending writes. A `DeltaChannel` needs all checkpoints, and gets them.
             max_backlog: Maximum number of records (checkpoints, pending writes of a task, deletions) that wait for
-                cold, over all processes. Each process may exceed it by a thousandth of it.
-            backlog_timeout: Seconds that a write waits above that. Then it raises `BacklogFull`, and nothing was
-                written.
+                cold, over all processes. Each process may exceed it by 0.1 %.
+            backlog_timeout: Seconds for which a write waits while the backlog is full. Then it raises `BacklogFull`,
+                and nothing was written.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is wrong. The message names it and says what to write.
         """
-        if not isinstance(hot, self._hot_class):
-            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}; it has to be of {self._hot_class.__name__}")
-        if not isinstance(cold, BaseCheckpointSaver) or cold is hot:
-            raise TypeError(
-                f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another checkpoint saver, such as "
-                "PostgresSaver"
-            )
+        self._check_tiers(hot, cold, BaseCheckpointSaver, "checkpoint saver, such as PostgresSaver")
         configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
         configs.one_of(type(self), "verify", verify, "never", "on_open")
         configs.one_of(type(self), "mode", mode, "write-through", "write-behind")
         configs.one_of(type(self), "cold_history", cold_history, "all", "latest")
         if mode == "write-behind" and on_hot_error == "bypass":
             raise ValueError(
-                'on_hot_error="bypass" works only with mode="write-through": with write-behind cold does not have what '
-                'was written last. Write on_hot_error="raise", or change the mode'
+                'on_hot_error="bypass" works only with mode="write-through": with write-behind, cold lacks the last '
+                'writes. Write on_hot_error="raise", or change the mode'
             )
         configs.number("flush_workers", flush_workers, 1, whole=True)
         configs.number("max_backlog", max_backlog, 1, whole=True)
@@ -128,11 +119,11 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         self._refuses_forks = context_of(hot).refuses_forks
         self._lifetime = Lifetime()
         self._origin: TwoTiers[Hot] | None = None
-        cold.serde = safe(cold.serde)  # in place: of a copy the connections that it makes later would be its own
+        cold.serde = safe(cold.serde)  # in place, because a copy would later make its own connections
         self.hot: Hot = hot
-        """The saver in front."""
+        """The hot saver."""
         self.cold: BaseCheckpointSaver[Any] = cold
-        """The saver behind it."""
+        """The cold saver."""
         opaque_hot, opaque_cold = opaque_pair(context_of(hot), cold)
         self._driver = driver = self._driver_class(hot, cold, opaque_cold, bypasses=on_hot_error == "bypass")
         self._context: Tiers = Tiers(hot, opaque_hot, cold, verify)
@@ -142,10 +133,10 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
                 self._context.backlog, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
             )
         self._flusher = Flusher(self, self._context, driver, flush_workers)
-        if self._flushes and self._hot_class is RedisSaver:  # else the first call shows which loop the client is for
+        if self._flushes and self._hot_class is RedisSaver:  # an asyncio client waits for the loop of the first call
             self._flusher.start()
 
-    # -- operations, as `Interface` calls them
+    # -- operations that `Interface` needs
 
     _get_tuple_gen = as_method(reading.get_tuple)
     _put_gen = as_method(writing.put)
@@ -179,32 +170,30 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return self._counting.call(with_own_errors(operation), name or name_of(operation))
 
     def _run(self, operation: Tiered[T], name: str = "") -> T:
+        self._begin()
         with self._lifetime:
-            self._begin()
             return self._driver.run(self._counted(operation, name))
 
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
         queue = self._context.flush_queue
-        if queue and name in ("put", "put_writes"):  # a wait here holds up no worker thread, and no close()
-            self._lifetime.check_open()
+        if queue and name in ("put", "put_writes"):  # this wait blocks no worker thread and no close()
             self._begin()
             await self._driver.arun_sleeping(queue.wait_for_capacity(is_writing=False))
+        self._begin()
         with self._lifetime:
-            self._begin()
             return await self._driver.arun(self._counted(operation, name))
 
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
-        self._lifetime.check_open()
         self._begin()
         return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
 
     def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
-        self._lifetime.check_open()
         self._begin()
         return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
 
     def _begin(self) -> None:
-        """Check that hot is open, and start the flusher if it is not at work."""
+        """Check that this saver and hot are open, and start the flusher if needed."""
+        self._lifetime.check_open()
         self._driver.check_open()
         if self._flushes:
             self._flusher.start()
@@ -213,7 +202,7 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return drain(self._context, self._flusher.workers, timeout)
 
     def _flush_last(self, deadline: float) -> Tiered[int]:
-        """Flush until no call is under way, which may write more, or the time is up. Log and return what is left."""
+        """Flush until no call is under way or the time is up. Logs and returns the number of records that are left."""
         while True:
             is_busy = self._lifetime.calls > 0
             left = yield from self._drain(max(0.0, deadline - time.monotonic()))
@@ -225,14 +214,14 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         return left
 
     def __repr__(self) -> str:
-        """The class, hot, the class of cold, and the mode."""
+        """Return the class, hot, the class of cold, and the mode."""
         mode = "write-through" if self._context.flush_queue is None else "write-behind"
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__}, mode={mode!r})"
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """Return a clone whose savers allow these types, too."""
+        """Return a clone whose savers also allow these types."""
         clone = copy.copy(self)
-        clone._origin = self  # noqa: SLF001 - whose flusher it shares
+        clone._origin = self  # noqa: SLF001 - it shares the flusher
         clone.hot = cast("Hot", self.hot.with_allowlist(extra_allowlist))
         clone.cold = self.cold.with_allowlist(extra_allowlist)
         clone._driver = self._driver.over(clone.hot, clone.cold)  # noqa: SLF001 - it is of this class
@@ -240,61 +229,55 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
         clone.serde = clone.hot.serde
         return clone
 
-    async def asetup(self) -> None:
-        """Set up both: check hot's server, and call `setup` of cold, which creates its tables. Some have none.
-
-        Call it when you deploy rather than in each worker: it may need more rights than a worker has.
-
-        Raises:
-            UnsupportedServer: Hot's server is too old.
-        """
-        await self.hot.asetup()
-        await self._arun(setup(self.cold))
-
     async def aflush(self, timeout: float | None = None) -> int:
-        """Flush: bring to cold all that only hot has, of all processes.
+        """Flush the backlog of all processes: bring every record that cold lacks to cold.
 
         Args:
-            timeout: Seconds. None: no limit, even while cold is down.
+            timeout: Limit in seconds. None: no limit, even while cold is down.
 
         Returns:
-            The number of records that are left: 0, unless the time was up.
+            The number of records that are left: 0 unless the time was up.
         """
         with self._lifetime:
             return await self._driver.arun(self._drain(timeout))
 
     def stats(self) -> Stats:
-        """Return a copy of the numbers so far, of this process."""
+        """Return a copy of this process's counts so far."""
         return self._context.counts.snapshot(self._counting)
 
-    def _measured(self) -> Measured:
-        of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
-        return of_hot._replace(counting=self._counting, sources=(self._context.counts, *of_hot.sources))
+    def _entered(self) -> Self:
+        self._lifetime.enter_block()
+        if self._flushes:
+            self._flusher.again()
+        return self
 
-    def _leave(self, left: int, failed: Exception | None, error: BaseException | None) -> None:
-        """At the end of a `with`, warn of what `close` has left in hot, or raise its error.
-
-        If the body raised an error, that one goes on, and the error of `close` is logged.
-        """
-        if error is None and failed is not None:
-            raise failed
-        if failed is not None:
+    @contextmanager
+    def _leaving(self, error: BaseException | None) -> Iterator[None]:
+        """Raise an error of `close` at the end of a `with`, or log it if the body raised an error itself."""
+        try:
+            yield
+        except Exception as failed:
+            if error is None:
+                raise
             _LOG.warning("it is not known whether cold has everything: %s", log_text(failed))
-        elif left and error is None:
+
+    def _warn_of(self, left: int, error: BaseException | None) -> None:
+        """Warn at the end of a `with` about records that are left in hot, unless the body raised an error."""
+        if left and error is None:
             warnings.warn(what_is_left(self.stats()), BacklogWarning, stacklevel=3)
 
     def check(self, thread_id: str, *, values: bool = True) -> CheckReport:
-        """Check a thread in Redis, as `RedisSaver.check`, and compare it with cold. Writes nothing.
+        """Check a thread in Redis as `RedisSaver.check` does, and compare it with cold. Writes nothing.
 
-        Each checkpoint is read from cold. If cold lacks some of the thread, nothing is compared.
+        Each checkpoint is read from cold. If the thread is dirty, nothing is compared.
 
         Args:
             thread_id: The thread.
-            values: As there. It is about Redis; what is compared with cold is decoded in any case.
+            values: As for `RedisSaver.check`. The comparison with cold decodes values in any case.
 
         Raises:
             ThreadNotFound: Redis does not have the thread.
-            ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
+            ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
         """
         return self._run(thread_info.check(self._context, configs.name(thread_id, "thread_id"), values=values))
 
@@ -304,41 +287,39 @@ class TwoTiers(Interface[TieredThreadInfo], Generic[Hot]):
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
-    """Return the context of a saver over two tiers, for the rest of the package. Not for users."""
+    """Return the context of a saver, for the rest of the package. Not for users."""
     return saver._context  # noqa: SLF001
 
 
 def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[TieredRequest]:
-    """Return the driver that runs the saver's operations now."""
+    """Return the saver's current driver."""
     return saver._driver  # noqa: SLF001
 
 
 class Lifetime:
-    """The lifetime of a saver and its clones. A `with` over it is a call, which `close` waits for."""
+    """The lifetime of a saver and its clones. A `with` over it is a call, for which `close` waits."""
 
     def __init__(self) -> None:
-        """Begin open."""
         self._is_closed = False
         self.after_fork()
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """In the child, begin without blocks and calls: the parent's are the parent's."""
-        self._blocks, self._lock = 0, threading.RLock()  # a signal's handler may close what it interrupts
+        self._blocks, self._lock = 0, threading.RLock()  # a signal handler may close the saver that it interrupts
         self.calls: int = 0
-        """Calls under way."""
+        """Number of calls under way."""
 
     def check_open(self) -> None:
-        """Check that it is open.
+        """Check that the saver is open.
 
         Raises:
-            Closed: It was closed.
+            Closed: The saver was closed.
         """
         if self._is_closed:
             raise closed("the saver over two tiers")
 
     def close(self) -> None:
-        """Refuse each further call. Those that were let through are counted."""
+        """Refuse further calls. Calls under way continue."""
         with self._lock:
             self._is_closed = True
 
@@ -352,54 +333,53 @@ class Lifetime:
     def __exit__(self, *_: object) -> None:
         """End a call."""
         with self._lock:
-            self.calls = max(0, self.calls - 1)  # it may have begun before the fork
+            self.calls = max(0, self.calls - 1)  # the call may have begun before the fork
 
     def enter_block(self) -> None:
-        """Begin a block, also after the saver was closed."""
+        """Begin a `with` block of the saver, which opens a closed saver again."""
         with self._lock:
             self._blocks, self._is_closed = self._blocks + 1, False
 
     def leave_block(self) -> bool:
-        """End a block. Returns True if it was the last one, so that the saver has to be closed."""
+        """End a block. Returns True for the last one, after which the saver has to be closed."""
         with self._lock:
             self._blocks = max(0, self._blocks - 1)
             return not self._blocks
 
 
 class TieredSaver(TwoTiers[RedisSaver]):
-    """A `RedisSaver` in front of any saver. Its `a...` methods run in worker threads.
+    """A `RedisSaver` over any other saver. Its `a...` methods run in worker threads.
 
-    With write-behind, call `close()` at the end, or use it in a `with`.
+    In write-behind mode, call `close()` at the end, or use the saver in a `with`.
 
-    It works before and after a fork, if `cold` does. A `PostgresSaver` does: the child makes connections of its own,
-    with the same settings. Flushers start in the child with its first call on the saver.
+    The saver survives a fork if `cold` does. A `PostgresSaver` does: the child opens its own connections with the same
+    settings. The child's flusher starts with its first call of the saver.
     """
 
     _hot_class, _driver_class = RedisSaver, SyncTieredDriver
     _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
 
     def setup(self) -> None:
-        """Set up both, as `asetup`."""
+        """Set up both tiers, as `asetup` does."""
         self.hot.setup()
         self._run(setup(self.cold))
 
     def flush(self, timeout: float | None = None) -> int:
-        """Flush, as `aflush`."""
+        """Flush, as `aflush` does."""
         with self._lifetime:
             return self._driver.run(self._drain(timeout))
 
     def close(self, timeout: float = CLOSE_TIMEOUT) -> int:
-        """Close the saver in this process: stop its flusher, then flush what it can. Hot and cold stay open.
+        """Close the saver in this process: stop its flusher, then flush as much as possible. Hot and cold stay open.
 
-        From now on each other method raises `Closed`. A `with` opens the saver again. Records that are left stay in
-        hot, for the flusher of another process or of the next one. The log says how many (`redis_saver.tiered`,
-        WARNING).
+        After that, all other methods raise `Closed`. A `with` opens the saver again. Records that are left stay in hot
+        until another process, or the next one, flushes them. The log says how many (`redis_saver.tiered`, WARNING).
 
         Args:
-            timeout: Seconds.
+            timeout: Limit in seconds.
 
         Returns:
-            The number of records that are left. 0 with `flusher=False`, and with write-through: then it flushes
+            The number of records that are left. 0 with write-through and with `flusher=False`, where it flushes
             nothing.
         """
         deadline = time.monotonic() + timeout
@@ -408,56 +388,50 @@ class TieredSaver(TwoTiers[RedisSaver]):
         return self._driver.run(self._flush_last(deadline)) if self._flushes else 0
 
     def __enter__(self) -> Self:
-        """Return the saver itself. After `close` it is open again."""
-        self._lifetime.enter_block()
-        if self._flushes:
-            self._flusher.again()
-        return self
+        """Return the saver itself. A closed saver opens again."""
+        return self._entered()
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
-        left, is_last = 0, self._lifetime.leave_block()
-        with capturing() as captured:
+        """Close, or flush while another block of this process is open. Warns about records left (`BacklogWarning`)."""
+        is_last = self._lifetime.leave_block()
+        with self._leaving(error):
             left = self.close() if is_last else self._driver.run(self._drain(CLOSE_TIMEOUT))
-        self._leave(left, captured.error, error)
+            self._warn_of(left, error)
 
 
 class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
-    """An `AsyncRedisSaver` in front of any saver with `a...` methods.
+    """An `AsyncRedisSaver` over any other saver with `a...` methods.
 
-    Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared so. An
-    `AsyncPostgresSaver` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads
-    and children run on a background loop, with connections of their own to Postgres. Another cold saver that is bound
-    to a loop answers them on its loop. If that loop does not run, they raise `LoopEnded`.
+    Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared as well. An
+    `AsyncPostgresSaver` is bound to its loop and answers the calls of that loop. Calls from other loops, OS threads and
+    children run on a background loop with their own connections to Postgres. Any other cold saver that is bound to a
+    loop answers these calls on its loop. If that loop does not run, they raise `LoopEnded`.
 
-    With write-behind, `await aclose()` at the end, or use it in an `async with`. Flushers start with the first call on
-    the saver, also in a forked child, and send their calls to the loop on which `cold` answers.
+    In write-behind mode, `await aclose()` at the end, or use the saver in an `async with`. The flusher starts with the
+    first call of the saver, also in a forked child, and sends its cold calls to the loop on which `cold` answers.
     """
 
     _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
     _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
 
     async def setup(self) -> None:
-        """Call `asetup`. Await it."""
+        """Set up both tiers, as `asetup` does."""
         await self.asetup()
 
     async def aclose(self, timeout: float = CLOSE_TIMEOUT) -> int:
-        """Close the saver in this process, as `TieredSaver.close`. An `async with` opens it again."""
+        """Close the saver in this process, as `TieredSaver.close` does. An `async with` opens it again."""
         deadline = time.monotonic() + timeout
         self._lifetime.close()
         await asyncio.to_thread(self._flusher.stop, timeout)
         return await self._driver.arun(self._flush_last(deadline)) if self._flushes else 0
 
     async def __aenter__(self) -> Self:
-        """Return the saver itself. Its flusher is at work from now on, also after `aclose`."""
-        self._lifetime.enter_block()
-        if self._flushes:
-            self._flusher.again()
-        return self
+        """Return the saver itself, and start its flusher. A closed saver opens again."""
+        return self._entered()
 
     async def __aexit__(self, _: object, error: BaseException | None, __: object) -> None:
-        """Close; or flush, while another block of this process is open. Warn of what is left (`BacklogWarning`)."""
-        left, is_last = 0, self._lifetime.leave_block()
-        with capturing() as captured:
+        """Close, or flush while another block of this process is open. Warns about records left (`BacklogWarning`)."""
+        is_last = self._lifetime.leave_block()
+        with self._leaving(error):
             left = await (self.aclose() if is_last else self._driver.arun(self._drain(CLOSE_TIMEOUT)))
-        self._leave(left, captured.error, error)
+            self._warn_of(left, error)

@@ -1,4 +1,4 @@
-"""Threads in two tiers: which exist, in which tier, and whether both have the same. Nothing is written."""
+"""Descriptions of threads in two tiers, and `check`, which compares the tiers. Writes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from redis_saver.errors import KeyConflict, LimitExceeded, RedisSaverError, Thre
 
 NAMES_PER_PAGE = 200
 CANNOT_BE_READ = (ThreadDamaged, KeyConflict, UnsupportedFormat)
-"""Errors that are about one thread, and not about the server."""
+"""Errors that concern one thread and not the server."""
 Errors: TypeAlias = tuple[type[RedisSaverError], ...]
 Describe: TypeAlias = Callable[[Sequence[str]], Generator[Any, Any, list[Any]]]
 
@@ -48,20 +48,20 @@ class TieredThreadInfo(NamedTuple):
     thread_id: str
     """Its name."""
     hot: ThreadInfo | None
-    """The thread in Redis; None if Redis has nothing of it. The next read brings it back."""
+    """The thread in Redis. None if Redis has nothing of it; the next read brings it back."""
     cold: ThreadInfo | None
-    """The thread in cold; None if cold has nothing yet. `bytes` is 0 unless cold is LangGraph's Postgres saver."""
+    """The thread in cold. None if cold has nothing yet. `bytes` is 0 unless cold is LangGraph's Postgres saver."""
     lacking: int
-    """Records that cold still has to get, or a deletion."""
+    """Number of records that cold lacks, including deletions."""
 
     @property
     def tier(self) -> Literal["hot", "cold", "both"]:
-        """The tier that has it, or both."""
+        """The tier that has the thread, or both."""
         return "both" if self.hot and self.cold else "hot" if self.hot else "cold"
 
     @property
     def _newest(self) -> ThreadInfo:
-        """The tier with the newer checkpoint; hot if both have the same."""
+        """The tier with the newer checkpoint, or hot if both are equal."""
         return max(self._tiers, key=lambda info: info.checkpoint_id or "")
 
     @property
@@ -70,7 +70,7 @@ class TieredThreadInfo(NamedTuple):
 
     @property
     def checkpoint_id(self) -> str | None:
-        """The newest checkpoint over all namespaces."""
+        """Id of the newest checkpoint over all namespaces."""
         return self._newest.checkpoint_id
 
     @property
@@ -80,12 +80,12 @@ class TieredThreadInfo(NamedTuple):
 
     @property
     def checkpoints(self) -> int:
-        """The number of its checkpoints in the tier that has more of them."""
+        """Number of checkpoints in the tier that has more of them."""
         return max(info.checkpoints for info in self._tiers)
 
     @property
     def bytes(self) -> int:
-        """The bytes that both tiers store of it, in all."""
+        """Total size in both tiers in bytes."""
         return sum(info.bytes for info in self._tiers)
 
     @property
@@ -100,17 +100,17 @@ class TieredThreadInfo(NamedTuple):
 
     @property
     def ttl(self) -> timedelta | None:
-        """Time left in hot; None if it does not expire there, or is not there. Cold keeps it in any case."""
+        """Time left in hot. None if the thread does not expire there or is not there. Cold keeps it in any case."""
         return self.hot.ttl if self.hot else None
 
     @property
     def pinned(self) -> bool:
-        """True if hot keeps it until `unpin`."""
+        """True if hot keeps the thread until `unpin`."""
         return self.hot is not None and self.hot.pinned
 
     @property
     def owner(self) -> Owner | None:
-        """Its owner, if hot has the thread."""
+        """The owner, if hot has the thread."""
         return self.hot.owner if self.hot else None
 
 
@@ -121,8 +121,8 @@ def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
 
 
 def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Generator[Any, Any, None]:
-    """Describe the threads that match a query, each once: those of hot, then those that only cold has."""
-    # A cold saver that is not Postgres cannot be asked for some threads, so all are read at once.
+    """Describe the threads that match a query: those of hot, then those that only cold has. Each comes once."""
+    # Only Postgres can list threads by pages, so other cold savers are read at once.
     in_cold = None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,))))
 
     def describe(page: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
@@ -132,12 +132,12 @@ def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Gen
 
 
 def tiered_threads(tiers: Tiers, query: ThreadQuery) -> TieredStream[TieredThreadInfo | Damaged]:
-    """Describe the threads that match a query, and all that are damaged, where `stream_threads` raises."""
+    """Describe the threads that match a query, and all damaged threads, for which `stream_threads` raises."""
     return stream_threads(tiers, query, CANNOT_BE_READ)
 
 
 def threads_of(context: Context, query: ThreadQuery) -> Stream[ThreadInfo | Damaged]:
-    """Describe the threads of one server that match a query, each once, and all that are damaged. Reads no values."""
+    """Describe the threads of one server that match a query, and all damaged threads. Reads no values."""
 
     def describe(page: Sequence[str]) -> Operation[list[ThreadInfo]]:
         replies = yield Batch([threads.described(context, thread, query) for thread in page])
@@ -149,7 +149,7 @@ def threads_of(context: Context, query: ThreadQuery) -> Stream[ThreadInfo | Dama
 
 
 def _stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None) -> TieredStream[str]:
-    """Yield the names of all threads, some of them twice: those of hot, then those of cold."""
+    """Yield the names of all threads of hot, then of cold. Some come twice."""
     yield from listing.scan_threads(tiers.hot)
     if in_cold is not None:
         yield Page(sorted(in_cold))
@@ -163,7 +163,7 @@ def _stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None) -> Tie
 def _each_once(
     stream: Generator[Any, Any, None], query: ThreadQuery, describe: Describe, caught: Errors
 ) -> Generator[Any, Any, None]:
-    """Describe by pages the threads whose names are streamed."""
+    """Describe each streamed thread once, page by page."""
     seen = set[str]()
 
     def of_page(page: Sequence[str]) -> Generator[Any, Any, list[Any]]:
@@ -175,7 +175,7 @@ def _each_once(
 
 
 def _described_by(describe: Describe, page: Sequence[str], caught: Errors) -> Generator[Any, Any, list[Any]]:
-    """Describe a page. If a thread of it cannot be read, describe thread by thread."""
+    """Describe a page of threads. If one of them cannot be read, describe them one by one."""
     try:
         return (yield from describe(page)) if page else []
     except caught as error:
@@ -188,7 +188,7 @@ def _described_by(describe: Describe, page: Sequence[str], caught: Errors) -> Ge
 
 
 def _matches(info: TieredThreadInfo, query: ThreadQuery) -> bool:
-    """True if a thread matches all of a query but the name. One tier alone does not know, so neither can filter."""
+    """True if a thread matches the query except for its name. This needs both tiers, so neither can filter."""
     state = {"interrupted": info.interrupted, "failed": info.failed, None: True}
     return (
         state.get(query.state, not (info.interrupted or info.failed))
@@ -204,13 +204,13 @@ def _matches(info: TieredThreadInfo, query: ThreadQuery) -> bool:
 def _joined(
     tiers: Tiers, page: Sequence[str], in_cold: Mapping[str, ThreadInfo] | None
 ) -> Tiered[list[TieredThreadInfo]]:
-    """Describe some threads in both tiers. Cold is not believed about a thread that it still has to delete.
+    """Describe some threads in both tiers. Ignores cold's data of threads that cold still has to delete.
 
     Args:
         tiers: The saver.
         page: The threads.
-        in_cold: All threads of cold, if they are known. If not, cold is asked after hot. So a thread that is flushed in
-            between is seen twice rather than never.
+        in_cold: All threads of cold. None: cold is read after hot, so that a thread which is flushed in between is seen
+            twice rather than never.
     """
     requests: list[Call | Command] = []
     for thread in page:
@@ -240,7 +240,7 @@ def _in_cold(tiers: Tiers, page: Sequence[str]) -> Tiered[dict[str, ThreadInfo]]
 
 
 def _described(checkpoints: Iterable[CheckpointTuple]) -> dict[str, ThreadInfo]:
-    """Describe the threads of some checkpoints by these."""
+    """Describe threads by all their checkpoints."""
     by_thread = defaultdict[str, list[CheckpointTuple]](list)
     for saved in checkpoints:
         by_thread[config.thread_id(saved.config)].append(saved)
@@ -258,28 +258,28 @@ def _described(checkpoints: Iterable[CheckpointTuple]) -> dict[str, ThreadInfo]:
 
 
 _OUTSIDE = (
-    "somebody wrote to one of the two, and not through a TieredSaver. If cold is right, UNLINK the two keys of the "
-    "thread, and the next read fills Redis from cold; if Redis is right, delete the thread in cold, and copy it with "
+    "somebody wrote to one of the two tiers without a TieredSaver. If cold is right, UNLINK the two keys of the "
+    "thread, and the next read fills Redis from cold. If Redis is right, delete the thread in cold, and copy it with "
     "redis-saver migrate"
 )
 _LACKS = (
-    "somebody removed it there, or wrote to Redis, and not through a TieredSaver; redis-saver migrate from Redis to "
-    "cold copies it"
+    "somebody removed it there, or wrote to Redis, without a TieredSaver. redis-saver migrate from Redis to cold "
+    "copies it"
 )
 
 
 def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
-    """`check` what hot has. If cold should have all of it, compare each checkpoint with cold's.
+    """Check a thread in hot. If it is clean, compare each of its checkpoints with cold.
 
     Raises:
         ThreadNotFound: Hot does not have the thread.
-        ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
+        ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
     return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers, thread)))
 
 
 def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:
-    """Compare what both have. Cold may still lack something, and hot may have more than cold: neither is an error."""
+    """Compare both tiers of a clean thread. Returns the number of compared checkpoints."""
     if now.lacking or not now.has_cold:
         return 0
     newest: dict[str, str] = {}
@@ -287,9 +287,9 @@ def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, findings: F
         newest[ns] = max(newest.get(ns, ""), checkpoint_id)
     for ns, checkpoint_id in newest.items():
         if now.is_whole or newest_of(ns) in held.marks:
-            there = yield ColdCall("get_tuple", ({"configurable": {"thread_id": thread, "checkpoint_ns": ns}},))
-            if there is not None and (other := there.checkpoint["id"]) > checkpoint_id:
-                text = f"it is the newest here, and cold has a newer one, {other!r}"
+            in_cold = yield ColdCall("get_tuple", ({"configurable": {"thread_id": thread, "checkpoint_ns": ns}},))
+            if in_cold is not None and (newer := in_cold.checkpoint["id"]) > checkpoint_id:
+                text = f"it is the newest here, but cold has a newer one, {newer!r}"
                 findings.add("error", describe(names.checkpoint(ns, checkpoint_id)), text, _OUTSIDE)
     compared = 0
     for key in held.headers:
@@ -298,33 +298,35 @@ def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, findings: F
 
 
 def _compare_checkpoint(tiers: Tiers, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:
-    """Compare a checkpoint. Returns 1 if it could be compared. A write in hot while cold is read is no finding."""
+    """Compare a checkpoint. Returns 1 if that was possible. A write to hot during the read of cold is no finding."""
     described = describe(names.checkpoint(*key))
     try:
-        stored, here = yield from _read(tiers, thread, key)
+        stored, in_hot = yield from _read(tiers, thread, key)
     except (ThreadDamaged, LimitExceeded) as error:
         findings.add("warning", described, f"it could not be compared with cold: {error}", "repair it here first")
         return 0
-    there = yield ColdCall("get_tuple", (config.to_config(thread, *key),))
-    if there is None:
+    in_cold = yield ColdCall("get_tuple", (config.to_config(thread, *key),))
+    if in_cold is None:
         if not now.has_gaps:
             findings.add("error", described, "cold does not have it", _LACKS)
-    elif here and (what := comparing.difference(comparing.record(here, {}), comparing.record(there, {}), _as_stored)):
-        again, _ = yield from _read(tiers, thread, key)
-        if again == stored:
-            findings.add("error", described, f"cold has it with something else: {what}", _OUTSIDE)
+    elif in_hot and (
+        difference := comparing.difference(comparing.record(in_hot, {}), comparing.record(in_cold, {}), _as_stored)
+    ):
+        stored_now, _ = yield from _read(tiers, thread, key)
+        if stored_now == stored:
+            findings.add("error", described, f"cold has a different version: {difference}", _OUTSIDE)
     return 1
 
 
 def _read(tiers: Tiers, thread: str, key: CheckpointKey) -> Tiered[tuple[Any, CheckpointTuple | None]]:
     """Return a checkpoint as hot stores it, and decoded."""
-    wanted = (BYTES_PER_PAGE, names.component(key[0]), names.component(key[1]))
-    flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), wanted)
-    here = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_chunks(tiers.hot, flat, thread))
-    return stored, here or None
+    arguments = (BYTES_PER_PAGE, names.component(key[0]), names.component(key[1]))
+    flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), arguments)
+    decoded = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_chunks(tiers.hot, flat, thread))
+    return stored, decoded or None
 
 
 def _as_stored(metadata: Mapping[str, Any]) -> str:
-    """Return metadata as JSON, without `writes`: some savers store them in this form."""
+    """Return metadata as JSON without `writes`, as some savers store them."""
     serializable = get_serializable_checkpoint_metadata({}, metadata)  # type: ignore[arg-type]
     return json.dumps(serializable, sort_keys=True, default=repr)

@@ -1,4 +1,4 @@
-"""Changes of whole threads, and ownership: cold is changed, and hot gives the thread up. Hot knows the owners."""
+"""Changes of whole threads: in cold, and hot gives the thread up. Ownership, which only hot stores."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
         try:
             is_deleted = yield from put_tombstone(tiers, thread, writer)
         finally:
-            queue.note(thread)  # also after an error: hot may have done it
+            queue.note(thread)  # hot may have done it in spite of an error
         if is_deleted:
             tiers.backlog.wrote(1)
             return
@@ -47,7 +47,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
-    """Copy the source to the target in cold; hot gives the target up."""
+    """Copy the source to the target in cold. Hot gives the target up."""
     if source == target:
         return
     stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
@@ -65,26 +65,26 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
-    """Delete the checkpoints of some runs in cold; hot gives up the threads that have any.
+    """Delete the checkpoints of some runs in cold. Hot gives up the threads that have any.
 
     Raises:
-        ThreadBusy: Cold could not get coalesced checkpoints of such a thread first: others wrote it all the time.
+        ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
     members, begun, concerned = [names.run(run) for run in run_ids], dict[str, Intent](), set[str]()
-    for run in run_ids:  # also in threads that a reader may be filling hot with
+    for run in run_ids:  # also threads that a reader may be bringing to hot
         of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
         concerned.update(config.thread_id(saved.config) for saved in of_run)
     # A thread that hot cannot read is repaired, or raises.
     concerned.update(*(yield from pruning.threads_with_runs(tiers.hot, members)))
     try:
         for thread in sorted(concerned):
-            # What is left may be what was coalesced.
+            # A coalesced checkpoint may become the newest one.
             begun[thread] = yield from begin_intent(tiers, thread, ALL, writer_of(tiers.hot, thread), need="all")
     except Exception:
         yield from intents.release_all(tiers, begun)
         raise
-    except BaseException:  # the caller was cancelled, so no request works; the next writer of this process ends them
+    except BaseException:  # cancelled: no request works any more, so this process's next writer ends the intents
         for thread, intent in begun.items():
             tiers.leases.keep(tiers.hot.keyspace.tier_keys(thread).intents, intent.token)
         raise
@@ -94,10 +94,10 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-    """Prune threads in cold; hot gives them up. Returns what cold removed, as far as that is known.
+    """Prune threads in cold. Hot gives them up. Returns the removed amounts, which only Postgres reports.
 
     Raises:
-        NotImplementedError: Cold cannot prune that. The thread was not changed.
+        NotImplementedError: Cold cannot prune such a thread. The thread was not changed.
     """
     total = Pruned()
     if not tiers.cold_is_postgres:
@@ -119,7 +119,7 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
 
 
 def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
-    """Prune by a cold saver of which only LangGraph's interface is known."""
+    """Prune by LangGraph's interface of the cold saver."""
     if dry_run or (kept is not None and kept != Retention()):
         raise NotImplementedError(
             "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
@@ -130,32 +130,32 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
             yield from delete_thread(tiers, thread)
         return
     latest = {"strategy": "keep_latest"}
-    yield ColdCall("prune", ([],), latest)  # if cold cannot prune, this raises before anything is done
+    yield ColdCall("prune", ([],), latest)  # raises before anything is done if cold cannot prune
     for thread in thread_ids:
         yield from change(tiers, thread, writer_of(tiers.hot, thread), ColdCall("prune", ([thread],), latest))
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
-    """Change when a thread expires in hot. If only cold has it, hot is filled first.
+    """Change when a thread expires in hot. If only cold has the thread, it fills hot first.
 
     Raises:
-        ThreadNotFound: Neither tier has it.
-        ThreadBusy: Hot could not be filled, because others wrote the thread, or because hot cannot have it.
+        ThreadNotFound: Neither tier has the thread.
+        ThreadBusy: Hot could not be filled, because others wrote the thread or because hot cannot store it.
     """
     for _ in range(_ATTEMPTS):
         if (yield hot_threads.expiring(tiers.hot, thread, action, own)) is not None:
             return
         if (yield from get_thread(tiers, thread)) is None:
             raise hot_threads.not_there(thread)
-        if action in ("unpin", "clear"):  # only cold has it, where nothing expires or is pinned
+        if action in ("unpin", "clear"):  # only cold has it, and nothing expires or is pinned there
             return
         for newest in (yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})):
             ns = config.namespace(newest.config) or ""
             yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
-        # If cold has none, the thread was just written to hot, or deleted: the next attempt finds that.
+        # If cold has none, the thread was just written to hot or deleted. The next attempt sees that.
     raise ThreadBusy(
-        f"thread {shown(thread)} is in cold alone, and could not be brought back to Redis in {_ATTEMPTS} attempts: "
-        "others write or delete it, or Redis is full, or cannot have a value of it (its limits, its serializer). "
+        f"thread {shown(thread)} is only in cold, and could not be brought back to Redis in {_ATTEMPTS} attempts: "
+        "others write or delete it, or Redis is full or cannot store one of its values (its limits, its serializer). "
         "Nothing was changed; try again"
     )
 
@@ -165,19 +165,19 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
 
 _PAUSE = 0.02
 _DIGITS, _TOKEN_AT = 15, 32
-"""Parts of an intent: its start in milliseconds, and its writer's token (`lua/tiered/begin_intent.lua`)."""
+"""Format of an intent: number of digits of its start in milliseconds, and position of its writer's token."""
 
 
 def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
-    """Take a thread, as on one server; then wait until writers that had begun to write it to cold are done.
+    """Take a thread as on one server, then wait for writers that had begun to write it to cold.
 
-    Once the thread is taken, nobody else begins to write it. Earlier writes may still reach cold, so the block waits.
+    After the take nobody else begins a write. Earlier writes may still reach cold, so the new owner waits for them.
     """
     record = yield from ownership.taken(tiers.hot, terms, nonce)
     yield from _wait_for_writers(tiers, terms, record)
     if run := ownership.to_roll_back(terms, record):
         yield from _roll_back(tiers, terms.thread, writer_of(tiers.hot, terms.thread, record.token), run)
-        yield from _renew(tiers, terms, record)  # cold may have taken longer than the lease
+        yield from _renew(tiers, terms, record)  # cold may have been slower than the lease
     return record
 
 
@@ -187,7 +187,7 @@ def _renew(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
 
 
 def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
-    """Wait for writers from before the thread was taken, until they are done or gone. Meanwhile renew the lease.
+    """Wait until all writers from before the take are done or gone, and renew the lease meanwhile.
 
     Raises:
         NotOwner: Somebody else took the thread meanwhile.
@@ -199,7 +199,7 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
         noted = yield Command(("ZRANGEBYLEX", key, "-", "+"))
         now = time.monotonic()
         oldest = taken_at + (now - began) * 1000 - context.WRITER_GONE
-        with decoding("what is being written of thread {!r}", terms.thread):
+        with decoding("the write intents of thread {!r}", terms.thread):
             writers = {intent[_TOKEN_AT:] for intent in noted if min(int(intent[:_DIGITS]), taken_at) > oldest}
         first = writers if first is None else first & writers
         if not first:
@@ -211,15 +211,15 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
 
 
 def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
-    """Remove the checkpoints that a run wrote to a thread. Other threads that the run wrote, and copies, stay.
+    """Remove the checkpoints that a run wrote to a thread. The run's checkpoints in other threads and copies stay.
 
-    One script removes them in hot, and notes the ids for the flusher, which removes them in cold. So the thread's new
-    owner never waits for that, and a late removal harms nobody. If hot lacks some of the thread, cold is asked for ids.
+    One script removes them in hot and notes their ids, and the flusher removes these ids in cold. So the new owner does
+    not wait for cold, and a late removal is harmless. If hot lacks a part of the thread, cold returns the ids first.
 
     Raises:
         NotOwner: Somebody else took the thread. Nothing was removed.
-        ThreadBusy: Others wrote the thread all the time.
-        NotImplementedError: Cold is not Postgres, and cannot delete by run, or only in all threads that the run wrote.
+        ThreadBusy: Others kept writing the thread.
+        NotImplementedError: Cold is not Postgres, and cannot delete by run, or the run also wrote other threads.
             Nothing was removed.
     """
     if not tiers.cold_is_postgres:
@@ -264,12 +264,12 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
 
 
 def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
-    """Remove a run in a cold saver that can only delete by run; hot gives the thread up."""
+    """Remove a run from a cold saver that can only delete by run. Hot gives the thread up."""
     of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
     if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
         raise NotImplementedError(
-            f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote that, too, or that is a "
-            "copy), and this cold saver can only remove a run from all threads at once. Nothing was removed. Write "
-            "on_busy='take', which removes nothing, or take LangGraph's PostgresSaver as cold"
+            f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote both, or one is a copy), "
+            "and this cold saver can only remove a run from all threads at once. Nothing was removed. Write "
+            "on_busy='take', which removes nothing, or use LangGraph's PostgresSaver as cold"
         )
     yield from change(tiers, thread, writer, ColdCall("delete_for_runs", ([run_id],)), need="all")

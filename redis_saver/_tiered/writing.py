@@ -1,8 +1,8 @@
-"""Writes: to hot while cold lags behind (write-behind); else to cold, then to hot (write-through).
+"""Writes, in both modes: to hot with a later flush (write-behind), or to cold and then to hot (write-through).
 
-With write-behind, hot acknowledges a write if its script finds that hot lacks nothing (`lua/lib/write_behind.lua`): hot
-has all of the thread, or the newest checkpoint of the namespace and the parent, and cold has no pending writes of the
-checkpoint that hot lost. If the script refuses, hot is filled with what may be missing. If it refuses again, the write
+In write-behind mode a script of hot decides whether it lacks nothing for the write (`lua/lib/write_behind.lua`): hot
+has all of the thread, or the newest checkpoint of the namespace and the parent, and it lost no pending writes of the
+checkpoint. If the script refuses, a fill brings the missing checkpoints to hot. If the script refuses again, the write
 goes to cold first.
 """
 
@@ -29,11 +29,11 @@ from redis_saver._tiered.backlog import FlushQueue
 from redis_saver._tiered.context import Tiers, for_cold, known_fill, writes_of
 from redis_saver._tiered.intents import NOWHERE, Intent, begin_intent, end, end_intent
 from redis_saver._tiered.reading import fetching
-from redis_saver._tiered.requests import Attempt, ColdCall, Tiered
+from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import ThreadDamaged
 
 _Store: TypeAlias = Callable[[StoringScript], Operation[bool]]
-"""Operation over hot that writes by a given script. It returns False if the script refused."""
+"""Operation that writes to hot by a script. It returns False if the script refused."""
 
 
 def put(
@@ -51,7 +51,7 @@ def put(
     parent = names.checkpoint(ns, parent_id) if parent_id else b""
     store = partial(writing.store, tiers.hot, address, settings, config, checkpoint, metadata, new_versions)
     if tiers.flush_queue:
-        # A fill tells nothing of this checkpoint's writes, as its id is older. So only the parent may be missing.
+        # A fill of an older id says nothing about writes of this checkpoint. So only the parent may be missing.
         lacked = [address] if parent_id and known_fill(tiers, address, checkpoint["id"]) else []
         by = partial(_behind, tiers, writer, address, scripts.PUT_BEHIND, parent, checkpoint["id"])
         if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, by, lacked)):
@@ -59,15 +59,15 @@ def put(
             return stored
     fill = known_fill(tiers, address, checkpoint["id"])
     intent = yield from begin_intent(tiers, thread, digest(names.checkpoint(ns, checkpoint["id"])), writer, fill=fill)
-    # If hot does not know the thread, or checkpoints of it were coalesced, cold may lack any value.
+    # If hot does not know the thread, or if checkpoints were coalesced, cold may lack any value.
     versions = new_versions if intent.has_all else {**context.versions_of_values(checkpoint), **new_versions}
     yield ColdCall("put", (for_cold(config), checkpoint, metadata, versions))
     through = _store_through(tiers, thread, intent, store, scripts.PUT_THROUGH, parent or context.WHOLE)
     is_in_hot = yield from end(tiers, thread, intent, through)
     remember_loop(tiers.hot, address, checkpoint, metadata)
     if tiers.flush_queue and not is_in_hot:
-        # Hot can acknowledge the next put then. If the fill fails, the next reader raises the error.
-        yield Attempt(fetching(tiers, address._replace(checkpoint_id=None)))
+        # After a fill, hot can acknowledge the next put. If the fill fails, the next reader raises the error.
+        yield from attempt(fetching(tiers, address._replace(checkpoint_id=None)))
     return stored
 
 
@@ -82,7 +82,7 @@ def put_writes(
     writer = writer_of(tiers.hot, thread, settings.owner)
     store = partial(writing.store_writes, tiers.hot, address, settings, writes, task_id, task_path)
     if tiers.flush_queue:
-        # The checkpoint may come later. Then hot takes its writes if it has the newest checkpoint.
+        # Writes may come before their checkpoint. Hot takes them if it has the newest checkpoint.
         lacked = [address._replace(checkpoint_id=None), address]
         by = partial(_behind, tiers, writer, address, scripts.PUT_WRITES_BEHIND, writes_of(address))
         if (yield from _store_behind(tiers, tiers.flush_queue, thread, store, by, lacked)):
@@ -97,7 +97,7 @@ def put_writes(
 def _behind(
     tiers: Tiers, writer: bytes, address: Address, script: Script, last: bytes, checkpoint_id: str | None = None
 ) -> StoringScript:
-    """Return the script that also notes that cold lacks the record, with the fill that this process knows now."""
+    """Return the script that also notes the record for cold, with the fill that this process knows now."""
     fill = known_fill(tiers, address, checkpoint_id)
     more = (fill.token, fill.field, last) if fill else ("", "", last)
     return StoringScript(script, tiers.hot.keyspace.tier_keys(address.thread_id).writing, writer, more)
@@ -111,15 +111,15 @@ def _store_behind(
     by: Callable[[], StoringScript],
     lacked: Sequence[Address],
 ) -> Tiered[bool]:
-    """Store a record in hot alone.
+    """Store a record only in hot.
 
     Args:
         tiers: The saver.
         queue: Its flush queue.
         thread: The thread.
         store: The operation.
-        by: Returns its script, for each attempt.
-        lacked: Checkpoints to fill hot with, one before each further attempt.
+        by: Returns the script, once per attempt.
+        lacked: Checkpoints that hot may lack. Each further attempt begins with a fill of one of them.
 
     Returns:
         False if the write has to go to cold first.
@@ -129,12 +129,12 @@ def _store_behind(
         for missing in (None, *lacked):
             if missing:
                 yield fetching(tiers, missing)
-            with suppress(ThreadDamaged):  # cold may have the thread
+            with suppress(ThreadDamaged):  # the write goes to cold first, and repairs it
                 if (yield from store(by())):
                     queue.note(thread)
                     return True
     except BaseException:
-        queue.note(thread)  # hot may have it in spite of the error
+        queue.note(thread)  # hot may have the record in spite of the error
         raise
     tiers.backlog.wrote(-1)
     tiers.counts.written_through += 1
@@ -144,7 +144,7 @@ def _store_behind(
 def _store_through(
     tiers: Tiers, thread: str, intent: Intent, store: _Store, script: Script, needed: bytes = b""
 ) -> Operation[bool]:
-    """Store in hot what cold has by now, and end the intent. Returns False if hot did not store it.
+    """Store in hot the record that cold has by now, and end the intent. Returns False if hot did not store it.
 
     Args:
         tiers: The saver.
@@ -152,13 +152,13 @@ def _store_through(
         intent: The writer's intent.
         store: The operation.
         script: Its script, which also ends the intent.
-        needed: Field that hot must have so that it lacks nothing after this write, unless the thread was empty.
+        needed: Field without which hot lacks something after this write. Not needed if the thread was empty.
     """
-    # If hot gave up the parent, it may lack values. After a fill, it lacks the task paths that order writes.
+    # Without the parent hot may lack values, and after a fill it lacks the task paths that order writes.
     if not (intent.is_pathless or (needed and not intent.is_here and not intent.newest)):
         keys = tiers.hot.keyspace.tier_keys(thread)
         more = (intent.token, intent.newest, b"" if intent.newest else needed, intent.fill)
-        with suppress(ThreadDamaged, *context.HOT_CANNOT_HAVE):  # what hot cannot have is in cold alone
+        with suppress(ThreadDamaged, *context.HOT_CANNOT_HAVE):  # then only cold has it
             return (yield from store(StoringScript(script, (*keys.writing, keys.flush), ANYBODY, more)))
     yield from end_intent(tiers, thread, intent, NOWHERE)
     return False

@@ -1,97 +1,114 @@
-"""Shared by the operations over two tiers: counters, failures of hot, and copies in hot of what cold has."""
+"""Copies of cold's items in hot: reads from hot, or on a miss from cold, which then fills hot.
+
+Hot answers a search if it has copies of all items of the partition.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+import dataclasses
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
-from langgraph.store.base import Item
+from langgraph.store.base import InvalidNamespaceError, Item, Op, Result, SearchItem, SearchOp
 
 from redis_saver._common import forks
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
-from redis_saver._common.store_names import Partition, with_notes
+from redis_saver._common.store_names import PARTITION_LABELS, Partition, with_notes
 from redis_saver._engine.requests import Argument, Batch, Command, Operation, T
 from redis_saver._engine.stats import Counting, OperationStats
-from redis_saver._store import namespaces, scripts
-from redis_saver._store.context import StoreContext, namespace_and_key
+from redis_saver._store import namespaces, reading, scripts
+from redis_saver._store.context import Place, StoreContext, check_labels, namespace_and_key
+from redis_saver._store.index_config import Texts
 from redis_saver._store.items import Entry, encode_value
 from redis_saver._store.scripts import ask, together, windows
-from redis_saver._store.writing import clean, split
-from redis_saver._tiered.requests import HotFailed, Tiered, is_out_of_memory
-from redis_saver.errors import EncodeError, KeyConflict, LimitExceeded, StoreDamaged, reading_store
+from redis_saver._store.searching import compile_filter
+from redis_saver._store.writing import DELETION, clean, put, split
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, is_out_of_memory
+from redis_saver.errors import (
+    DecodeError,
+    EncodeError,
+    KeyConflict,
+    LimitExceeded,
+    StoreBusy,
+    StoreDamaged,
+    reading_store,
+)
 
 _LOG = ThrottledLog("redis_saver.tiered_store")
+MAX_COMPLETE = 2000
+"""Maximum number of items in a complete partition."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MICROSECOND = timedelta(microseconds=1)
 _UPDATED_DIGITS = 14
-"""A copy has cold's `updated_at` where an item of a `RedisStore` has 16 hex digits that name its put."""
+"""Number of hex digits of cold's `updated_at` in a copy. An item of a `RedisStore` has 16 digits there, for its put."""
 
 
-@dataclass
+@dataclasses.dataclass
 class TieredStoreStats:
-    """Counters of what happened between the tiers of a store, in this process."""
+    """Counts of events between the tiers of a store, in this process."""
 
     hits: int = 0
     """Gets and searches that hot answered."""
     misses: int = 0
-    """Gets and searches that cold answered, because hot did not have everything."""
+    """Gets and searches that cold answered because hot did not have everything."""
     fills: int = 0
-    """Copies that were stored in hot, after a miss or a write."""
+    """Copies that were stored in hot after a miss or a write."""
     refused: int = 0
-    """Copies that were not stored: somebody else wrote the item, or hot is full, or its serializer or limits refuse the
+    """Copies that were not stored: somebody else wrote the item, hot is full, or its serializer or limits refuse the
     value."""
     repairs: int = 0
-    """Partitions that hot dropped because a part of them was evicted, and copies that could not be decoded."""
+    """Partitions that hot dropped because a part was evicted, and copies that could not be decoded."""
     bypasses: int = 0
-    """Reads and writes that went on without hot, because it failed."""
+    """Reads and writes that continued without hot because it failed."""
     errors: int = 0
-    """Writes that cold has, and that could not be read back. The log has the last reason (`redis_saver.tiered_store`,
+    """Writes to cold that could not be read back. The log has the last reason (`redis_saver.tiered_store`,
     WARNING)."""
-    operations: Mapping[str, OperationStats] = field(default_factory=dict)
-    """Calls by method. `store.hot.stats()` says what they sent to Redis."""
+    operations: Mapping[str, OperationStats] = dataclasses.field(default_factory=dict)
+    """Calls by method. `store.hot.stats()` has their requests to Redis."""
 
 
 class Counts(TieredStoreStats):
-    """Counters while they change. Users get copies (`snapshot`)."""
+    """The live counters. Users get copies (`snapshot`)."""
 
     kind: ClassVar[str] = "store_tier"
 
     def numbers(self) -> Mapping[str, Any]:
-        """Return the counters."""
         return vars(self)
 
     def after_fork(self) -> None:
-        """Start at zero in a child."""
         vars(self).update(vars(TieredStoreStats()))
 
     def snapshot(self, counting: Counting) -> TieredStoreStats:
-        """Return a copy of the counters, with those of the calls."""
-        return replace(TieredStoreStats(), **vars(self) | {"operations": counting.snapshot()})
+        return dataclasses.replace(TieredStoreStats(), **vars(self) | {"operations": counting.snapshot()})
 
 
 class StoreTiers:
-    """A store over two tiers, as its operations see it."""
+    """The state of a store over two tiers."""
 
     def __init__(self, hot: StoreContext, ttl: int) -> None:
         self.hot: StoreContext = hot
-        """The store in front."""
+        """The hot store."""
         self.ttl: int = ttl
-        """Lifetime of a copy there, in milliseconds; 0: until it is evicted or written."""
+        """Lifetime of a copy in milliseconds. 0: until it is evicted or written."""
         self.counts: Counts = Counts()
         forks.watch(self.counts)
 
 
-def ask_each(tiers: StoreTiers, asked: Sequence[tuple[Partition, Callable[[], Operation[T]]]]) -> Operation[list[T]]:
-    """Run operations over partitions of hot side by side. Damaged partitions are dropped first, then the directory."""
+def ask_each(
+    tiers: StoreTiers, operations: Sequence[tuple[Partition, Callable[[], Operation[T]]]]
+) -> Operation[list[T]]:
+    """Run operations over partitions of hot together. Drops damaged partitions, then the directory, and retries."""
     try:
-        return (yield from together(tiers.hot, [make() for _, make in asked]))
+        return (yield from together(tiers.hot, [make() for _, make in operations]))
     except StoreDamaged:
         pass
     results = []
-    for partition, make in asked:
+    for partition, make in operations:
         results.append((yield from _repaired(tiers, partition, make)))
     return results
 
@@ -116,7 +133,7 @@ def _note_repair(tiers: StoreTiers, damage: StoreDamaged) -> None:
 
 
 def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
-    """Run an operation over hot. If hot fails and may be bypassed, give it up: cold has what matters."""
+    """Run an operation over hot. If hot fails and may be bypassed, ignore that, because cold has the data."""
     try:
         yield from operation
     except HotFailed:
@@ -124,7 +141,7 @@ def best_effort(tiers: StoreTiers, operation: Tiered[Any]) -> Tiered[None]:
 
 
 def unless_full(operation: Operation[T]) -> Tiered[T | None]:
-    """Run an operation over hot; None if the server is out of memory, for which each client has its own error."""
+    """Run an operation over hot. Returns None if the server is out of memory."""
     try:
         return (yield from operation)
     except Exception as error:
@@ -137,18 +154,18 @@ def unless_full(operation: Operation[T]) -> Tiered[T | None]:
 
 
 class Copy(NamedTuple):
-    """A copy, as scripts take it."""
+    """A copy of an item, as scripts take it."""
 
     field: bytes
     created: int = 0
     ttl: int = 0
     updated: bytes = b"0"
     value: bytes = b""
-    """Empty if there is nothing to store."""
+    """Encoded value. Empty if there is nothing to store."""
 
 
 def aware(item: Item) -> Item:
-    """Make the times of an item say UTC: some stores answer naive ones."""
+    """Give an item's times the timezone UTC, because some stores return naive ones."""
     for name in ("created_at", "updated_at"):
         if getattr(item, name).tzinfo is None:
             setattr(item, name, getattr(item, name).replace(tzinfo=timezone.utc))
@@ -156,7 +173,7 @@ def aware(item: Item) -> Item:
 
 
 def copy_of(context: StoreContext, field: bytes, item: Item, ttl: int) -> Copy | None:
-    """Return a copy of cold's item; None if hot's serializer or limits refuse the value."""
+    """Return a copy of cold's item. None if hot's serializer or limits refuse the value."""
     aware(item)
     try:
         value = encode_value(context.values, item.namespace, item.key, item.value)
@@ -171,27 +188,27 @@ def _micros(moment: datetime) -> int:
 
 
 def updated_of(entry: Entry, partition: Partition) -> int:
-    """Return cold's `updated_at` of a copy, in microseconds.
+    """Return cold's `updated_at` of a copy in microseconds.
 
     Raises:
-        KeyConflict: It is not a copy.
+        KeyConflict: The entry is not a copy.
     """
     if len(entry.made_by) != _UPDATED_DIGITS:
         namespace, key = namespace_and_key(partition, entry.field)
         raise KeyConflict(
-            f"item {shown(key)} of namespace {shown(namespace)} in hot is no copy of what cold has: it was put into "
-            "the RedisStore itself. Nothing was changed. Give the RedisStore in front of another store a prefix= of "
-            "its own; put into cold what only this one has"
+            f"item {shown(key)} of namespace {shown(namespace)} in hot is not a copy of an item of cold: it was put "
+            "into the RedisStore directly. Nothing was changed. Give the hot RedisStore its own prefix=, and put the "
+            "items that only this RedisStore has into cold"
         )
     return int(entry.made_by, 16)
 
 
 def item_of(context: StoreContext, partition: Partition, entry: Entry, kind: type[Item] = Item) -> Any:
-    """Return the item of a copy, as cold answered it: an `Item`, or a `SearchItem`.
+    """Return the item of a copy as cold returned it: an `Item` or a `SearchItem`.
 
     Raises:
-        KeyConflict: It is not a copy.
-        DecodeError: It cannot be decoded.
+        KeyConflict: The entry is not a copy.
+        DecodeError: The copy cannot be decoded.
     """
     updated = _EPOCH + updated_of(entry, partition) * _MICROSECOND
     namespace, key = namespace_and_key(partition, entry.field)
@@ -201,10 +218,10 @@ def item_of(context: StoreContext, partition: Partition, entry: Entry, kind: typ
 
 
 class Read(NamedTuple):
-    """Copies of some items."""
+    """Copies of items, as read from hot."""
 
     miss: bytes
-    """Name of the miss, for fills; empty if hot has all of the items."""
+    """Name of the miss, for fills. Empty if hot has all of the items."""
     entries: dict[bytes, Entry]
 
 
@@ -218,9 +235,9 @@ def read(context: StoreContext, partition: Partition, fields: Sequence[bytes]) -
 
 
 def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Sequence[Copy]) -> Operation[int]:
-    """Store copies of what cold answered after a miss; return how many were stored.
+    """Store copies of cold's items after a miss. Returns the number of stored copies.
 
-    One round trip for a thousand (8 MB), three if they are the first of a partition.
+    One round trip per thousand copies (8 MB). The first copies of a partition take two more.
     """
     stored, with_keys = 0, with_notes(partition, writing=False)
     for some in batches(copies):
@@ -232,17 +249,254 @@ def fill(context: StoreContext, partition: Partition, miss: bytes, copies: Seque
 
 
 def batches(copies: Sequence[Copy]) -> Iterator[list[Copy]]:
-    """Split copies into as many as one script takes."""
+    """Split copies by the size of a script's arguments."""
     return split(copies, lambda copy: len(copy.field) + len(copy.value))
 
 
-# -- for `redis-saver forget`, which deletes items in cold and in hot itself
+# -- reads: from hot, or on a miss from cold, which then fills hot
+
+
+class Reads:
+    """The reads of a batch and their results."""
+
+    def __init__(self, ops: Sequence[Op]) -> None:
+        """Start empty.
+
+        Args:
+            ops: All operations of the batch. Reads are identified by their position.
+        """
+        self.ops = ops
+        self.results: list[Result] = [None] * len(ops)
+        self.gets: dict[Partition, dict[bytes, list[int]]] = {}
+        self.searches: dict[int, Place] = {}
+        """Searches that hot may answer."""
+        self.others: list[int] = []
+        """Reads that cold answers: always, or after a miss."""
+        self.missed: list[tuple[Partition, bytes, bytes, int]] = []
+        """Gets that may fill hot: partition, name of the miss, field, position."""
+        self.whole: list[tuple[Partition, bytes, int]] = []
+        """Searches for whole partitions that may fill hot: partition, name of the miss, position."""
+
+
+def may_be_hot(op: SearchOp) -> bool:
+    """True if all stores answer a search in the same way.
+
+    The search is within a partition and has no query, and its page and filter mean the same everywhere.
+    """
+    has_plain_filter = all(
+        isinstance(key, str) and isinstance(wanted, str) and "." not in key for key, wanted in (op.filter or {}).items()
+    )
+    in_partition = len(op.namespace_prefix) >= PARTITION_LABELS
+    return in_partition and not op.query and has_plain_filter and min(op.limit, op.offset) >= 0
+
+
+def read_all(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
+    """Read, and set the results.
+
+    One round trip to hot, or two if hot answers a search. A miss takes one call of cold and up to two more round trips.
+    """
+    others = list(reads.others)
+    if reads.gets or reads.searches:
+        try:
+            yield from _by_hot(tiers, reads)
+        except HotFailed:
+            tiers.counts.bypasses += 1
+            gets = [position for fields in reads.gets.values() for some in fields.values() for position in some]
+            reads.others, reads.missed, reads.whole = [*others, *gets, *reads.searches], [], []
+    if not reads.others:
+        return
+    answers = yield ColdCall("batch", ([reads.ops[position] for position in reads.others],))
+    for position, answer in zip(reads.others, answers, strict=True):
+        reads.results[position] = answer
+        for item in answer if isinstance(answer, list) else (answer,):
+            if isinstance(item, Item):
+                aware(item)
+    yield from best_effort(tiers, _fill_gets(tiers, reads))
+    for partition, miss, position in reads.whole:
+        op, items = reads.ops[position], reads.results[position]
+        if isinstance(op, SearchOp) and isinstance(items, list) and len(items) < min(op.limit, MAX_COMPLETE + 1):
+            with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
+                yield from best_effort(tiers, _fill_all(tiers, partition, miss, items))
+
+
+def _by_hot(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
+    gets = [
+        (partition, some)
+        for partition, fields in reads.gets.items()
+        for some in windows(list(fields), reading.FIELDS_PER_GET)
+    ]
+    partitions = list(dict.fromkeys(place.partition for place in reads.searches.values()))
+    operations: list[tuple[Partition, Callable[[], Operation[Any]]]]
+    operations = [(partition, partial(read, tiers.hot, partition, fields)) for partition, fields in gets]
+    operations += [(partition, partial(complete, tiers, partition)) for partition in partitions]
+    answers = yield from ask_each(tiers, operations)
+    for (partition, fields), answer in zip(gets, answers[: len(gets)], strict=True):
+        yield from _take_items(tiers, reads, partition, fields, answer)
+    mirrors = dict(zip(partitions, answers[len(gets) :], strict=True))
+    for position, place in reads.searches.items():
+        yield from _take_page(tiers, reads, position, place, mirrors[place.partition])
+
+
+def _take_items(
+    tiers: StoreTiers, reads: Reads, partition: Partition, fields: Sequence[bytes], answer: Read
+) -> Tiered[None]:
+    unreadable: set[bytes] = set()
+    for field in fields:
+        entry, miss = answer.entries.get(field), answer.miss
+        for position in reads.gets[partition][field]:
+            if entry is not None:
+                try:
+                    reads.results[position] = item_of(tiers.hot, partition, entry)
+                    tiers.counts.hits += 1
+                    continue
+                except DecodeError:
+                    unreadable.add(field)
+                    entry, miss = None, b""
+            tiers.counts.misses += 1
+            reads.others.append(position)
+            if miss:
+                reads.missed.append((partition, miss, field, position))
+                miss = b""  # one fill is enough
+    yield from _forget(tiers, partition, unreadable)
+
+
+def _take_page(
+    tiers: StoreTiers, reads: Reads, position: int, place: Place, answer: reading.Mirror | bytes
+) -> Tiered[None]:
+    op: Any = reads.ops[position]
+    if isinstance(answer, reading.Mirror):
+        try:
+            reads.results[position] = _search(tiers, place, op, answer)
+        except DecodeError:
+            yield from _forget(tiers, place.partition, answer.entries)
+            answer = b""
+        else:
+            tiers.counts.hits += 1
+            return
+    tiers.counts.misses += 1
+    reads.others.append(position)
+    is_whole = len(op.namespace_prefix) == PARTITION_LABELS and not op.filter and not op.query and not op.offset
+    if answer and is_whole:
+        reads.whole.append((place.partition, answer, position))
+
+
+def _search(tiers: StoreTiers, place: Place, op: SearchOp, mirror: reading.Mirror) -> list[SearchItem]:
+    """Search a complete partition, newest first by cold's times, then by namespace and key."""
+    matches, partition = compile_filter(op.filter), place.partition
+    entries = [
+        entry
+        for entry in mirror.entries.values()
+        if entry.field.startswith(place.prefix)
+        and (matches is None or matches(entry.value(tiers.hot.values, partition)))
+    ]
+    entries.sort(key=lambda entry: (-updated_of(entry, partition), entry.field))
+    page = entries[op.offset : op.offset + op.limit]
+    return [item_of(tiers.hot, partition, entry, SearchItem) for entry in page]
+
+
+def _forget(tiers: StoreTiers, partition: Partition, fields: Collection[bytes]) -> Operation[None]:
+    """Remove copies that cannot be decoded (another serializer or key). A later read fills hot again."""
+    tiers.counts.repairs += len(fields)
+    if fields:
+        _LOG.warning(
+            "copies in hot cannot be decoded (another serializer or key?); they are removed and read from cold"
+        )
+    removal = partial(put, tiers.hot, partition, dict.fromkeys(fields, DELETION), Texts())
+    yield from ask_each(tiers, [(partition, removal)])
+
+
+def _fill_gets(tiers: StoreTiers, reads: Reads) -> Tiered[None]:
+    """Store copies of items that gets missed in hot and found in cold."""
+    new_copies = defaultdict[tuple[Partition, bytes], list[Copy]](list)
+    for partition, miss, field, position in reads.missed:
+        if isinstance(item := reads.results[position], Item):
+            copy = copy_of(tiers.hot, field, item, tiers.ttl)
+            tiers.counts.refused += copy is None
+            if copy is not None:
+                new_copies[partition, miss].append(copy)
+    stored, fills = 0, [fill(tiers.hot, partition, miss, some) for (partition, miss), some in new_copies.items()]
+    with suppress(StoreDamaged, StoreBusy):  # the next reader repairs it, or fills
+        stored = sum((yield from unless_full(together(tiers.hot, fills))) or ())
+    tiers.counts.fills += stored
+    tiers.counts.refused += sum(map(len, new_copies.values())) - stored
+
+
+# -- complete partitions
+
+
+def complete(tiers: StoreTiers, partition: Partition) -> Operation[reading.Mirror | bytes]:
+    """Return all items of a complete partition, or else the name of the miss.
+
+    Two round trips, or one if the partition is not complete. Items that this process knows are not sent again.
+    """
+    reply = yield from ask(tiers.hot, with_notes(partition, writing=False), scripts.GET_COPIES, ())
+    token, *state = reply.values
+    if not state:
+        return token  # type: ignore[no-any-return]
+    with reading_store(partition.keys[0]):
+        count, checksum = map(int, state)
+    mirror = (yield from reading.mirror(tiers.hot, partition)) if count else reading.EMPTY
+    is_same = (mirror.token, len(mirror.entries), mirror.checksum) == (token, count, checksum)
+    return mirror if is_same else b""  # the partition changed in between: cold answers
+
+
+def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[Any]) -> Tiered[bool]:
+    """Store copies of all items of a partition, and mark it complete unless somebody wrote meanwhile.
+
+    Returns True if the partition is complete. Two round trips.
+    """
+    new_copies = [copy for item in items if (copy := _copy_in(tiers, partition, item)) is not None]
+    stored = yield from unless_full(fill(tiers.hot, partition, miss, new_copies))
+    tiers.counts.fills += stored or 0
+    tiers.counts.refused += len(items) - len(new_copies) if stored is not None else len(items)
+    if stored is None or len(new_copies) < len(items):
+        return False
+    arguments = (miss, *(copy.field for copy in new_copies))
+    with_keys = with_notes(partition, writing=True)
+    reply = yield from unless_full(ask(tiers.hot, with_keys, scripts.MARK_COMPLETE, arguments))
+    return reply is not None and reply.values == [b"1"]
+
+
+def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy | None:
+    """Return a copy of an item that cold found in a partition. None if hot cannot have it.
+
+    Some stores also find items of other partitions: they take `user-1` for a prefix of `user-10`.
+    """
+    places = tiers.hot.places
+    try:
+        place, key = places.of(tuple(item.namespace)), places.key(item.key)
+    except (InvalidNamespaceError, LimitExceeded):
+        return None
+    return copy_of(tiers.hot, place.field(key), item, tiers.ttl) if place.partition == partition else None
+
+
+def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
+    """Bring copies of all items of a partition to hot. Returns True if hot has them."""
+    labels = check_labels(namespace_prefix, "namespace_prefix")
+    if len(labels) != PARTITION_LABELS:
+        raise ValueError(f"namespace_prefix={shown(labels)}: it has to have two labels, such as ('memories', 'user-1')")
+    partition = tiers.hot.places.of(labels).partition
+    for _ in range(2):  # again if the partition loses a key meanwhile and hot drops it
+        (known,) = yield from ask_each(tiers, [(partition, lambda: complete(tiers, partition))])
+        if isinstance(known, reading.Mirror):
+            return True
+        op = SearchOp(partition.labels, None, MAX_COMPLETE + 1, 0, None, refresh_ttl=False)
+        (items,) = yield ColdCall("batch", ([op],))
+        if not known or len(items) > MAX_COMPLETE:
+            return False
+        with suppress(StoreDamaged):
+            return (yield from _fill_all(tiers, partition, known, items))
+    return False
+
+
+# -- for `redis-saver forget`, which deletes items in cold and in hot
 
 
 def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bool]:
-    """Return True if a store has copies in the partitions of these labels, or had some within a day.
+    """True if a store has copies in the partitions of these labels, or had some within a day.
 
-    A store that has copies has nothing else, so one item of each partition tells. Two round trips per 256 partitions.
+    A store with copies has nothing else, so one item per partition is enough. Up to three round trips per 256
+    partitions.
     """
     for some in windows((yield from namespaces.partitions(context, labels))):
         keys = [with_notes(partition, writing=False).keys for partition, _ in some]
@@ -259,10 +513,10 @@ def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bo
 
 
 def forget_misses(context: StoreContext, labels: tuple[str, ...]) -> Operation[None]:
-    """Remove the notes of the partitions of these labels, so that no earlier miss is filled any more.
+    """Remove the notes of the partitions of these labels, so that hot refuses fills after earlier misses.
 
-    Call it when cold has deleted the items, and delete the copies then. For writers it is as if the notes were
-    evicted. One round trip per 256 partitions.
+    Call it after cold has deleted the items, and delete the copies afterwards. Writers treat it as an eviction of the
+    notes. One round trip per 256 partitions.
     """
     for some in windows((yield from namespaces.partitions(context, labels))):
         yield Batch([Command(("UNLINK", *with_notes(partition, writing=True).keys[-2:])) for partition, _ in some])

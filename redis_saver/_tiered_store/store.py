@@ -1,4 +1,4 @@
-"""Base class of `TieredStore` and `AsyncTieredStore`: a `RedisStore` that answers, in front of another store."""
+"""`TieredStore` and `AsyncTieredStore`: a `RedisStore` that answers, over another store that keeps everything."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from langgraph.store.base import (
-    NOT_PROVIDED,
     BaseStore,
     GetOp,
     Item,
     ListNamespacesOp,
-    NotProvided,
     Op,
     PutOp,
     Result,
@@ -30,15 +28,15 @@ from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._engine.stats import Counting, Measured, name_of
+from redis_saver._engine.stats import Counting, name_of
 from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
 from redis_saver._store.writing import MAX_PUTS, milliseconds
 from redis_saver._tiered.context import OnHotError
-from redis_saver._tiered.drivers import AsyncTieredDriver, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.requests import Attempt, ColdCall, Tiered, TieredRequest, setup, with_own_errors
-from redis_saver._tiered_store import copies, reading
+from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
+from redis_saver._tiered.requests import ColdCall, Tiered, TieredRequest, attempt, setup, with_own_errors
+from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
 from redis_saver.errors import StoreBusy, reading_store
 
@@ -48,52 +46,48 @@ Items: TypeAlias = Mapping[tuple[tuple[str, ...], str], Item | None]
 _LOG = Log("redis_saver.tiered_store")
 
 
-class TwoTierStore(BaseStore, Generic[Hot]):
+class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
     """Base class of the sync and the async store.
 
-    Writes go to `cold`, and return when it has them. `hot` has copies of recently read or written items, and answers
-    reads of these. `docs/tiered-store.md` explains it. All writers must use tiers over the same two stores.
+    A write returns when `cold` has it. `hot` has copies of recently read or written items and answers their reads.
+    `docs/tiered-store.md` explains it. All writers must use tiers over the same two stores.
+
+    `put` and `aput` raise `TypeError` for `if_version`, because cold has no versions to compare. `batch` documents
+    their cost and their other errors.
     """
 
+    _context: StoreTiers
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
-    _hot_class: ClassVar[type[Any]]
-    _driver_class: ClassVar[type[Any]]
     ttl_config: TTLConfig | None
 
     @keywords.checked
     def __init__(self, hot: Hot, cold: BaseStore, *, on_hot_error: OnHotError = "raise") -> None:
-        """Put a store in front of another. Both stay yours.
+        """Combine two stores. It closes neither of them.
 
         Args:
-            hot: A `RedisStore` (for `AsyncTieredStore` an `AsyncRedisStore`), with a prefix of its own. Give it a TTL,
-                which is the lifetime of a copy, read or not. For as long hot may answer an item that others changed in
-                cold, or that has expired there.
-            cold: Any other LangGraph store, such as a `PostgresStore` on which `setup()` was called. It decides which
-                values can be stored, and returns them as JSON. `AsyncTieredStore` calls a blocking one in worker
-                threads.
-            on_hot_error: If hot cannot be reached, `"raise"` its error, or `"bypass"` it: reads go to cold alone, and
-                so do writes that have begun. A new write raises in any case, and cold does not get it, because other
-                processes may still reach hot and read old copies.
+            hot: A `RedisStore` (for `AsyncTieredStore` an `AsyncRedisStore`) with its own prefix. Its TTL is the
+                lifetime of a copy, whether or not the copy is read. During that time hot may return an item that others
+                changed in cold, or that has expired there. So give it a TTL.
+            cold: Any other LangGraph store, such as a `PostgresStore` after its `setup()`. It decides which values can
+                be stored, and returns them as JSON. `AsyncTieredStore` calls a blocking store in worker threads.
+            on_hot_error: What to do if hot cannot be reached. `"raise"`: raise hot's error. `"bypass"`: reads, and
+                writes that have begun, use cold alone. A new write raises in any case, and cold does not get it,
+                because other processes may still reach hot and read old copies.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is wrong. The message names it and says what to write.
         """
         super().__init__()
         self._counting = Counting()
-        if not isinstance(hot, self._hot_class):
-            raise TypeError(f"{type(self).__name__}: hot is {kind_of(hot)}; it has to be of {self._hot_class.__name__}")
-        if not isinstance(cold, BaseStore) or cold is hot:
-            raise TypeError(
-                f"{type(self).__name__}: cold is {kind_of(cold)}; it has to be another store, such as PostgresStore"
-            )
+        self._check_tiers(hot, cold, BaseStore, "store, such as PostgresStore")
         config.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
         self.hot: Hot = hot
-        """The store in front."""
+        """The hot store."""
         self.cold: BaseStore = cold
-        """The store behind it."""
+        """The cold store."""
         self.supports_ttl: bool = cold.supports_ttl
         self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
-        self._tiers = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
+        self._context = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
         self._driver = self._driver_class(hot, cold, cold, bypasses=on_hot_error == "bypass")
 
     def __repr__(self) -> str:
@@ -108,118 +102,66 @@ class TwoTierStore(BaseStore, Generic[Hot]):
         self._driver.check_open()
         return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    # LangGraph's own, by `batch`. They say so if an argument is not known, as `if_version`, which a `RedisStore` has.
-    @keywords.checked
-    def put(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-    ) -> None:
-        """Store an item in cold, then a copy in hot. Costs what `batch` says.
-
-        Args:
-            namespace: Its namespace.
-            key: Its key.
-            value: A value that cold can store. None deletes the item.
-            index: As cold takes it.
-            ttl: Minutes after which it expires in cold; None: never. Not given: as cold's `TTLConfig` says.
-
-        Raises:
-            TypeError: `if_version` was given, which only a `RedisStore` has: cold has no versions to compare. Nothing
-                was written.
-            ValueError: `ttl` was given, and hot has no TTL.
-        """
-        super().put(namespace, key, value, index, ttl=ttl)
-
-    @keywords.checked
-    async def aput(
-        self,
-        namespace: tuple[str, ...],
-        key: str,
-        value: Mapping[str, Any],
-        index: Literal[False] | list[str] | None = None,
-        *,
-        ttl: float | NotProvided | None = NOT_PROVIDED,
-    ) -> None:
-        """`put` for asyncio."""
-        await super().aput(namespace, key, value, index, ttl=ttl)
+    put = keywords.checked(BaseStore.put)
+    aput = keywords.checked(BaseStore.aput)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Execute operations. All reads see the state before the puts; of several puts of an item the last counts.
+        """Execute operations. All reads see the state before the puts. Of several puts of an item the last one counts.
 
-        Cost: reads take one round trip to hot, two with a search that hot answers. If hot lacks something, they also
-        take one call of cold, and one or two more round trips. Puts take two round trips to hot and two calls of cold;
-        deletions alone take one call.
+        Cost: reads take one round trip to hot, or two with a search that hot answers. After a miss they also take one
+        call of cold and one or two more round trips. Puts take two round trips to hot and two calls of cold. Deletions
+        alone take one call of cold.
 
         Args:
             ops: `GetOp`, `PutOp`, `SearchOp` and `ListNamespacesOp` of `langgraph.store.base`.
 
         Returns:
-            The results, in the order of the operations. Each `Item` has cold's times, and no version.
+            The results in the order of the operations. Each `Item` has cold's times and no version.
 
         Raises:
             InvalidNamespaceError: A namespace is not valid. Nothing was sent.
-            ValueError: A put has a `ttl`, and hot has no TTL. Nothing was sent.
-            Exception: Any error of cold. Cold may have stored the puts all the same. Reads of these items go to cold
+            ValueError: A put has a `ttl` (minutes in cold), but hot has no TTL. Nothing was sent.
+            Exception: Any error of cold. Cold may have stored the puts nevertheless. Reads of these items go to cold
                 until the write intents expire (5 minutes).
         """
         ops = list(ops)
-        return self._run(batch(self._tiers, ops), method_of(ops))
+        return self._run(batch(self._context, ops), method_of(ops))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """`batch` for asyncio."""
         ops = list(ops)
-        return await self._arun(batch(self._tiers, ops), method_of(ops))
+        return await self._arun(batch(self._context, ops), method_of(ops))
 
     def warm(self, namespace_prefix: tuple[str, ...]) -> bool:
-        """Bring copies of all items under a prefix of two labels to hot, so that it answers searches, too.
+        """Copy all items under a prefix of two labels to hot, so that hot answers searches, too.
 
-        Cost: one call of cold, three round trips to hot; one or two round trips if it has them.
+        Cost: one call of cold and three round trips to hot. One or two round trips if hot has the copies.
 
         Args:
             namespace_prefix: Two labels, such as `("memories", "user-1")`.
 
         Returns:
-            True if hot has all of them. False if another writer wrote one of them meanwhile, if there are more than
+            True if hot has all items. False if another writer wrote one of them meanwhile, if there are more than
             2,000, or if hot could not store one.
         """
-        return self._run(reading.warm(self._tiers, namespace_prefix))
+        return self._run(copies.warm(self._context, namespace_prefix))
 
     async def awarm(self, namespace_prefix: tuple[str, ...]) -> bool:
         """`warm` for asyncio."""
-        return await self._arun(reading.warm(self._tiers, namespace_prefix))
-
-    async def asetup(self) -> None:
-        """Set up both: check hot's server, and call `setup` of cold, which creates its tables. Some have none.
-
-        Call it when you deploy rather than in each worker: it may need more rights than a worker has.
-
-        Raises:
-            UnsupportedServer: Hot's server is too old.
-        """
-        await self.hot.asetup()
-        await self._arun(setup(self.cold))
+        return await self._arun(copies.warm(self._context, namespace_prefix))
 
     def stats(self) -> TieredStoreStats:
         """Return a copy of this process's counters."""
-        return self._tiers.counts.snapshot(self._counting)
-
-    def _measured(self) -> Measured:
-        of_hot: Measured = self.hot._measured()  # noqa: SLF001 - it is of ours
-        return of_hot._replace(counting=self._counting, sources=(self._tiers.counts, *of_hot.sources))
+        return self._context.counts.snapshot(self._counting)
 
 
 def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
-    """Check the arguments; return the operation, whose reads see what was there before the puts.
+    """Check the arguments, and return the operation. Its reads see the state before the puts.
 
     Raises:
-        TypeError, ValueError: An operation makes no sense.
+        TypeError, ValueError: An operation is wrong.
     """
-    places, reads = tiers.hot.places, reading.Reads(ops)
+    places, reads = tiers.hot.places, copies.Reads(ops)
     puts: list[PutOp] = []
     writes: dict[Partition, dict[bytes, PutOp]] = {}
     for position, op in enumerate(ops):
@@ -234,7 +176,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
             writes.setdefault(place.partition, {})[place.field(places.key(op.key))] = op
         elif isinstance(op, SearchOp):
             labels, _ = searching.check(op)
-            if reading.may_be_hot(op):
+            if copies.may_be_hot(op):
                 reads.searches[position] = places.of(labels)
             else:
                 reads.others.append(position)
@@ -242,14 +184,14 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
             namespaces.check(op)
             reads.others.append(position)
         else:
-            raise TypeError(f"{kind_of(op)} is no operation of a store: GetOp, PutOp, SearchOp or ListNamespacesOp")
+            raise TypeError(f"{kind_of(op)} is not a store operation: GetOp, PutOp, SearchOp or ListNamespacesOp")
     return _batch(tiers, reads, puts, writes)
 
 
-def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: Writes) -> Tiered[list[Result]]:
+def _batch(tiers: StoreTiers, reads: copies.Reads, puts: list[PutOp], writes: Writes) -> Tiered[list[Result]]:
     """Read, then put and delete items.
 
-    Two round trips to hot; a call of cold that writes, and one that reads unless all items are deleted.
+    Puts take two round trips to hot, a call of cold that writes, and one that reads unless all items are deleted.
 
     Args:
         tiers: The store.
@@ -257,10 +199,10 @@ def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: W
         puts: All puts, in order, for cold.
         writes: The last put of each item, by partition and field.
     """
-    yield from reading.run(tiers, reads)
+    yield from copies.read_all(tiers, reads)
     if puts:
         begun = yield from _begin(tiers, writes)
-        yield ColdCall("batch", (puts,))  # if it fails, it may have been done, or may still be: the intents stay
+        yield ColdCall("batch", (puts,))  # if it fails, cold may still store the puts: the intents stay
         items = yield from _read_back(tiers, writes)
         yield from copies.best_effort(tiers, _end(tiers, begun, writes, items))
     return reads.results
@@ -269,18 +211,16 @@ def _batch(tiers: StoreTiers, reads: reading.Reads, puts: list[PutOp], writes: W
 def _check_ttl(tiers: StoreTiers, op: PutOp) -> None:
     if op.ttl is None:
         return
-    if isinstance(op.ttl, bool) or not isinstance(op.ttl, (int, float)) or not 0 < op.ttl < float("inf"):
-        raise ValueError(f"ttl={shown(op.ttl)}: the TTL of an item is a positive number of minutes, or None for none")
     milliseconds(op.ttl)
     if not tiers.ttl:
         raise ValueError(
-            f"ttl={shown(op.ttl)}: hot has no TTL, so it might answer the item when cold has let it expire. Give the "
-            "RedisStore a ttl=, of at most half of the shortest TTL in cold"
+            f"ttl={shown(op.ttl)}: hot has no TTL, so it might return the item after it expired in cold. Give the "
+            "RedisStore a ttl= of at most half of the shortest TTL in cold"
         )
 
 
 def _ttl_of_copies(hot: RedisStore | AsyncRedisStore, of_cold: TTLConfig | None) -> int:
-    """Return the lifetime of copies in milliseconds; 0 if they do not expire.
+    """Return the lifetime of copies in milliseconds. 0: they do not expire.
 
     Raises:
         ValueError: Items of cold expire, and hot would keep copies for longer.
@@ -290,30 +230,30 @@ def _ttl_of_copies(hot: RedisStore | AsyncRedisStore, of_cold: TTLConfig | None)
         kept = "has no TTL" if minutes is None else f"keeps copies for {minutes:g} minutes"
         raise ValueError(
             f"hot {kept}, and items of cold expire after {cold_minutes:g} minutes without a read. A read that hot "
-            "answers does not begin that time anew: give the RedisStore a ttl= of half of it at the most, such as "
+            "answers does not restart that time: give the RedisStore a ttl= of at most half of it, such as "
             f"timedelta(minutes={cold_minutes / 2:g})"
         )
     return 0 if minutes is None else max(1, round(minutes * 60_000))
 
 
-# -- writes: hot drops its copies, cold stores the items, hot gets copies of what cold has then
+# -- writes: hot drops its copies, cold stores the items, hot gets copies of cold's items
 
 
 class Begun(NamedTuple):
-    """Items of a partition that a write has begun to write."""
+    """A write that has begun: some items of a partition."""
 
     writer: str
     partition: Partition
     fields: Sequence[bytes]
     change: bytes = b"0"
     left: bytes = b""
-    """Number of copies that are left, if hot had all before; else empty."""
+    """Number of remaining copies if the partition was complete, else empty."""
     copies: Sequence[Copy] = ()
-    """Copies that hot gets at the end."""
+    """Copies that hot gets at the end of the write."""
 
     @property
     def with_notes(self) -> Partition:
-        """The partition with the keys that the scripts of writers take."""
+        """The partition with the keys for scripts of writers."""
         return with_notes(self.partition, writing=True)
 
     def end(self) -> list[Argument]:
@@ -327,10 +267,10 @@ def _begin(tiers: StoreTiers, writes: Writes) -> Tiered[list[Begun]]:
         begun += [Begun(writer, partition, fields) for fields in windows(list(of_partition), MAX_PUTS)]
     try:
         return (yield from copies.ask_each(tiers, [(each.partition, partial(_begun, tiers, each)) for each in begun]))
-    except Exception:  # cold was not told, so each write that began ends here, without copies
+    except Exception:  # cold got nothing, so each write that began ends without copies
         ends = [each._replace(copies=[Copy(field) for field in each.fields]) for each in begun]
         script = scripts.END_WRITES
-        yield Attempt(Batch([Call(script, end.with_notes.keys, (*NO_ANNOUNCEMENT, *end.end())) for end in ends]))
+        yield from attempt(Batch([Call(script, end.with_notes.keys, (*NO_ANNOUNCEMENT, *end.end())) for end in ends]))
         raise
 
 
@@ -341,12 +281,12 @@ def _begun(tiers: StoreTiers, begun: Begun) -> Operation[Begun]:
 
 
 def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
-    """Read what cold has of the items that were put. None if it does not answer: later reads fill hot."""
+    """Read the items that were put back from cold. None if that fails. Then later reads fill hot."""
     puts = [op for of_partition in writes.values() for op in of_partition.values() if op.value is not None]
     if not puts:
         return {}
     gets = [GetOp(tuple(op.namespace), op.key, refresh_ttl=False) for op in puts]
-    items, error = yield Attempt(ColdCall("batch", (gets,)))
+    items, error = yield from attempt(ColdCall("batch", (gets,)))
     if error is not None:
         tiers.counts.errors += 1
         _LOG.warning(
@@ -361,7 +301,7 @@ def _end(tiers: StoreTiers, begun: Sequence[Begun], writes: Writes, items: Items
     stored = None
     with suppress(StoreBusy):
         stored = yield from copies.unless_full(_end_all(tiers, ends))
-    if stored is None:  # hot is full, or its directory does not take the partition; removing copies still works
+    if stored is None:  # hot is full or its directory refuses the partition, but it can still remove copies
         without = [end._replace(left=b"", copies=[Copy(copy.field) for copy in end.copies]) for end in ends]
         stored = yield from _end_all(tiers, without)
     tiers.counts.fills += sum(stored)
@@ -369,7 +309,7 @@ def _end(tiers: StoreTiers, begun: Sequence[Begun], writes: Writes, items: Items
 
 
 def _with_copies(tiers: StoreTiers, begun: Begun, ops: Mapping[bytes, PutOp], items: Items | None) -> list[Begun]:
-    """Split the end of a write in a partition into as many scripts as its copies take."""
+    """Add the copies to the end of a write, and split it by the size of a script's arguments."""
     new_copies, is_whole = [], items is not None
     for field in begun.fields:
         item = items.get((tuple(ops[field].namespace), ops[field].key)) if items else None
@@ -388,7 +328,7 @@ def _end_all(tiers: StoreTiers, ends: Sequence[Begun]) -> Operation[list[int]]:
 
 
 def _ended(tiers: StoreTiers, begun: Begun) -> Operation[int]:
-    """End a write in hot; return how many copies were stored."""
+    """End a write in hot. Returns the number of stored copies."""
     reply = yield from ask(tiers.hot, begun.with_notes, scripts.END_WRITES, begun.end())
     if reply.code != StoreReply.EMPTIED:
         with reading_store(begun.partition.keys[0]):
@@ -398,40 +338,40 @@ def _ended(tiers: StoreTiers, begun: Begun) -> Operation[int]:
 
 
 def _ttl(tiers: StoreTiers, op: PutOp) -> int:
-    """Return the lifetime of the copy in milliseconds.
+    """Return the lifetime of a copy in milliseconds.
 
-    It is at most half of the item's, so that reads in the second half reach cold, which restarts the item's TTL.
+    It is at most half of the item's lifetime. So reads in the second half reach cold, which restarts the item's TTL.
     """
     return tiers.ttl if op.ttl is None else min(tiers.ttl, max(1, round(op.ttl * 30_000)))
 
 
 class TieredStore(TwoTierStore[RedisStore], Block):
-    """A `RedisStore` in front of any store. Its `a...` methods run in worker threads.
+    """A `RedisStore` over any other store. Its `a...` methods run in worker threads.
 
-    It works before and after a fork, if `cold` does. A `PostgresStore` does: the child opens its own connections, with
-    the same settings.
+    The store survives a fork if `cold` does. A `PostgresStore` does: the child opens its own connections with the same
+    settings.
     """
 
     _hot_class, _driver_class = RedisStore, SyncTieredDriver
     _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
 
     def setup(self) -> None:
-        """Set up both, as `asetup`."""
+        """Set up both tiers, as `asetup` does."""
         self.hot.setup()
         self._run(setup(self.cold))
 
 
 class AsyncTieredStore(TwoTierStore[AsyncRedisStore], AsyncBlock):
-    """An `AsyncRedisStore` in front of any store.
+    """An `AsyncRedisStore` over any other store.
 
-    Any number of event loops and OS threads may share it, before and after a fork, as far as `cold` can be shared. An
-    `AsyncPostgresStore` is bound to its loop, and answers the calls of that loop. Calls from other loops, OS threads
-    and children run on a loop in the background, with their own connections to Postgres.
+    Any number of event loops and OS threads may share it, before and after a fork, if `cold` can be shared as well. An
+    `AsyncPostgresStore` is bound to its loop and answers the calls of that loop. Calls from other loops, OS threads and
+    children run on a background loop with their own connections to Postgres.
     """
 
     _hot_class, _driver_class = AsyncRedisStore, AsyncTieredDriver
     _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
 
     async def setup(self) -> None:
-        """Call `asetup`. Await it."""
+        """Set up both tiers, as `asetup` does."""
         await self.asetup()

@@ -552,13 +552,13 @@ async def test_two_tiers_that_differ(tiers: Tiers) -> None:
         for change, said in (
             (
                 "UPDATE checkpoints SET metadata = '{}' WHERE checkpoint_id = %s",
-                "cold has it with something else: the metadata",
+                "cold has a different version: the metadata",
             ),
             (
                 "UPDATE checkpoints SET parent_checkpoint_id = 'x' WHERE checkpoint_id = %s",
-                "something else: its parent",
+                "different version: its parent",
             ),
-            ("DELETE FROM checkpoint_writes WHERE checkpoint_id = %s", "something else: .*"),
+            ("DELETE FROM checkpoint_writes WHERE checkpoint_id = %s", "different version: .*"),
             ("DELETE FROM checkpoints WHERE checkpoint_id = %s", "cold does not have it"),
         ):
             connection.execute(change, (made[2]["configurable"]["checkpoint_id"],))

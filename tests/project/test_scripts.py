@@ -71,6 +71,9 @@ def test_header(name: str) -> None:
     opens_thread = "DAMAGED" in codes and re.search(r"(open_thread|look_up|put_checkpoint|put_task)\(index", body)
     of_store = ", ".join(sorted(codes)) if name.startswith("store/") else ""
     assert said[1] == (of_store or ("DAMAGED, KEYCONFLICT, UNSUPPORTED" if opens_thread else "none of ours"))
+    for keys in re.findall(r"^-- KEYS\[1\.\.\d\] +([\w, ]+): keys of the thread", header, re.MULTILINE):
+        assert set(keys.split(", ")) <= {"index", "data", "intents", "lease", "dirty", "flush"}
+        assert f"\nlocal {keys} = unpack(KEYS)\n" in body
     keys = re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE)
     if "(lib/partition)" in header:
         keys += re.findall(r"^--   .*<prefix>.*", (FOLDER / "lib/partition.lua").read_text(), re.MULTILINE)

@@ -24,7 +24,7 @@ from redis_saver import (
 )
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import flushing
-from redis_saver._tiered.requests import Attempt
+from redis_saver._tiered.requests import ColdCall
 
 
 class FlakySaver:
@@ -279,7 +279,7 @@ async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
     saver = uniform.saver
     operation = flushing.flush(saver._context, "thread")
     request = next(operation)
-    while not isinstance(request, Attempt):
+    while not isinstance(request, ColdCall):
         answer = await asked(uniform, request)
         request = operation.send(answer)
 

@@ -267,11 +267,11 @@ async def test_what_cold_refuses_is_logged_without_what_was_to_be_stored(
         metadata = {"source": "loop", "step": 1, "parents": {}, "user": "hunter2", "score": float("nan")}
         refused = await put(tiers, good, {"n": 2}, metadata=metadata)
         await put(tiers, refused, {"n": 3})  # a claim that ends early leaves one to take beside that which is refused
-        await flushed_until(tiers, lambda _: "cold does not take" in caplog.text)
+        await flushed_until(tiers, lambda _: "cold refused" in caplog.text)
         assert tiers.saver.stats().last_error == "InvalidTextRepresentation: invalid input syntax for type json"
         tiers.saver.delete_thread("t")
         tiers.saver.flush()
-    assert "cold does not take a record of thread 't'" in caplog.text and "hunter2" not in caplog.text
+    assert "cold refused a record of thread 't'" in caplog.text and "hunter2" not in caplog.text
 
 
 async def test_what_the_hot_store_repairs_is_logged(

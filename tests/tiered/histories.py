@@ -27,7 +27,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing
 from redis_saver._engine.requests import Sleep
-from redis_saver._tiered.requests import Attempt, ColdCall, Outcome
+from redis_saver._tiered.requests import ColdCall
 
 THREADS, NAMESPACES = ("a", "b"), ("", "sub")
 MOMENTS = (flushing.FLUSH_LEASE, context.WRITER_GONE, 3_700_000, 45 * 24 * 3_600_000)
@@ -58,9 +58,7 @@ class Process:
         self.meanwhile: Any = None
         self.has_struck, self._is_dead, self._asked = False, False, 0
         self._pass_by(self.saver.hot, lambda request: "hot")
-        self._pass_by(
-            self.saver, lambda request: "cold" if isinstance(getattr(request, "request", request), ColdCall) else ""
-        )
+        self._pass_by(self.saver, lambda request: "cold" if isinstance(request, ColdCall) else "")
 
     def _pass_by(self, owner: Any, tier_of: Callable[[Any], str]) -> None:
         process = self
@@ -69,36 +67,24 @@ class Process:
             def request(self, request: Any) -> Any:
                 if isinstance(request, Sleep):
                     return process._wait()
-                try:
-                    if process._meets_it(tier_of(request), is_late=False):
-                        _finish(process.meanwhile())
-                    answer = self.wrapped.request(request)
-                    if process._meets_it(tier_of(request), is_late=True):
-                        _finish(process.meanwhile())
-                except psycopg.OperationalError as error:
-                    return process._tried(request, error)
+                if process._meets_it(tier_of(request), is_late=False):
+                    _finish(process.meanwhile())
+                answer = self.wrapped.request(request)
+                if process._meets_it(tier_of(request), is_late=True):
+                    _finish(process.meanwhile())
                 return answer
 
             async def arequest(self, request: Any) -> Any:
                 if isinstance(request, Sleep):
                     return process._wait()
-                try:
-                    if process._meets_it(tier_of(request), is_late=False):
-                        await process.meanwhile()
-                    answer = await self.wrapped.arequest(request)
-                    if process._meets_it(tier_of(request), is_late=True):
-                        await process.meanwhile()
-                except psycopg.OperationalError as error:
-                    return process._tried(request, error)
+                if process._meets_it(tier_of(request), is_late=False):
+                    await process.meanwhile()
+                answer = await self.wrapped.arequest(request)
+                if process._meets_it(tier_of(request), is_late=True):
+                    await process.meanwhile()
                 return answer
 
         owner._driver = PassingBy(owner._driver)
-
-    @staticmethod
-    def _tried(request: Any, error: Exception) -> Outcome:
-        if isinstance(request, Attempt):
-            return Outcome(None, error)
-        raise error
 
     def _wait(self) -> None:
         """Skip to the end of a lease, as only a dead process can make this one wait."""

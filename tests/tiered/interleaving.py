@@ -27,7 +27,7 @@ from redis_saver._common.names import Keyspace
 import tiered_operations as operations
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing
-from redis_saver._tiered.requests import Attempt, SingleFlight
+from redis_saver._tiered.requests import ColdCall, SingleFlight
 
 TAKES, SETTLES, KILLED = f"hot {scripts.CLAIM.name}", f"hot {scripts.ACK.name}", object()
 """First and last request of a flusher, and the result of an operation that wrote nothing."""
@@ -51,12 +51,14 @@ class UnderWay:
         request = self._request
         if isinstance(request, Call):
             return f"hot {request.script.name}"
-        return f"{type(request).__name__} {getattr(getattr(request, 'request', request), 'method', '')}"
+        if isinstance(request, ColdCall):
+            return f"{'flushes' if request.is_packed else 'ColdCall'} {request.method}"
+        return type(request).__name__
 
     @property
     def is_fenced_in_cold(self) -> bool:
         """True if it is a flusher about to write to cold, and its claim has expired."""
-        return bool(self.waited) and isinstance(self._request, Attempt)
+        return bool(self.waited) and isinstance(self._request, ColdCall) and self._request.is_packed
 
     def step(self) -> bool:
         """Carry out the current request. Return True if it was the last."""
@@ -82,6 +84,11 @@ class UnderWay:
                     self.then(end.value)
                     return True
                 go, given = self._operations[-1].send, end.value
+            except RedisSaverError as error:
+                self._operations.pop()
+                if not self._operations:
+                    raise
+                go, given = self._operations[-1].throw, error
             else:
                 return False
 

@@ -31,7 +31,7 @@ from redis_saver._engine.runner import Driver
 from redis_saver._tiered import context
 from redis_saver._tiered import backlog as flush_queue
 from redis_saver._tiered import flushers, flushing
-from redis_saver._tiered.requests import Attempt, Outcome
+from redis_saver._tiered.requests import ColdCall
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 
@@ -207,7 +207,10 @@ async def done(tiers: Tiers, uniform: Uniform, operation: Any, fails: Any = None
             return end.value
         called = [getattr(one, "script", None) for one in getattr(request, "requests", [request])]
         failure = redis.ConnectionError("on purpose") if fails and fails in called else None
-        answer = None if failure else await asked(uniform, request)
+        try:
+            answer = None if failure else await asked(uniform, request)
+        except psycopg.OperationalError as error:
+            failure = error
 
 
 async def flushed(tiers: Tiers, uniform: Uniform, **how: Any) -> Any:
@@ -218,7 +221,7 @@ async def stopped(tiers: Tiers, uniform: Uniform, script: Any = None) -> Any:
     """A flush that ran until after `script`, or, without one, until before its first call of cold."""
     operation = flushing.flush(uniform.saver._context, "thread")
     request = next(operation)
-    while script is not None or not isinstance(request, Attempt):
+    while script is not None or not isinstance(request, ColdCall):
         answer = await asked(uniform, request)
         if script is not None and script_of(request) is script:
             break
@@ -311,7 +314,7 @@ async def test_a_lost_ack_is_repeated(tiers: Tiers) -> None:
     tiers.later(flushing.FLUSH_LEASE)
     await other.put_writes(last, [(INTERRUPT, ["newer"])], "task-c", "path-0")
     await drained(other)
-    request, has_failed = late.send(Outcome(None, None)), False
+    request, has_failed = late.send(None), False
     with pytest.raises(StopIteration):
         while True:
             if script_of(request) is scripts.ACK and not has_failed:
@@ -520,12 +523,12 @@ async def test_an_outage_is_logged_once_and_so_is_its_end(tiers: Tiers, caplog: 
         assert await flushed_until(uniform, lambda _, before=before: uniform.saver.stats().unreachable > before) > 0
     assert (uniform.saver.stats().refused, uniform.saver.stats().set_aside) == (0, 0)
     assert [one.getMessage() for one in caplog.records] == [
-        "the flusher does not reach both servers, and goes on trying: OperationalError: no server here"
+        "the flusher does not reach both servers, and keeps trying: OperationalError: no server here"
     ]
     caplog.clear()
     cold.is_down = False
     await drained(uniform)
-    assert [one.getMessage() for one in caplog.records] == ["the flusher reaches cold again"]
+    assert [one.getMessage() for one in caplog.records] == ["the flusher reaches both servers again"]
 
 
 async def test_a_broken_connection_does_not_count_as_refusal(tiers: Tiers, caplog: Any) -> None:
@@ -560,7 +563,7 @@ async def test_a_refused_record_does_not_count_as_outage(tiers: Tiers, caplog: A
     stats = uniform.saver.stats()
     assert stats.set_aside >= 8 and stats.unreachable == 0
     assert sorted(one.getMessage().partition(",")[0] for one in caplog.records) == [
-        f"cold does not take a record of thread '{thread}'" for thread in range(4)
+        f"cold refused a record of thread '{thread}'" for thread in range(4)
     ]
 
 
@@ -581,7 +584,7 @@ async def test_a_refused_record_is_logged_once(tiers: Tiers, caplog: Any) -> Non
     for brought in (1, 0, 0):
         assert await ran(uniform, flushers.flush_some(uniform.saver._context, "a\nb", at_once=True)) == brought
     assert [one.getMessage() for one in caplog.records] == [
-        "cold does not take a record of thread 'a\\nb', which is tried again: ValueError: no such writes"
+        "cold refused a record of thread 'a\\nb', which is retried: ValueError: no such writes"
     ]
 
 

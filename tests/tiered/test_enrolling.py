@@ -47,7 +47,7 @@ def going_on(uniform: Any, operation: Any, until: str) -> UnderWay:
     return one
 
 
-@pytest.mark.parametrize("until", [f"hot {scripts.CLAIM.name}", "Attempt put", "Attempt put_writes"])
+@pytest.mark.parametrize("until", [f"hot {scripts.CLAIM.name}", "flushes put", "flushes put_writes"])
 @pytest.mark.parametrize("act", ["list", "history", "copy"])
 async def test_a_thread_is_readable_while_another_process_enrolls_it(tiers: Tiers, act: str, until: str) -> None:
     """Cold has none or half of it."""

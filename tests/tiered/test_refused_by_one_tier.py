@@ -156,7 +156,7 @@ async def test_a_value_unknown_to_hots_serializer_is_stored_in_cold_alone(tiers:
         found = await uniform.get_tuple(config())
         assert found.checkpoint["channel_values"] == {"n": Odd()}
         assert found.pending_writes == [("task", "n", Odd())]
-    with pytest.raises(ThreadBusy, match="'thread' is in cold alone.*cannot have a value"):
+    with pytest.raises(ThreadBusy, match="'thread' is only in cold.*cannot store one of its values"):
         await uniform.pin("thread")
     assert await tiers.target.uniform().get_tuple(config()) is None
     assert not tiers.target.raw.exists(keys_of(tiers).intents)

@@ -19,7 +19,7 @@ from redis_saver._common.names import Keyspace
 from redis_saver._tiered import scripts
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing
-from redis_saver._tiered.requests import Attempt, ColdCall, Outcome
+from redis_saver._tiered.requests import ColdCall
 from redis_saver.errors import NotOwner
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"], indirect=True)
@@ -71,9 +71,8 @@ def fail_cold(uniform: Uniform) -> list[str]:
     calls: list[str] = []
 
     def failing(request: Any) -> Any:
-        call = request.request if isinstance(request, Attempt) else request
-        if isinstance(call, ColdCall):
-            calls.append(call.method)
+        if isinstance(request, ColdCall):
+            calls.append(request.method)
             raise psycopg.OperationalError("on purpose")
         return (yield request)
 
@@ -347,9 +346,8 @@ async def test_list_hides_rolled_back_checkpoints_that_cold_still_has(tiers: Tie
         async with Owning(other, on_busy="rollback"):
 
             def refusing(request: Any) -> Any:
-                call = request.request if isinstance(request, Attempt) else request
-                if isinstance(call, ColdCall) and call.method == "delete_checkpoints":
-                    return Outcome(None, psycopg.OperationalError("on purpose"))
+                if isinstance(request, ColdCall) and request.method == "delete_checkpoints":
+                    raise psycopg.OperationalError("on purpose")
                 return (yield request)
 
             Around(other.saver, refusing)

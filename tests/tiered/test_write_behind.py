@@ -58,7 +58,6 @@ from redis_saver._storage.framing import pack
 from redis_saver._tiered import context
 from redis_saver._tiered import backlog as flush_queue
 from redis_saver._tiered import flushers, flushing
-from redis_saver._tiered.requests import Attempt
 
 pytestmark = pytest.mark.also_on(cluster="async", redis62="sync")
 

@@ -16,7 +16,7 @@ from tests.support.uniform import Target
 
 from redis_saver import TieredStore
 from redis_saver._store import namespaces
-from redis_saver._tiered_store import reading
+from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.store import batch
 
 NS = ("a", "b")
@@ -38,7 +38,7 @@ ACTORS: dict[str, Callable[[Any], Any]] = {
     "reader": batching(GetOp(NS, "k"), GetOp((*NS, "deep"), "l")),
     "searcher": batching(SearchOp(NS, limit=100)),
     "cleaner": lambda tiers: namespaces.count(tiers.hot, ()),
-    "warmer": lambda tiers: reading.warm(tiers, NS),
+    "warmer": lambda tiers: copies.warm(tiers, NS),
 }
 BEFORE = ["nothing", "in cold", "in both", "all in both"]
 
@@ -47,7 +47,7 @@ class Turn:
     """An operation that advances one request at a time."""
 
     def __init__(self, store: TieredStore, name: str) -> None:
-        self.name, self._driver, self._operation = name, store._driver, ACTORS[name](store._tiers)
+        self.name, self._driver, self._operation = name, store._driver, ACTORS[name](store._context)
         self.is_over, self.steps = False, 0
         self._next(None)
 

@@ -181,8 +181,8 @@ def test_invalid_tiers_are_refused_with_a_remedy(target: Target, flavour: str) -
         ((cold, cold), "hot is a .*InMemoryStore"),
         ((hot, hot), "another store"),
         ((hot, None), "another store"),
-        ((hot, expires), "half of it at the most"),
-        ((target.store(ttl="31m").saver, expires), "half of it at the most"),
+        ((hot, expires), "at most half of it"),
+        ((target.store(ttl="31m").saver, expires), "at most half of it"),
     ):
         with pytest.raises((TypeError, ValueError), match=words):
             kind(*arguments)
@@ -646,7 +646,7 @@ async def test_items_stored_without_tiers_are_not_copies(target: Target, store: 
     alone = target.store()
     await alone.put(NS, "k", {"n": 1})
     for call in (store.get(NS, "k"), store.put(NS, "k", {"n": 2}), store.delete(NS, "k")):
-        with pytest.raises(KeyConflict, match="no copy"):
+        with pytest.raises(KeyConflict, match="(no|not a) copy"):
             await call
     assert (await alone.get(NS, "k")).value == {"n": 1} and calls(store) == []
 
