@@ -28,8 +28,9 @@ MAX_ANNOUNCED = 20
 MAX_TOGETHER = 256
 """Maximum number of operations whose requests travel together."""
 _LETTERS: Mapping[type, str] = defaultdict(lambda: "?", {bytes: "b", int: "i", type(None): "n"})
-"""Letters of the types of values that scripts answer. The letters of a reply match a pattern."""
+"""Letters of types. The letters of a reply's values have to match its pattern."""
 _REPLIES: dict[Script, tuple[str, Mapping[int, str]]] = {}
+"""Pattern of each script's plain reply, and of the values after each code."""
 
 
 def _load(name: str, values: str, codes: Mapping[int, str] | None = None) -> Script:
@@ -37,8 +38,8 @@ def _load(name: str, values: str, codes: Mapping[int, str] | None = None) -> Scr
 
     Args:
         name: Its name.
-        values: Pattern of the types that it answers: `b` is bytes, `i` an int, `n` None.
-        codes: Pattern of the types that follow each code.
+        values: Pattern of a plain reply: `b` is bytes, `i` an int, `n` None.
+        codes: Pattern of the values after each code.
     """
     script = load(f"store/{name}")
     _REPLIES[script] = values, codes or {}
