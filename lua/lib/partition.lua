@@ -1,11 +1,5 @@
 -- Shared by the store's scripts (included): a partition's state, its deadlines, its expired items.
--- docs/storage-format.md has the data. The script binds the partition's keys, KEYS[1..6], before:
---   items       hash        <prefix>:store:{<partition>}:items
---   order       sorted set  <prefix>:store:{<partition>}:order
---   expiring    sorted set  <prefix>:store:{<partition>}:expiring
---   namespaces  hash        <prefix>:store:{<partition>}:namespaces
---   vectors     hash        <prefix>:store:{<partition>}:vectors
---   retired     string      <prefix>:store:{<partition>}:retired
+-- docs/storage-format.md has the data. The script binds the partition's keys, KEYS[1] to KEYS[6], before.
 
 -- Format of a partition, the first number of its @state.
 local STORE_FORMAT = 1

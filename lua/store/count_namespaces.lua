@@ -1,6 +1,11 @@
 -- Counts the items of each namespace of a partition.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] cursor      cursor of the reply before; '0' to begin
 -- Returns {cursor, count, ...}: the next cursor, '0' at the end; the count of the partition's own namespace; then the
 -- labels below it and the count of each other namespace, some of them twice. Returns an empty list if there is no such

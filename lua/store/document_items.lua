@@ -1,6 +1,11 @@
 -- Makes the documents of items with vectors that were put before the store had documents.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>
 -- ARGV[1] mark        new value of `@documents`: '0' at the beginning, so that all puts make documents, too; '' in
 --                     between; at the end the number of dimensions, a blank, the maximum number of vectors per item

@@ -1,7 +1,12 @@
 -- Ends a write after the cold store has it. Stores copies of the items as cold has them now, except items that another
 -- writer began or ended to write since this write began.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''

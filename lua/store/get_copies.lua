@@ -1,7 +1,12 @@
 -- Reads copies of a cold store's items, or checks if a partition has copies of all. Names a miss, so that fill_copies
 -- can refuse items that a writer has written since.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1..]           fields; none to check if the partition has copies of all items
 -- Returns {miss, record, ...}: the name of the miss, '' if all copies are there; the record of each field, nil if there

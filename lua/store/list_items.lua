@@ -1,6 +1,11 @@
 -- Lists a partition's items above a version, oldest first, to bring a mirror up to date.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] above       a version; '0' for all
 -- ARGV[2] what        records, vectors (records and vectors), or versions (no records)
 -- Returns {token, count, checksum, is_last, field, record, ...}: the partition's token; the number of its items; the

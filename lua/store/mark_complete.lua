@@ -1,6 +1,11 @@
 -- Notes that a partition has copies of all items, unless a writer wrote one since a miss, or is writing one.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
 -- ARGV[1] miss        as get_copies answered it, before the cold store listed all items

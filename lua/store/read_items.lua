@@ -1,6 +1,11 @@
 -- Reads items of one partition by their fields, with their vectors or deadlines.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] what        vectors, or deadlines
 -- ARGV[2..]           fields, each once; or none
 -- Returns {documents, indexed, record, vectors or deadline, ...}: the field `@documents`, '' if there is none; the

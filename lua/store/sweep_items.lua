@@ -1,7 +1,12 @@
 -- Removes the expired items of a partition, or all. If none is left, the partition refuses the directory's token from
 -- then on.
 --
--- KEYS[1..6]          keys of the partition: items, order, expiring, namespaces, vectors, retired (lib/partition)
+-- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
+-- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
+-- KEYS[3] expiring    sorted set  <prefix>:store:{<partition>}:expiring
+-- KEYS[4] namespaces  hash        <prefix>:store:{<partition>}:namespaces
+-- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
+-- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       the directory's token of the partition; '0' for none
 -- ARGV[2] what        expired; or all, which also removes a damaged partition
 -- Returns {more, gone, left, token}: 1 if more has expired than one call removes; the number of removed items, and of

@@ -1,7 +1,11 @@
 -- Strikes off the records of a thread that cold got, and sets aside those that it refused. If none is left, the thread
 -- gets its deadline back.
 --
--- KEYS[1..5]         index, data, dirty, flush, intents: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[4] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[5] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] n          number of records that cold got
 -- ARGV[3] m          number of records that cold refused

@@ -1,6 +1,7 @@
 -- Counts the records of a thread that cold lacks.
 --
--- KEYS[1..2]         dirty, flush: keys of the thread (docs/storage-format.md)
+-- KEYS[1] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[2] flush      hash        <prefix>:{<thread>}:flush
 --
 -- Returns {records, age of the oldest in milliseconds, records that were set aside}.
 -- Errors: none of ours.

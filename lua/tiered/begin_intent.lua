@@ -1,6 +1,11 @@
 -- Notes that a writer writes a thread to cold. Until it is done, readers do not trust this server.
 --
--- KEYS[1..6]         index, data, intents, lease, dirty, flush: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1] token      the writer's own
 -- ARGV[2] default    the saver's TTL in milliseconds, or ''
 -- ARGV[3] writes     prefix of the members of a checkpoint's pending writes, or ''

@@ -1,6 +1,9 @@
 -- Claims a thread for a flusher, and returns records that cold lacks.
 --
--- KEYS[1..4]         data, dirty, flush, intents: keys of the thread (docs/storage-format.md)
+-- KEYS[1] data       hash        <prefix>:{<thread>}:data
+-- KEYS[2] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[3] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[4] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the flusher's own; with the token of its last claim it continues that claim
 -- ARGV[2] length     length of the claim in milliseconds
 -- ARGV[3] most       maximum number of records; fewer if they hold megabytes

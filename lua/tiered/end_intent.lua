@@ -1,6 +1,10 @@
 -- Ends an intent. If this server may lack the write, it gives the thread up.
 --
--- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] token      the writer's own
 -- ARGV[2] newest     field to set: @complete, or @has_latest and an escaped namespace; or ''
 -- ARGV[3] needed     field of the data without which the thread is given up, or ''

@@ -1,6 +1,10 @@
 -- Notes all records of a thread that only this server has: it is from before there were tiers, or its notes are gone.
 --
--- KEYS[1..5]         index, data, intents, dirty, flush: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
 --
 -- Returns 1 if they were noted, 0 if it is no such thread or if a writer has an intent.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.

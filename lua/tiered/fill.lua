@@ -1,7 +1,9 @@
 -- Stores a checkpoint of cold with its pending writes, if the fill lease still holds: since then nothing but fills by
 -- this lease changed the thread. Or notes that cold has no checkpoint in a namespace.
 --
--- KEYS[1..3]         index, data, lease: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] lease      hash        <prefix>:{<thread>}:lease
 -- ARGV[1] token      of the fill lease
 -- ARGV[2] writes     prefix of the members of the checkpoint's pending writes
 -- ARGV[3] newest     the namespace, escaped, if this is its newest checkpoint, else ''

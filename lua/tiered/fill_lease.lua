@@ -1,7 +1,11 @@
 -- Gives a reader a fill lease for a checkpoint that is not here. A thread with intents of dead writers is given up
 -- first, unless it is dirty: then it is flushed before, and the intents stay until then.
 --
--- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] token      the reader's own
 -- ARGV[2] oldest     milliseconds after which a writer is gone
 -- ARGV[3] length     length of the fill lease in milliseconds

@@ -1,6 +1,10 @@
 -- Stores a checkpoint, and notes that cold lacks it.
 --
--- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1..6]         same as put.lua, and so are the others except the last three: the token of the last fill that the
 --                    caller knew when it made the checkpoint's id, or ''; if that fill found nothing in cold, @complete
 --                    or @has_latest and the escaped namespace, else ''; the parent's field, or ''

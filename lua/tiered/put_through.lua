@@ -1,6 +1,11 @@
 -- Stores a checkpoint that cold has, and ends the intent about it.
 --
--- KEYS[1..6]         index, data, intents, lease, dirty, flush: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1..6]         same as put.lua, and so are the others except the last four: the arguments of end_intent.lua
 --
 -- If cold will get the thread once more, the checkpoint is noted as dirty, too.

@@ -1,6 +1,10 @@
 -- Deletes a thread, also a damaged one, and notes that cold has to. Until then, cold's data of it does not count.
 --
--- KEYS[1..5]         index, data, intents, lease, dirty: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 --
 -- Returns 1, or 0 if a writer has an intent: then nothing was done.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.

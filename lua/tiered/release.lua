@@ -1,6 +1,7 @@
 -- Releases the claim or the intent that a token holds on a thread.
 --
--- KEYS[1..2]         flush, intents: keys of the thread (docs/storage-format.md)
+-- KEYS[1] flush      hash        <prefix>:{<thread>}:flush
+-- KEYS[2] intents    sorted set  <prefix>:{<thread>}:intents
 -- ARGV[1] token      the holder's own
 --
 -- Another flusher may claim the thread at once, and learns that this claim was not acked. An intent is removed: its

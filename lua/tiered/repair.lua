@@ -1,7 +1,10 @@
 -- Removes the rest of a damaged thread that cold has. The thread stays if it is dirty and can be opened: others have
 -- repaired it meanwhile. A thread with an intent was written to cold first, so cold has it or has deleted it.
 --
--- KEYS[1..4]         index, data, intents, dirty: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] in_cold    '1' if cold is known to have the thread
 --
 -- Returns

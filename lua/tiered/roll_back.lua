@@ -1,6 +1,11 @@
 -- Removes the checkpoints of a run with their writes, and notes that cold has to remove them.
 --
--- KEYS[1..6]         index, data, intents, lease, dirty, flush: keys of the thread (docs/storage-format.md)
+-- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
+-- KEYS[2] data       hash        <prefix>:{<thread>}:data
+-- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents
+-- KEYS[4] lease      hash        <prefix>:{<thread>}:lease
+-- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
+-- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1] revision   the revision that the caller saw, or '' if the thread was not here
 -- ARGV[2] asked      '1' if the caller asked cold after that
 -- ARGV[3] n          number of checkpoints that cold returned

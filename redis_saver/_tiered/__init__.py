@@ -42,7 +42,7 @@ dirty, and a flush brings them to cold (`intents.enroll`). Until then only its n
   when cold has everything.
 - **Deletions** are records too, and come first in their thread. Until cold has deleted the thread, cold's data of it
   does not count.
-- **Roll-backs.** One script removes a run's checkpoints in hot, under the new owner's token, and notes their ids
+- **Rollbacks.** One script removes a run's checkpoints in hot, under the new owner's token, and notes their ids
   (`lua/tiered/roll_back.lua`). The flusher removes exactly these ids in cold. A rolled-back id never comes again. So a
   removal that waits for a lock, or whose client was killed, takes nothing of a later owner, and cold needs no fence. If
   hot lacks a part of the thread, the owner reads hot and then asks cold for the run's ids. The run can write no more,

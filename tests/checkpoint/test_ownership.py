@@ -94,7 +94,8 @@ async def test_a_taken_thread_refuses_its_last_owner_and_changes_nothing(target:
                 lambda: one.prune([THREAD], strategy="delete"),
             ):
                 with pytest.raises(
-                    NotOwner, match=r"the second has owned the thread since 20.*\{thread\}:owner'\)\. Nothing was written"
+                    NotOwner,
+                    match=r"the second has owned the thread since 20.*\{thread\}:owner'\)\. Nothing was written",
                 ) as caught:
                     await write()
                 assert caught.value.by == "the second"

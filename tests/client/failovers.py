@@ -270,9 +270,7 @@ class History:
         finally:
             for saver in self._tasks_savers.values():
                 if isinstance(saver, AsyncTieredSaver):
-                    await saver.aclose(
-                        1
-                    )  # a claim that was released on a lost primary blocks its thread for 30 s
+                    await saver.aclose(1)  # a claim that was released on a lost primary blocks its thread for 30 s
                 await getattr(saver, "hot", saver)._driver.aclose()
         return self.rounds
 

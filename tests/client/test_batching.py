@@ -378,9 +378,7 @@ def script(number: int) -> Script:
     return Script(f"n{number}", text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-async def test_each_unknown_script_is_loaded_once(
-    saver: Any, server: Server, monkeypatch: Any
-) -> None:
+async def test_each_unknown_script_is_loaded_once(saver: Any, server: Server, monkeypatch: Any) -> None:
     raw = server.client()
     raw.script_flush()
     raw.config_resetstat()

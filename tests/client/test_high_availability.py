@@ -659,9 +659,7 @@ async def test_waiting_for_replicas_follows_a_moved_slot(cluster: ReplicatedClus
 
 
 @on("cluster")
-async def test_an_owner_keeps_its_thread_after_a_failover(
-    cluster: ReplicatedCluster, moving: Target
-) -> None:
+async def test_an_owner_keeps_its_thread_after_a_failover(cluster: ReplicatedCluster, moving: Target) -> None:
     """The old owner stays refused, as a take waits for replicas. `test_ownership_failover.py` shows it without."""
     uniform = moving.uniform(min_replicas=1, replica_timeout=4)
 

@@ -181,9 +181,7 @@ async def a_saver(spec: dict[str, Any], stack: AsyncExitStack) -> Any:
 async def turn(compiled: Any, config: Any, *, is_async: bool, **options: Any) -> None:
     """Continue the interrupted turn, or begin one."""
     state = await compiled.aget_state(config) if is_async else compiled.get_state(config)
-    given = (
-        None if state.tasks else {"turn": 1 + state.values.get("turn", 0)}
-    )  # `next` leaves out finished tasks
+    given = None if state.tasks else {"turn": 1 + state.values.get("turn", 0)}  # `next` leaves out finished tasks
     if is_async:
         await compiled.ainvoke(given, config, **options)
     else:

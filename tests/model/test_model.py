@@ -216,9 +216,7 @@ class Machine(RuleBasedStateMachine):
             for by_ns in self.model.storage.get(thread, {}).values():
                 for which, (made, metadata, parent) in by_ns.items():
                     by_ns[which] = (made, metadata, parent if parent in by_ns else None)
-        for thread, ns, which in list(
-            self.model.writes
-        ):  # writes of missing checkpoints older than the newest
+        for thread, ns, which in list(self.model.writes):  # writes of missing checkpoints older than the newest
             stored = self.stored(thread, ns)
             if thread in chosen and which not in stored and which < max(stored, default=""):
                 del self.model.writes[thread, ns, which]

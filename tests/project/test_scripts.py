@@ -71,15 +71,7 @@ def test_header(name: str) -> None:
     opens_thread = "DAMAGED" in codes and re.search(r"(open_thread|look_up|put_checkpoint|put_task)\(index", body)
     of_store = ", ".join(sorted(codes)) if name.startswith("store/") else ""
     assert said[1] == (of_store or ("DAMAGED, KEYCONFLICT, UNSUPPORTED" if opens_thread else "none of ours"))
-    for keys in re.findall(r"^-- KEYS\[1\.\.\d\] +([\w, ]+): keys of the thread", header, re.MULTILINE):
-        assert set(keys.split(", ")) <= {"index", "data", "intents", "lease", "dirty", "flush"}
-        assert f"\nlocal {keys} = unpack(KEYS)\n" in body
-    keys = re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE)
-    if "(lib/partition)" in header:
-        keys += re.findall(r"^--   .*<prefix>.*", (FOLDER / "lib/partition.lua").read_text(), re.MULTILINE)
-        assert len(keys) >= 6, "lib/partition does not list the keys of a partition"
-        assert re.search(r"^local items, order, expiring, namespaces, vectors, retired\b", body, re.MULTILINE)
-    for key in keys:
+    for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
         ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush|waiters)\b|hash +<prefix>:unflushed\b|string +<prefix>:(scanning|\{<thread>\}:owner)\b"
         of_stores = (
             r"hash +<prefix>:store:\{<partition>\}:(items|namespaces|vectors|notes)\b"

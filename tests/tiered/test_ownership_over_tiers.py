@@ -168,9 +168,7 @@ async def test_a_deletion_ends_ownership_at_its_start(tiers: Tiers) -> None:
     assert await in_cold(tiers) == [last]
 
 
-@pytest.mark.parametrize(
-    "flavour", ["async"]
-)  # both flavours share the operation, played on one event loop
+@pytest.mark.parametrize("flavour", ["async"])  # both flavours share the operation, played on one event loop
 async def test_a_new_owner_waits_for_writes_on_their_way_to_cold(tiers: Tiers) -> None:
     one, other = await tiers.uniform(), await tiers.uniform()
     seen: list[str] = []

@@ -645,9 +645,7 @@ async def test_a_half_evicted_dirty_thread_is_damaged_until_deleted(tiers: Tiers
 @pytest.mark.parametrize("lost", ["index", "data"])
 @pytest.mark.parametrize("at", range(2, 7))
 @pytest.mark.by_turns
-async def test_a_repair_keeps_writes_that_arrive_meanwhile(
-    tiers: Tiers, at: int, lost: str
-) -> None:
+async def test_a_repair_keeps_writes_that_arrive_meanwhile(tiers: Tiers, at: int, lost: str) -> None:
     """The other process has repaired the thread before, and its writes are in hot alone."""
     uniform, other = await tiers.uniform(**BEHIND), await tiers.uniform(**BEHIND)
     made = await written(uniform)
@@ -968,9 +966,7 @@ async def test_flush_keeps_its_timeout_with_many_threads(tiers: Tiers) -> None:
 
     flaky.before, left = Slow(), 72
     while left == 72:  # the time may be up before it begins
-        left = await asyncio.wait_for(
-            uniform.flush(timeout=0.5), 60
-        )  # one claim takes a second, all take eleven
+        left = await asyncio.wait_for(uniform.flush(timeout=0.5), 60)  # one claim takes a second, all take eleven
     assert left > 0
     flaky.before = {}
     await drained(uniform)
@@ -978,9 +974,7 @@ async def test_flush_keeps_its_timeout_with_many_threads(tiers: Tiers) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("at", range(4, 8))
-async def test_a_task_split_by_a_dead_flusher_is_not_coalesced(
-    tiers: Tiers, at: int
-) -> None:
+async def test_a_task_split_by_a_dead_flusher_is_not_coalesced(tiers: Tiers, at: int) -> None:
     settings = {**BEHIND, "cold_history": "latest"}
     uniform = await tiers.uniform(**settings)
     await uniform.get_tuple(config())

@@ -551,9 +551,7 @@ async def test_an_undecodable_copy_is_replaced_from_cold(target: Target) -> None
 
 @pytest.mark.parametrize("lost", [(0,), (1,), (2,), (0, 2)])
 @pytest.mark.parametrize("ttl", [None, timedelta(hours=1)])
-async def test_a_damaged_directory_of_copies_is_repaired(
-    target: Target, lost: tuple[int, ...], ttl: Any
-) -> None:
+async def test_a_damaged_directory_of_copies_is_repaired(target: Target, lost: tuple[int, ...], ttl: Any) -> None:
     store = over(target, hot={"ttl": ttl})
     await store.put(NS, "k", {"n": 1})
     directory = StoreKeyspace(target.prefix).directory
