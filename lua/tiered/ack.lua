@@ -9,7 +9,7 @@
 -- ARGV[1] token      the flusher's own
 -- ARGV[2] n          number of records that cold got
 -- ARGV[3] m          number of records that cold refused
--- ARGV[4] kept       milliseconds for which a deletion or a roll-back is remembered
+-- ARGV[4] kept       milliseconds for which a deletion or a rollback is remembered
 -- ARGV[5] gaps       '1' if coalesced checkpoints are among the n
 -- ARGV[6..]          n pairs: a member, its score when it was taken. m triples: a member, the milliseconds until its
 --                    next try, the error. Then pairs: a namespace, the id of the checkpoint that cold got last there,
@@ -115,7 +115,7 @@ if left == 0 then
     redis.call('HSET', flush, 'removed', remembered[3])
   end
   redis.call('PEXPIRE', flush, kept)
-  if meta and redis.call('ZCARD', index) == 1 then -- a roll-back left nothing
+  if meta and redis.call('ZCARD', index) == 1 then -- a rollback left nothing
     redis.call('UNLINK', index, data)
   elseif meta and meta.dirty then
     redis.call('HDEL', data, '@deferred_ttl')
