@@ -660,7 +660,7 @@ class Model(InMemorySaver):
         return sorted(self.storage.get(thread, {}).get(ns, {}))
 
     def is_rebuilt(self, thread: str, ns: str, channel: str) -> bool:
-        """True if the newest checkpoint's channel has a history like LangGraph's: unique versions, each with a write."""
+        """True if the newest checkpoint's channel has unique versions, each with a write, as in LangGraph."""
         found = self.get_tuple(config(thread, ns))
         if found is None or channel in found.checkpoint["channel_values"]:
             return False
