@@ -139,7 +139,7 @@ def test_wrong_filters_raise_at_the_call(asked: Any, said: str) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_the_server_sends_only_matching_threads(saver: Uniform) -> None:
-    """Of a match, it sends only the part of the header with the time."""
+    """For a match, it sends only the part of the header with the time."""
     names, answers = [f"t{number}" for number in range(20)], list[Any]()
     for name in names:
         await put(saver, config(name), {f"channel-{number}": number for number in range(100)})

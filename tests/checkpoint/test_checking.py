@@ -59,7 +59,7 @@ async def lived(uniform: Uniform, one: str = "1", two: str = "2", three: str = "
     """A thread with two namespaces, a run, values in chunks that two versions share, and writes of both kinds."""
     assert (
         await uniform.get_tuple(config()) is None
-    )  # like a graph: then hot knows that it has all data of the thread
+    )  # reads first, like a graph, so that hot knows that it has the whole thread
     run = {"metadata": {"source": "loop", "step": 1, "parents": {}, "run_id": "run-1"}}
     first = await put(
         uniform, config(), {"n": 1, "m": MESSAGES[:10]}, checkpoint_id=one, versions={"n": "1", "m": "1"}, **run
@@ -519,7 +519,7 @@ async def test_a_scan_that_repeats_a_cursor_ends(target: Target) -> None:
 
 
 async def test_tiers_that_agree_have_no_findings(tiers: Tiers) -> None:
-    """Written through, behind, with gaps, and filled. Records that cold lacks are counted, not reported."""
+    """Threads were written through, behind, with gaps, and filled. Records that cold lacks are only counted."""
     uniform = await tiers.uniform()
     await lived(uniform, *LATE)
     assert (await sound(uniform)).compared == 3
@@ -666,7 +666,7 @@ async def test_the_command_reports_each_thread(target: Target, capsys: pytest.Ca
     assert "is not there" in other["findings"][0]["what"]
 
 
-async def test_all_skips_a_thread_deleted_before_its_check(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+async def test_check_all_skips_threads_deleted_meanwhile(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     """Without `--all`, the thread is reported as missing."""
     where, check = ("--redis", url_of("redis"), "--prefix", "check-ends"), RedisSaver.check
 
@@ -685,7 +685,9 @@ async def test_all_skips_a_thread_deleted_before_its_check(capsys: pytest.Captur
         saver.delete_thread("t")
 
 
-def test_the_command_exits_with_2_if_it_cannot_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_exits_with_2_if_it_cannot_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     assert ran(capsys, "--all")[0] == 2
     assert ran(capsys, "--redis", "redis://127.0.0.1:1", "--all")[0] == 2

@@ -190,7 +190,7 @@ async def test_processes_that_put_in_turns_take_one_round_trip_each(target: Targ
 
 
 async def test_alternating_namespaces_keep_the_tag(target: Target) -> None:
-    """What a process knows of a namespace stays valid while it puts to another, as with subgraphs."""
+    """Knowledge of one namespace stays valid while a process puts to another, as with subgraphs."""
     saver = target.uniform()
     places = {ns: config(ns=ns) for ns in ("", "a", "b")}
     for number in range(1, 9):

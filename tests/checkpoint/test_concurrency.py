@@ -200,7 +200,9 @@ KEPT: dict[str, list[int | None]] = {
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("step", BESIDE_PRUNE)
-async def test_a_step_between_prunes_plan_and_its_removal_damages_nothing(target: Target, proxy: Proxy, step: str) -> None:
+async def test_a_step_between_prunes_plan_and_its_removal_damages_nothing(
+    target: Target, proxy: Proxy, step: str
+) -> None:
     direct = target.uniform()
     if step == "a new copy":
         await plant(direct, "source")
@@ -292,7 +294,9 @@ BESIDE_COPY: dict[str, Step] = {
 @pytest.mark.parametrize("script", ["READ_FIELDS", "STAGE", "PROMOTE"])
 @pytest.mark.parametrize("step", BESIDE_COPY)
 @pytest.mark.by_turns
-async def test_a_step_between_the_parts_of_a_copy_damages_nothing(target: Target, proxy: Proxy, step: str, script: str) -> None:
+async def test_a_step_between_the_parts_of_a_copy_damages_nothing(
+    target: Target, proxy: Proxy, step: str, script: str
+) -> None:
     await plant(target.uniform(), "source")
     proxy.before(getattr(scripts, script).sha.encode(), beside(target, BESIDE_COPY[step]))
     await through(proxy, target).copy_thread("source", "thread")

@@ -266,7 +266,7 @@ async def test_special_writes_are_not_remembered(talk: Talk) -> None:
 
 
 async def test_unknown_channels_are_read_to_the_end(talk: Talk) -> None:
-    """What is known of other channels is still used."""
+    """Known histories of other channels are still used."""
     await talk.other.put_writes(talk.configs[0], [("notes", "n")], "noted")
     await talk.knows.history(talk.configs[-1], "log")
     expected = await Process(talk.target).history(talk.configs[-1], "notes", "log")
@@ -446,7 +446,7 @@ BETWEEN: dict[str, Callable[[Uniform, list[dict[str, Any]]], Awaitable[Any]]] = 
 async def test_changes_between_two_pages_are_not_missed_later(
     target: Target, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    """The result may be from before or after the change, but what is remembered is right."""
+    """The result may be from before or after the change. Later results are right."""
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", 3)
     knows, other, asked = Process(target), Process(target).uniform, 0
     configs = await chain(other, "thread", 10)
@@ -690,9 +690,9 @@ THREADS = ("a", "b")
 
 
 class Operations:
-    """Operations of four processes in turn: three with a cache, one of which may compress, and one without.
+    """Operations of four processes in turn: three with a cache and one without.
 
-    In some runs all encrypt.
+    In some runs one of them compresses, or all encrypt.
     """
 
     def __init__(self, target: Target, seed: int) -> None:

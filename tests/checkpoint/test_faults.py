@@ -78,7 +78,7 @@ def contents(target: Target) -> dict[bytes, Any]:
 
 
 def state(target: Target) -> dict[bytes, Any]:
-    """Contents that a repeated operation must not change: without revisions and abandoned copies."""
+    """Contents that a repeated operation must not change, without revisions and abandoned copies."""
     found = {}
     for key, (holds, expires) in contents(target).items():
         if re.search(rb"\.[0-9a-f]{32}$", key):
@@ -333,7 +333,7 @@ async def test_a_script_applied_in_part_harms_no_earlier_data(operation: str, pr
                 assert any(has) if write in one.pending_writes else not all(has)
         try:
             await step(opened())
-        except ThreadDamaged:  # the two keys of a thread are not made by one command
+        except ThreadDamaged:  # two commands make the two keys of a thread
             assert operation.endswith("begins") or operation == "copy_thread"
             await opened().delete_thread("new")
             await opened().delete_thread("copy")

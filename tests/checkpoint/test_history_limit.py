@@ -1,6 +1,6 @@
 """History limits: `history=` and `thread_history` bound a thread by puts alone.
 
-Kept checkpoints read as without a limit, and are those that `prune` keeps. Random chats run with and without a limit.
+Kept checkpoints have the content they have without a limit, and are those that `prune` keeps. Random chats test both.
 """
 
 from __future__ import annotations
@@ -281,7 +281,7 @@ async def test_a_copy_is_trimmed_too(target: Target) -> None:
 
 
 class Talk:
-    """The same operations on two threads: one with a limit, written by two processes, and one without."""
+    """Apply the same operations to two threads: one with a limit, written by two processes, and one without."""
 
     def __init__(self, target: Target, seed: int, **options: Any) -> None:
         self.random, self.target = random.Random(seed), target

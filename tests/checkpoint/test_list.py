@@ -251,7 +251,7 @@ async def test_savers_see_only_threads_of_their_prefix(saver: Uniform, target: A
     assert len(await saver.list(None)) == 2
 
 
-async def test_foreign_keys_are_no_threads(saver: Uniform, target: Any) -> None:
+async def test_foreign_keys_are_not_listed_as_threads(saver: Uniform, target: Any) -> None:
     await chain(saver, "t", 1)
     stem = target.prefix.encode()
     others = [

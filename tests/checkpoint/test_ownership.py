@@ -118,7 +118,7 @@ async def test_a_late_owner_may_write_until_another_takes_the_thread(target: Tar
         record = target.raw.get(key(target)).split(b" ", 2)
         target.raw.set(key(target), b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
         second = await put(uniform, given, 2, first)
-        async with owning(target.uniform()) as other:  # a late owner need not be displaced
+        async with owning(target.uniform()) as other:  # the lease has expired, so `on_busy` is not needed
             await put(target.uniform(), other, 3, second)
             with pytest.raises(NotOwner):
                 await put(uniform, given, 4, second)

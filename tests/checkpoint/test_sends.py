@@ -166,7 +166,7 @@ async def test_put_writes_of_sends_takes_one_round_trip(target: Target) -> None:
     await saver.put_writes(where, [("messages", answer[-1]), (TASKS, tool_call(answer))], "task")
     await put(saver, where, 2, {"messages": answer, TASKS: [tool_call(answer)]})
     assert counted.take() == ["EVALSHA"] * 2
-    # the thread is missing
+    # also if the thread does not exist yet
     await saver.put_writes(config("new", "", "1"), [(TASKS, tool_call(answer))], "task")
     await saver.put_writes(config("new", "", "1"), [(TASKS, tool_call(answer))], "task")
     assert counted.take() == ["EVALSHA"] * 2

@@ -77,7 +77,7 @@ async def test_a_namespace_is_tracked_by_its_last_checkpoint(target: Target) -> 
         await uniform.put(gone_on, late, {"source": "loop", "step": 1}, {"n": "1"})
     explicit = await uniform.put(
         gone_on, late, {"source": "input", "step": 1}, {"n": "1"}
-    )  # the caller gave the id of the parent
+    )  # as if the caller had named the parent
     assert explicit["configurable"]["checkpoint_id"] == late["id"]
 
 

@@ -255,7 +255,7 @@ def test_alike_tells_values_apart() -> None:
 
 
 def wrong(wanted: dict[str, Any], got: dict[str, Any]) -> list[str]:
-    """Names of values that differ from what is wanted."""
+    """Names of values that differ from the wanted ones."""
     return [
         name
         for name in {**wanted, **got}
@@ -267,7 +267,7 @@ async def stored_everywhere(uniform: Any, values: dict[str, Any]) -> tuple[list[
     """Store values as channels, as writes, in special writes and in metadata.
 
     Returns:
-            The results of `get_tuple` and `list`: first the channels and writes, then the special writes and metadata.
+        The results of `get_tuple` and `list`: first the channels and writes, then the special writes and metadata.
     """
     where = await put(uniform, config(), values, metadata={"source": "loop", "step": 0, **values}, checkpoint_id="id")
     await uniform.put_writes(where, list(values.items()), "task", "path")

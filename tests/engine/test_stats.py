@@ -193,7 +193,7 @@ async def test_calls_sent_together_count_as_one_round_trip(target: Target) -> No
 async def test_a_missing_script_counts_as_a_script_load(target: Target) -> None:
     from tests.support.servers import Server
 
-    server = Server()  # a server of its own, as others' scripts stay
+    server = Server()  # a server of its own, so that others keep their scripts
     there = Target("redis", target.flavour, server.url, "scripts")
     saver = there.uniform()
     where = await put(saver, config(), {"a": 1})

@@ -179,7 +179,7 @@ class State:
                 if len(self.queue) > 60:
                     self.queue.clear()
             except (IndexError, KeyError):
-                pass  # it was empty, or another one was faster
+                pass  # it was empty, or another OS thread was faster
 
     def __enter__(self) -> State:
         sys.setswitchinterval(1e-6)

@@ -225,7 +225,7 @@ def test_remembered_fields_are_never_shared(value: Any, data: Any) -> None:
 
 @often
 @given(messages(), st.data())
-def test_damaged_payloads_are_declined_or_read_alike(message: Any, data: Any) -> None:
+def test_damaged_payloads_are_declined_or_match_jsonplus(message: Any, data: Any) -> None:
     payload = payload_of(message)
     for _ in range(20):
         damaged = bytearray(payload)

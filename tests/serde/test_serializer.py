@@ -180,20 +180,20 @@ def assert_same(value: Any) -> None:
 
 @often
 @given(messages())
-def test_messages_are_written_and_read_alike(message: Any) -> None:
+def test_messages_match_jsonplus(message: Any) -> None:
     assert_same(message)
     assert_same([message, message])
 
 
 @often
 @given(messages(odd_values=True))
-def test_messages_with_values_of_every_kind_are_alike(message: Any) -> None:
+def test_messages_with_values_of_every_kind_match_jsonplus(message: Any) -> None:
     assert_same([message, lc.HumanMessage("after")])
 
 
 @often
 @given(messages(), st.data())
-def test_messages_with_fields_set_to_anything_are_alike(message: Any, data: Any) -> None:
+def test_messages_with_fields_set_to_anything_match_jsonplus(message: Any, data: Any) -> None:
     field = data.draw(st.sampled_from(sorted(message.__dict__)))
     value = data.draw(anything | usage | st.lists(calls | odd_dicts | plain, max_size=2))
     message.__dict__[field] = value
@@ -202,7 +202,7 @@ def test_messages_with_fields_set_to_anything_are_alike(message: Any, data: Any)
 
 @often
 @given(messages(), st.data())
-def test_messages_with_changed_inner_state_are_alike(message: Any, data: Any) -> None:
+def test_messages_with_changed_inner_state_match_jsonplus(message: Any, data: Any) -> None:
     names = data.draw(st.permutations(sorted(message.__dict__)))
     kept = names[data.draw(st.integers(0, 2)) :]
     fields = dict(message.__dict__)
@@ -217,7 +217,7 @@ def test_messages_with_changed_inner_state_are_alike(message: Any, data: Any) ->
 
 @often
 @given(st.lists(messages(), max_size=4), plain, odd)
-def test_messages_inside_other_values_are_alike(found: list[Any], value: Any, strange: Any) -> None:
+def test_messages_inside_other_values_match_jsonplus(found: list[Any], value: Any, strange: Any) -> None:
     for wrapped in (
         {"messages": found, "n": value},
         (*found, value),
@@ -240,18 +240,18 @@ def test_messages_inside_other_values_are_alike(found: list[Any], value: Any, st
 
 @often
 @given(anything)
-def test_other_values_are_alike(value: Any) -> None:
+def test_other_values_match_jsonplus(value: Any) -> None:
     assert_same(value)
     assert_same(_DeltaSnapshot(value))
 
 
-def test_none_and_bytes_are_alike() -> None:
+def test_none_and_bytes_match_jsonplus() -> None:
     for value in (None, b"", b"x", bytearray(b"x")):
         assert_same(value)
 
 
 @pytest.mark.parametrize("depth", [*range(245, 258), 400])
-def test_deep_values_are_alike(depth: int) -> None:
+def test_deep_values_match_jsonplus(depth: int) -> None:
     nested: Any = 1
     for _ in range(depth):
         nested = [nested]
@@ -261,7 +261,7 @@ def test_deep_values_are_alike(depth: int) -> None:
         assert_same(value)
 
 
-def test_nested_exts_are_alike() -> None:
+def test_nested_exts_match_jsonplus() -> None:
     for depth in (50, 200):
         value: Any = [lc.HumanMessage("x")]
         for _ in range(depth):
@@ -269,7 +269,7 @@ def test_nested_exts_are_alike() -> None:
         assert_same(value)
 
 
-def test_long_messages_are_alike() -> None:
+def test_long_messages_match_jsonplus() -> None:
     for size in [*range(100, 300), *range(1900, 2100), 65400, 65500, 65536, 70000]:
         value = [lc.HumanMessage("x" * size), lc.HumanMessage("x")]
         assert FAST.dumps_typed(value) == JSONPLUS.dumps_typed(value)
@@ -351,7 +351,7 @@ def stored_message(module: str, name: str, fields: Any, *rest: Any) -> tuple[str
 
 @often
 @given(messages(odd_values=False), st.data())
-def test_payloads_of_other_forms_are_read_alike(message: Any, data: Any) -> None:
+def test_payloads_of_other_forms_match_jsonplus(message: Any, data: Any) -> None:
     fields = message.model_dump()
     for _ in range(data.draw(st.integers(1, 3))):
         change = data.draw(st.sampled_from(["drop", "set", "add", "order", "nest"]))
@@ -386,7 +386,7 @@ def test_tool_calls_only_in_additional_kwargs_are_read(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("position", [None, "last"])
-def test_chunks_that_validators_change_are_read_alike(position: Any) -> None:
+def test_chunks_that_validators_change_match_jsonplus(position: Any) -> None:
     module, name = lc.AIMessageChunk.__module__, lc.AIMessageChunk.__name__
     call = {"name": "f", "args": {"a": 1}, "id": "1", "type": "tool_call"}
     chunk = {"name": "f", "args": '{"a": 1}', "id": "1", "index": 0, "type": "tool_call_chunk"}
@@ -407,7 +407,7 @@ def test_chunks_that_validators_change_are_read_alike(position: Any) -> None:
     assert (found.content[0]["type"] == "server_tool_call") == (position == "last")
 
 
-def test_payloads_that_are_no_message_are_read_alike() -> None:
+def test_payloads_that_are_no_message_match_jsonplus() -> None:
     human = "langchain_core.messages.human"
     fields = lc.HumanMessage("x").model_dump()
     for stored in (
@@ -551,7 +551,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given_settings", SETTINGS, ids=range(len(SETTINGS)))
-def test_allowlists_warnings_and_events_are_alike(given_settings: dict[str, Any], caplog: Any) -> None:
+def test_allowlists_warnings_and_events_match_jsonplus(given_settings: dict[str, Any], caplog: Any) -> None:
     stored = JSONPLUS.dumps_typed(MIXED)
     assert FAST.dumps_typed(MIXED) == stored
     ours, theirs = FastSerializer(**given_settings), JsonPlusSerializer(**given_settings)
@@ -604,7 +604,7 @@ def test_a_custom_hook_is_called() -> None:
     assert ours.with_msgpack_allowlist([Point]).loads_typed(stored) == theirs.loads_typed(stored)
 
 
-def test_pickle_fallback_is_alike() -> None:
+def test_pickle_fallback_matches_jsonplus() -> None:
     ours, theirs = FastSerializer(pickle_fallback=True), JsonPlusSerializer(pickle_fallback=True)
     for value in (1j, [lc.HumanMessage("x"), 2**70], [1, 1j], {"a": 1j, "b": 2}, _DeltaSnapshot([1, 1j]), {1: 1j}):
         stored = theirs.dumps_typed(value)
@@ -670,7 +670,7 @@ def test_a_growing_list_keeps_its_pieces() -> None:
             assert pieces[:-1] == longest[: len(pieces) - 1]
 
 
-def test_large_and_small_elements_are_alike() -> None:
+def test_large_and_small_elements_match_jsonplus() -> None:
     for value in (
         [1] * 16 + ["x" * 5000] * 20,
         ["x" * 5000] * 16 + [1] * 50,
@@ -757,7 +757,7 @@ WHOLE: dict[int, list[bytes]] = {}
 """All pieces of what `assert_elements` returned, including unchanged ones."""
 
 
-def test_versions_of_a_list_are_encoded_alike(monkeypatch: Any) -> None:
+def test_versions_of_a_list_match_jsonplus(monkeypatch: Any) -> None:
     monkeypatch.setattr(element_codec, "MIN_BYTES", 0)
 
     @often
@@ -872,7 +872,7 @@ def test_a_subclass_reads_with_its_own_methods() -> None:
     assert hooked.loads_elements(*stored) == (hooked.loads_typed(stored), None)
 
 
-def test_values_with_equal_bytes_but_other_types_are_alike() -> None:
+def test_values_with_equal_bytes_but_other_types_match_jsonplus() -> None:
     value = [lc.AIMessage("x" * 99, additional_kwargs={"a": [1, 2]}) for _ in range(30)]
     last = assert_elements(value, None)
     for other in ((1, 2), [True, 2], [1.0, 2], [1, Number(2)], Sequence([1, 2]), {1, 2}, Pair(1, 2), deque([1, 2])):

@@ -114,7 +114,7 @@ class Traffic:
         return took[0] - own[0], took[1] - own[1]
 
 
-# -- 1. with any memory
+# -- with any memory
 
 
 async def grow(told: TaskInfo, uniform: Uniform, first: int, last: int, *, seed: Any = 0, start: int = 100) -> None:
@@ -152,7 +152,7 @@ async def grown(told: TaskInfo, other: Uniform) -> None:
 
 
 async def cut_short(told: TaskInfo, other: Uniform) -> None:
-    """Another process put a last version that shares nothing with what is known."""
+    """Another process put a last version that shares nothing with the known ones."""
     same = {"files": FILES, "words": texts(10, "words")}
     await told.put(other, 5, 4, same=same, messages=texts(90, "other"))
     await other.prune([THREAD])
@@ -301,7 +301,7 @@ async def test_a_restored_older_snapshot_is_read_correctly(target: Target, resto
     await told.check(uniform, swept=True)
 
 
-# -- 1. with any value
+# -- with any value
 
 
 @pytest.mark.by_turns
@@ -451,7 +451,7 @@ async def test_namespaces_and_channels_share_chunks(target: Target) -> None:
 
 
 async def test_threads_share_no_chunks(target: Target) -> None:
-    """What is known of one thread is not used for another."""
+    """A process does not use what it knows of one thread for another."""
     uniform = target.uniform()
     for thread in ("a", "b"):
         made = checkpoint({"v": BASE}, {"v": 1}, name(1))
@@ -532,7 +532,7 @@ async def _each_in_a_thread(target: Target, write: Any, remove: Any, writers: in
             job.result()
 
 
-# -- 1. random histories
+# -- random histories
 
 
 class Machine(RuleBasedStateMachine):
@@ -760,7 +760,7 @@ def test_random_histories_are_read_back(server: str, flavour: str, examples: int
     )
 
 
-# -- 2. missing chunks, and garbage
+# -- missing chunks, and garbage
 
 
 OPERATIONS: dict[str, Callable[[Uniform], Awaitable[Any]]] = {
@@ -896,7 +896,7 @@ async def test_putting_a_value_again_restores_missing_chunks(target: Target) -> 
         await told.read(target.uniform())
 
 
-# -- 3. exactly the unused chunks are removed
+# -- exactly the unused chunks are removed
 
 
 @BOTH
@@ -957,7 +957,7 @@ class Died(Exception):
 
 
 def furnished(target: Target) -> TaskInfo:
-    """Put values with several levels of chunks. Some chunks are still used, many will not be, and some are unused."""
+    """Put values with several levels of chunks: some stay in use, many do not, and some are unused already."""
     told, uniform = TaskInfo(target), Target(target.name, "sync", target.url, target.prefix).uniform()
 
     async def fill() -> None:
@@ -994,7 +994,7 @@ def target_uniform(target: Target) -> Uniform:
     return Target(target.name, "sync", target.url, target.prefix).uniform()
 
 
-# -- 4. costs
+# -- costs
 
 
 async def invoke(graph: Any, uniform: Uniform, *args: Any, **kwargs: Any) -> Any:
@@ -1060,7 +1060,7 @@ def _header_sizes(target: Target, thread: str = THREAD) -> list[int]:
     return [len(value) for field, value in fields_of(target, thread).items() if field[:1] == b"c"]
 
 
-# -- 5. encryption
+# -- encryption
 
 
 KEY = b"0123456789abcdef"

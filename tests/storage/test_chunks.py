@@ -310,7 +310,7 @@ REMEMBERED = {
 
 
 def reader(value: list[Any]) -> Callable[[], Version]:
-    """Return a function that reads the value anew and returns what is remembered of it."""
+    """Return a function that reads the value anew and returns the version to remember."""
     stored = codec.encode_value(Bare(), value, "value")
     data = Bare.serde.dumps_typed(value)
 

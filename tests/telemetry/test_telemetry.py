@@ -222,7 +222,7 @@ def of(meters: Meters, name: str, **attributes: Any) -> list[float]:
 
 
 def test_savers_stores_and_caches_export_their_stats(meters: Meters) -> None:
-    """They are told apart without attributes of the user."""
+    """The collection's name tells them apart."""
     client = connect("memory://", asynchronous=False)
     saver, store, cache = RedisSaver(client), RedisStore(client), RedisCache[Any](client)
     both = TieredStore(RedisStore(client, prefix="hot"), InMemoryStore())
