@@ -103,7 +103,7 @@ def test_foreign_serializers_get_bytes() -> None:
         assert read(serde, stored) == (bytes, LONG)
 
 
-def test_an_unknown_serializer_gets_bytes(monkeypatch: Any) -> None:
+def test_an_unknown_langgraph_serializer_gets_bytes(monkeypatch: Any) -> None:
     monkeypatch.setattr(fallback, "KNOWN", False)
     stored = written(LONG)
     monkeypatch.setattr(JsonPlusSerializer, "loads_typed", lambda _, data: type(data[1]))

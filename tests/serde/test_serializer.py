@@ -276,7 +276,7 @@ def test_long_messages_match_jsonplus() -> None:
         assert b"".join(FAST.dumps_elements(value)[1]) == JSONPLUS.dumps_typed(value)[1]
 
 
-# -- the fast path
+# -- the short path
 
 
 for number, one in enumerate(ORDINARY_MESSAGES):
@@ -303,7 +303,7 @@ def ordinary_road(monkeypatch: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
-def test_ordinary_messages_take_the_fast_path(message: Any, ordinary_road: list[str]) -> None:
+def test_ordinary_messages_take_the_short_path(message: Any, ordinary_road: list[str]) -> None:
     snapshot = [_DeltaSnapshot([message]), Send("n", {"m": [message]}), Command(update=[message])]
     kind = type(message)
     written = kind in codec.CLASSES and not message.model_extra
@@ -568,7 +568,7 @@ def test_allowlists_warnings_and_events_match_jsonplus(given_settings: dict[str,
 
 
 @pytest.mark.usefixtures("remembers")
-def test_a_longer_allowlist_keeps_the_fast_path(ordinary_road: list[str]) -> None:
+def test_a_longer_allowlist_keeps_the_short_path(ordinary_road: list[str]) -> None:
     serde = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([Point])
     value = [lc.HumanMessage("x"), Point([lc.HumanMessage("y")])]
     stored = JSONPLUS.dumps_typed(value)
@@ -938,6 +938,6 @@ for name in NAMES:
 """
 
 
-def test_missing_names_of_langgraph_disable_the_fast_path() -> None:
+def test_missing_names_of_langgraph_disable_the_short_path() -> None:
     """Each runs in its own process, as the names are looked up when the serializer is imported."""
     subprocess.run([sys.executable, "-c", f"NAMES = {RELIED_ON}\n{WITHOUT_ONE}"], check=True)
