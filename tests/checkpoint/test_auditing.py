@@ -1,4 +1,4 @@
-"""Threads by their state, who wrote what, versions of a channel, one channel of many threads: compared with what `list` and the raw keys say."""
+"""`threads`, `writes`, `channel_history` and `latest_values`, compared with `list` and the raw keys."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def some_threads(uniform: Uniform) -> None:
         where = await uniform.put(config(name), made, {}, {"n": "1"})
         pending = [(("n", 1),), ((INTERRUPT, 2),), ((ERROR, "no"),), ((INTERRUPT, 2), (ERROR, "no")), ()][number % 5]
         await uniform.put_writes(where, list(pending), "task\0")
-        if number % 3 == 0:  # what was pending before the newest checkpoint does not count, nor what is in a subgraph
+        if number % 3 == 0:  # neither writes before the newest checkpoint nor those in a subgraph count
             await put(uniform, where, {"n": number}, checkpoint_id=f"{number:04}-b", versions={"n": "2"})
         inner = await put(uniform, config(name, "sub"), {}, checkpoint_id=f"{number:04}-c")
         await uniform.put_writes(inner, [(INTERRUPT, 1), (ERROR, "no")], "inner")
@@ -59,7 +59,7 @@ async def some_threads(uniform: Uniform) -> None:
 
 
 def state_of(found: list[CheckpointTuple]) -> set[str]:
-    """By the newest checkpoint of the root, as `list` gives it."""
+    """Return the state by the newest root checkpoint that `list` returns."""
     root = [one for one in found if not one.config["configurable"]["checkpoint_ns"]]
     channels = {channel for _, channel, _ in root[0].pending_writes}
     return {"interrupted"} & {one for one in ["interrupted"] if INTERRUPT in channels} | {
@@ -80,7 +80,7 @@ FILTERS: list[tuple[str, list[Any]]] = [
 
 
 @pytest.mark.random
-async def test_threads_are_filtered_as_by_hand(saver: Uniform) -> None:
+async def test_filters_of_threads_match_a_filter_in_python(saver: Uniform) -> None:
     await some_threads(saver)
     everything = {one.thread_id: one for one in await saver.threads()}
     states = {name: state_of(await saver.list(config(name, None))) for name in everything}
@@ -129,7 +129,7 @@ async def test_threads_are_filtered_as_by_hand(saver: Uniform) -> None:
         ({"states": "failed"}, "did you mean 'state'"),
     ],
 )
-def test_a_filter_that_makes_no_sense_is_refused_by_the_call(asked: Any, said: str) -> None:
+def test_wrong_filters_raise_at_the_call(asked: Any, said: str) -> None:
     with (
         RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver,
         pytest.raises((TypeError, ValueError), match=said),
@@ -138,8 +138,8 @@ def test_a_filter_that_makes_no_sense_is_refused_by_the_call(asked: Any, said: s
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_what_the_server_leaves_out_is_not_sent(saver: Uniform) -> None:
-    """Also of what is sent only as much of a header as has the time."""
+async def test_the_server_sends_only_matching_threads(saver: Uniform) -> None:
+    """For a match, it sends only the part of the header with the time."""
     names, answers = [f"t{number}" for number in range(20)], list[Any]()
     for name in names:
         await put(saver, config(name), {f"channel-{number}": number for number in range(100)})
@@ -157,7 +157,7 @@ async def test_what_the_server_leaves_out_is_not_sent(saver: Uniform) -> None:
     assert len(repr(answers)) < 500
 
 
-async def test_a_thread_that_goes_between_scan_and_look_is_left_out(target: Target) -> None:
+async def test_a_thread_deleted_during_the_scan_is_left_out(target: Target) -> None:
     saver, other = target.uniform(), target.uniform()
     for name in "abc":
         await chain(saver, name, 1)
@@ -177,7 +177,7 @@ async def test_a_thread_that_goes_between_scan_and_look_is_left_out(target: Targ
 
 class State(TypedDict):
     log: Annotated[list[str], operator.add]
-    """Written by all."""
+    """Every node writes it."""
     text: str
     sent: Annotated[list[int], operator.add]
 
@@ -222,7 +222,7 @@ def seen_nodes(before: CheckpointTuple | None, after: list[CheckpointTuple]) -> 
 
 
 def sent_nodes(before: CheckpointTuple | None, after: list[CheckpointTuple]) -> set[str]:
-    """The nodes of the `Send`s that ran: those of a checkpoint that has their pending writes."""
+    """Nodes of the `Send`s that ran, if the checkpoint has their pending writes."""
     if before is None or not any(one.metadata["source"] == "loop" for one in after):
         return set()
     sends = before.checkpoint["channel_values"].get(TASKS) or []
@@ -230,7 +230,7 @@ def sent_nodes(before: CheckpointTuple | None, after: list[CheckpointTuple]) -> 
 
 
 def by_hand(saver: Uniform, found: list[CheckpointTuple]) -> Counter[tuple[Any, ...]]:
-    """The writes that `list` shows: (channel, ns, began from, step, source, task, size, applied in)."""
+    """Writes derived from `list`: (channel, ns, began from, step, source, task, size, applied in)."""
     told = list[tuple[Any, ...]]()
     for one in found:
         address, children = one.config["configurable"], children_of(found, one)
@@ -281,7 +281,7 @@ def as_row(one: WriteInfo) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}], ids=["each step", "exit"])
-async def test_the_writes_of_a_graph(saver: Uniform, options: Any) -> None:
+async def test_writes_of_a_graph_match_list(saver: Uniform, options: Any) -> None:
     await run_graph(saver, "t", **options)
     found, told = await saver.list(config("t", None)), await saver.writes("t")
     assert Counter(map(as_row, told)) == by_hand(saver, found)
@@ -311,7 +311,7 @@ async def test_the_writes_of_a_graph(saver: Uniform, options: Any) -> None:
     assert all(one.node is None for one in told if one.inferred) and any(one.inferred for one in told)
 
 
-async def test_what_a_pruned_parent_wrote_is_not_made_up(saver: Uniform) -> None:
+async def test_no_write_is_inferred_from_a_pruned_parent(saver: Uniform) -> None:
     configs = await chain(saver, "t", 5)
     await saver.put_writes(configs[-1], [("n", 1)], "task")
     await saver.prune(["t"], keep_last=2)
@@ -345,8 +345,8 @@ async def test_hostile_names_are_just_names(saver: Uniform) -> None:
 
 
 @pytest.mark.random
-async def test_many_branches_over_many_pages(saver: Uniform) -> None:
-    """Random parents, also far away, missing ones and ones with a greater id; 120 checkpoints in two namespaces."""
+async def test_random_branches_over_many_pages_match_list(saver: Uniform) -> None:
+    """120 checkpoints in two namespaces, with random parents: near, distant, missing, or with a greater id."""
     chance = random.Random(seed())
     made: dict[str, list[str]] = {"": [], "sub": []}
     for number in range(120):
@@ -389,8 +389,8 @@ def by_address(found: list[CheckpointTuple]) -> dict[tuple[str, str], Checkpoint
 # -- the versions of a channel
 
 
-async def test_the_versions_of_a_channel(saver: Uniform, target: Target) -> None:
-    """Sizes as they lie in Redis, shared ones too; each version once, with its writers."""
+async def test_channel_history_matches_the_raw_keys(saver: Uniform, target: Target) -> None:
+    """Sizes are those in Redis, shared bytes included. Each version comes once, with its writers."""
     await run_graph(saver, "t")
     found = by_address(await saver.list(config("t", None)))
     fields = target.raw.hgetall(saver.saver._context.keyspace.keys("t").data_key)
@@ -456,7 +456,7 @@ async def test_a_delta_channel_has_versions_without_values(saver: Uniform) -> No
 
 
 @pytest.mark.parametrize("method", ["writes", "channel_history"])
-async def test_a_thread_that_is_deleted_meanwhile_ends_the_answer(target: Target, method: str) -> None:
+async def test_a_thread_deleted_between_pages_ends_the_result(target: Target, method: str) -> None:
     saver, arguments = target.uniform(), ("t", "n")[: 2 if method == "channel_history" else 1]
     await chain(saver, "t", 60)
     other, pages = Uniform(RedisSaver(target.raw, prefix=target.prefix)), list[Any]()
@@ -474,8 +474,8 @@ async def test_a_thread_that_is_deleted_meanwhile_ends_the_answer(target: Target
     assert await getattr(saver, method)(*arguments) == []
 
 
-async def test_a_value_that_was_emptied_is_not_gone(saver: Uniform) -> None:
-    """A checkpoint that says of a stored version that it has no value."""
+async def test_an_emptied_value_is_not_reported_as_damage(saver: Uniform) -> None:
+    """A later checkpoint records that a stored version has no value."""
     first = await put(saver, config("t"), {"n": 1}, versions={"n": "1"}, checkpoint_id="1")
     await put(saver, first, {}, versions={"n": "1"}, checkpoint_id="2")
     assert [one.checkpoint["channel_values"] for one in await saver.list(config("t"))] == [{}, {}]
@@ -484,7 +484,7 @@ async def test_a_value_that_was_emptied_is_not_gone(saver: Uniform) -> None:
 
 
 @pytest.mark.parametrize("query", ["writes", "channel_history", "latest_values"])
-async def test_what_is_gone_is_an_error(saver: Uniform, target: Target, query: str) -> None:
+async def test_a_missing_chunk_or_header_raises_thread_damaged(saver: Uniform, target: Target, query: str) -> None:
     await put(saver, config("t"), {"n": [f"{number} " + "x" * 100 for number in range(100)]}, metadata={"step": -1})
     data = saver.saver._context.keyspace.keys("t").data_key
     leaf = next(field for field in target.raw.hkeys(data) if field[:1] == b"p")
@@ -500,7 +500,7 @@ async def test_what_is_gone_is_an_error(saver: Uniform, target: Target, query: s
         await asked[query]()
 
 
-async def test_a_saver_that_encrypts_can_be_asked(saver: Uniform, target: Target) -> None:
+async def test_queries_work_with_an_encrypting_saver(saver: Uniform, target: Target) -> None:
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
     other = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef"))
@@ -515,7 +515,7 @@ async def test_a_saver_that_encrypts_can_be_asked(saver: Uniform, target: Target
 # -- one channel of many threads
 
 
-async def test_one_channel_of_many_threads(saver: Uniform) -> None:
+async def test_latest_values_reads_one_channel_of_many_threads(saver: Uniform) -> None:
     expected = dict[str, Any]()
     for number in range(25):
         name = f"t{number:02}"
@@ -537,7 +537,7 @@ async def test_one_channel_of_many_threads(saver: Uniform) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_long_values_come_a_few_at_a_time_and_others_are_not_read(
+async def test_long_values_come_in_small_batches_and_other_channels_are_not_read(
     saver: Uniform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(auditing, "BYTES_PER_BATCH", 40_000)
@@ -572,7 +572,7 @@ async def test_long_values_come_a_few_at_a_time_and_others_are_not_read(
         ({"thread_ids": [b"a"]}, "thread_id=b'a'"),
     ],
 )
-def test_threads_that_make_no_sense_are_refused_by_the_call(asked: Any, said: str) -> None:
+def test_wrong_thread_arguments_raise_at_the_call(asked: Any, said: str) -> None:
     with (
         RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver,
         pytest.raises((TypeError, ValueError), match=said),
@@ -580,11 +580,11 @@ def test_threads_that_make_no_sense_are_refused_by_the_call(asked: Any, said: st
         saver.latest_values("n", **asked)
 
 
-# -- what it costs, and who may ask
+# -- costs and rights
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_no_value_is_sent_and_a_page_is_one_round_trip(saver: Uniform) -> None:
+async def test_a_page_takes_one_round_trip_and_sends_no_value(saver: Uniform) -> None:
     where = config("t")
     for number in range(60):
         values = {"n": ["secret " * 20] * (100 + number), "short": "secret"}
@@ -609,8 +609,8 @@ async def test_no_value_is_sent_and_a_page_is_one_round_trip(saver: Uniform) -> 
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_a_user_who_may_only_read_can_ask(flavour: str) -> None:
-    """With the rule of docs/queries.md; and no command in it is there for nothing."""
+async def test_a_read_only_user_can_query(flavour: str) -> None:
+    """The rule is that of docs/queries.md, and each command in it is needed."""
     server, rule = Server(), acl_rule("reader", "docs/queries.md").split()
     writer = Target("redis", flavour, f"redis://127.0.0.1:{server.port}", "langgraph")
     await run_graph(writer.uniform(), "t")
@@ -635,7 +635,7 @@ async def test_a_user_who_may_only_read_can_ask(flavour: str) -> None:
     server.stop()
 
 
-async def test_a_deep_thread_of_ids_in_any_order_ends(saver: Uniform) -> None:
+async def test_a_cycle_of_parents_ends(saver: Uniform) -> None:
     """Two checkpoints that are each other's parent."""
     await put(saver, config("t", "", "2"), {"n": 1}, checkpoint_id="1")
     await put(saver, config("t", "", "1"), {"n": 1}, checkpoint_id="2", versions={"n": "2"})

@@ -59,7 +59,7 @@ async def lived(uniform: Uniform, one: str = "1", two: str = "2", three: str = "
     """A thread with two namespaces, a run, values in chunks that two versions share, and writes of both kinds."""
     assert (
         await uniform.get_tuple(config()) is None
-    )  # as a graph does; over two tiers hot then knows that it has all there is
+    )  # reads first, like a graph, so that hot knows that it has the whole thread
     run = {"metadata": {"source": "loop", "step": 1, "parents": {}, "run_id": "run-1"}}
     first = await put(
         uniform, config(), {"n": 1, "m": MESSAGES[:10]}, checkpoint_id=one, versions={"n": "1", "m": "1"}, **run
@@ -105,18 +105,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-async def test_what_graphs_leave_is_sound(saver: Uniform, target: Target) -> None:
+async def test_threads_of_graphs_are_sound(saver: Uniform, target: Target) -> None:
     await live_soundly(saver, target)
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("setting", SETTINGS)
-async def test_what_graphs_leave_is_sound_with_each_setting(target: Target, setting: str) -> None:
+async def test_threads_of_graphs_are_sound_with_each_setting(target: Target, setting: str) -> None:
     await live_soundly(target.uniform(**SETTINGS[setting]), target)
 
 
 async def live_soundly(uniform: Uniform, target: Target) -> None:
-    """Graphs, prune, delete_for_runs, a copy and an overwritten checkpoint."""
+    """Run graphs, prune, delete_for_runs, a copy and a put over a checkpoint, and check after each."""
     made = graph(uniform.saver)
     for turn in range(3):
         given, where = {"messages": [HumanMessage("h" * 700)], "log": [turn]}, config("t")
@@ -143,8 +143,8 @@ def report_chunks(target: Target) -> int:
     return sum(field[:1] in (b"p", b"z", b"n") for field in fields_of(target))
 
 
-async def test_a_version_that_comes_again_without_a_value_is_sound(saver: Uniform) -> None:
-    """Integer versions are the same on forks."""
+async def test_a_repeated_version_without_a_value_is_sound(saver: Uniform) -> None:
+    """Forks use the same integer versions."""
     first = await put(saver, config(), {"n": 1}, versions={"n": 1}, checkpoint_id="1")
     for which, values in (("2", {"n": 2, "branch": "x"}), ("3", {"n": 3})):
         versions = {"n": int(which), "branch": 2}
@@ -153,8 +153,8 @@ async def test_a_version_that_comes_again_without_a_value_is_sound(saver: Unifor
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 3}
 
 
-async def test_what_older_versions_noted_for_a_history_limit_is_sound(target: Target) -> None:
-    """Members of subgraph calls, and two fields, in threads that a limit bounded before the client ran the trim."""
+async def test_notes_of_older_releases_for_a_history_limit_are_sound(target: Target) -> None:
+    """Before the client ran the trim, limited threads had members for subgraph calls, and two more fields."""
     saver = target.uniform()
     await put(saver, config("t"), {"n": 1}, checkpoint_id="1")
     keys = Keyspace(target.prefix).keys("t")
@@ -167,7 +167,7 @@ async def test_what_older_versions_noted_for_a_history_limit_is_sound(target: Ta
     assert (await saver.get_tuple(config("t"))).checkpoint["channel_values"] == {"n": 1}
 
 
-async def test_a_thread_that_is_not_there(saver: Uniform) -> None:
+async def test_a_missing_thread_raises_thread_not_found(saver: Uniform) -> None:
     with pytest.raises(ThreadNotFound, match="'thread'"):
         await saver.check("thread")
 
@@ -349,7 +349,7 @@ DAMAGE: dict[str, tuple[Callable[[Target], Any], str, str]] = {
 
 
 def contents(target: Target) -> dict[bytes, Any]:
-    """All that is stored, and for how long, in minutes."""
+    """All stored data, with TTLs in minutes."""
     raw, found = target.raw, dict[bytes, Any]()
     for key in target.keys():
         kind = raw.type(key)
@@ -364,7 +364,7 @@ def contents(target: Target) -> dict[bytes, Any]:
     return found
 
 
-async def test_all_that_is_damaged_is_named(target: Target) -> None:
+async def test_check_names_several_faults_at_once(target: Target) -> None:
     uniform = target.uniform()
     await lived(uniform)
     several = (
@@ -385,8 +385,8 @@ async def test_all_that_is_damaged_is_named(target: Target) -> None:
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("what", DAMAGE)
 @pytest.mark.by_turns
-async def test_damage_is_named(target: Target, what: str) -> None:
-    """With its place and a remedy; and nothing is changed by looking."""
+async def test_check_names_each_kind_of_damage(target: Target, what: str) -> None:
+    """A finding has a place and a remedy, and `check` changes nothing."""
     uniform = target.uniform()
     await lived(uniform)
     await sound(uniform)
@@ -401,7 +401,7 @@ async def test_damage_is_named(target: Target, what: str) -> None:
     assert before == contents(target)
 
 
-async def test_many_findings_are_counted(target: Target) -> None:
+async def test_findings_over_100_are_only_counted(target: Target) -> None:
     await lived(target.uniform())
     for number in range(150):
         listed(b"x%d" % number)(target)
@@ -409,8 +409,8 @@ async def test_many_findings_are_counted(target: Target) -> None:
     assert len(report.findings) == 100 and report.more == 50 and not report.sound
 
 
-async def test_plain_values_of_an_encrypting_saver_are_named(target: Target) -> None:
-    """And with values=False nothing is decoded, so no key is needed."""
+async def test_plain_values_are_findings_for_an_encrypting_saver(target: Target) -> None:
+    """With `values=False` nothing is decoded, so no key is needed."""
     await lived(target.uniform())
     uniform = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY))
     report = await uniform.check("thread")
@@ -419,14 +419,14 @@ async def test_plain_values_of_an_encrypting_saver_are_named(target: Target) -> 
     await sound(uniform, values=False)
 
 
-async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
-    """Each attempt that saw something is made again; a thread that changes during each is ThreadBusy."""
+async def test_concurrent_writes_are_not_reported_as_damage(target: Target) -> None:
+    """An attempt with findings is repeated. If the thread changes during each, `check` raises `ThreadBusy`."""
     uniform = target.uniform()
     await lived(uniform)
     left = [1]
 
     def meanwhile() -> None:
-        """What put_writes does, between the index and the data as the check reads them."""
+        """Do what `put_writes` does, between the reads of the index and of the data."""
         if left and left.pop():
             record = framing.pack([b"0", b"", b"n", b"null", b""])
             form, rev, size, values, writes = map(int, fields_of(target)[b"@state"].split()[:5])
@@ -449,7 +449,7 @@ async def test_what_is_written_meanwhile_is_no_damage(target: Target) -> None:
 
 
 def damaged(stored: bytes, dice: random.Random) -> bytes:
-    """Some bytes changed, cut out, or repeated."""
+    """Change, cut out or repeat some bytes."""
     at = dice.randrange(len(stored) + 1)
     return dice.choice(
         (
@@ -464,8 +464,8 @@ def damaged(stored: bytes, dice: random.Random) -> bytes:
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_whatever_cannot_be_read_is_named(target: Target) -> None:
-    """Random damage: the check ends in a report, and where reading the thread fails it is not called sound."""
+async def test_a_thread_that_cannot_be_read_is_never_sound(target: Target) -> None:
+    """With random damage, `check` always returns a report."""
     dice = random.Random(seed := int(os.environ.get("CHECK_SEED", "17")))
     cases, unread = int(os.environ.get("CHECK_CASES", "150")), 0
     await lived(target.uniform())
@@ -499,8 +499,8 @@ async def test_whatever_cannot_be_read_is_named(target: Target) -> None:
     assert unread > cases // 5
 
 
-async def test_pages_that_do_not_go_on_end(target: Target) -> None:
-    """A server's cursor does not come twice in a scan; here each second one does."""
+async def test_a_scan_that_repeats_a_cursor_ends(target: Target) -> None:
+    """No server repeats a cursor within a scan. Here the cursors go in circles."""
     follows = {0: 2, 2: 7, 7: 2}
 
     def stuck(request: Any) -> Any:
@@ -518,8 +518,8 @@ async def test_pages_that_do_not_go_on_end(target: Target) -> None:
 # -- two tiers
 
 
-async def test_two_tiers_that_agree(tiers: Tiers) -> None:
-    """Written through, behind, with gaps, and brought back; what cold lacks yet is counted, and nothing is wrong with it."""
+async def test_tiers_that_agree_have_no_findings(tiers: Tiers) -> None:
+    """Threads were written through, behind, with gaps, and filled. Records that cold lacks are only counted."""
     uniform = await tiers.uniform()
     await lived(uniform, *LATE)
     assert (await sound(uniform)).compared == 3
@@ -541,7 +541,7 @@ async def test_two_tiers_that_agree(tiers: Tiers) -> None:
     assert (await sound(uniform, "behind")).compared == 1
 
 
-async def test_two_tiers_that_differ(tiers: Tiers) -> None:
+async def test_differences_between_the_tiers_are_named(tiers: Tiers) -> None:
     """Cold has another value, another parent, nothing, or something newer."""
     uniform, cold = await tiers.uniform(), await tiers.cold_uniform()
     await uniform.get_tuple(config())
@@ -571,8 +571,8 @@ async def test_two_tiers_that_differ(tiers: Tiers) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
-async def test_what_is_written_while_it_is_compared_is_not_wrong(tiers: Tiers) -> None:
-    """An answer to an interrupt that takes the place of another, as long: no counter shows it."""
+async def test_writes_during_the_comparison_are_not_reported(tiers: Tiers) -> None:
+    """An answer to an interrupt replaces another of equal length, so no counter shows it."""
     flaky = FlakySaver(await tiers.cold())
     uniform = await tiers.uniform(cold=flaky.wrap())
     await uniform.get_tuple(config())
@@ -594,8 +594,11 @@ async def test_what_is_written_while_it_is_compared_is_not_wrong(tiers: Tiers) -
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
-async def test_what_hot_cannot_read_was_not_compared(tiers: Tiers) -> None:
-    """Values are plain in hot, whose saver reads encrypted ones only: without `values` the comparison alone meets that."""
+async def test_checkpoints_that_hot_cannot_read_are_not_compared(tiers: Tiers) -> None:
+    """Hot has plain values, and its saver reads only encrypted ones.
+
+    With `values=False`, only the comparison finds that.
+    """
     uniform = await tiers.uniform()
     await uniform.get_tuple(config())
     await chain(uniform, "thread", 1)
@@ -605,7 +608,7 @@ async def test_what_hot_cannot_read_was_not_compared(tiers: Tiers) -> None:
     assert "it could not be compared with cold" in report.findings[0].what
 
 
-async def test_notes_about_cold_that_do_not_agree(tiers: Tiers) -> None:
+async def test_wrong_notes_about_cold_are_found(tiers: Tiers) -> None:
     uniform = await tiers.uniform(mode="write-behind", flusher=False)
     await uniform.get_tuple(config())
     await chain(uniform, "thread", 1)
@@ -639,7 +642,7 @@ def ran(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[str]
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_reports_each_thread(target: Target, capsys: pytest.CaptureFixture[str]) -> None:
     where = ("--redis", target.url, "--prefix", target.prefix)
     uniform = target.uniform()
     await lived(uniform)
@@ -663,8 +666,8 @@ async def test_the_command(target: Target, capsys: pytest.CaptureFixture[str]) -
     assert "is not there" in other["findings"][0]["what"]
 
 
-async def test_a_thread_that_ends_before_its_turn(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    """Of all threads it is left out; one that was named is not there."""
+async def test_check_all_skips_threads_deleted_meanwhile(capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
+    """Without `--all`, the thread is reported as missing."""
     where, check = ("--redis", url_of("redis"), "--prefix", "check-ends"), RedisSaver.check
 
     def after_its_end(saver: RedisSaver, thread: str) -> Any:
@@ -682,7 +685,9 @@ async def test_a_thread_that_ends_before_its_turn(capsys: pytest.CaptureFixture[
         saver.delete_thread("t")
 
 
-def test_the_command_when_it_cannot_run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_exits_with_2_if_it_cannot_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     assert ran(capsys, "--all")[0] == 2
     assert ran(capsys, "--redis", "redis://127.0.0.1:1", "--all")[0] == 2
@@ -693,7 +698,7 @@ def test_the_command_when_it_cannot_run(capsys: pytest.CaptureFixture[str], monk
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_the_command_with_postgres(tiers: Tiers, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_command_compares_with_postgres(tiers: Tiers, capsys: pytest.CaptureFixture[str]) -> None:
     await lived(await tiers.uniform(), *LATE)
     where = ("--redis", tiers.target.url, "--prefix", tiers.target.prefix, "--postgres")
     code, out = ran(capsys, *where, tiers.url, "thread")
@@ -706,8 +711,8 @@ async def test_the_command_with_postgres(tiers: Tiers, capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_a_user_who_may_only_read_suffices(flavour: str) -> None:
-    """The rule is that of docs/check.md; no command in it is there for nothing."""
+async def test_a_read_only_user_can_check(flavour: str) -> None:
+    """The rule is that of docs/check.md, and each command in it is needed."""
     server = Server()
     plain = Target("redis", flavour, f"redis://127.0.0.1:{server.port}", "langgraph")
     await lived(plain.uniform(compression="zstd"))

@@ -1,4 +1,4 @@
-"""The common case has a short way through the scripts: what it runs, and that whatever is otherwise is found, and answered right."""
+"""The common case runs few commands, and every other case is noticed and answered correctly."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MESSAGES = [f"message {number} " * 40 for number in range(60)]
 
 
 def versioned(number: int) -> str:
-    """A version as a saver of ours makes them."""
+    """Return a version as our savers make it."""
     return f"{number:032}.{number * 7919:020}"
 
 
 async def turn(saver: Uniform, where: Any, number: int, **values: Any) -> Any:
-    """Put a checkpoint with so many messages, a counter, and a channel that never has a value."""
+    """Put a checkpoint with `number` messages, a counter, and a channel that never has a value."""
     values = {"messages": MESSAGES[:number], "n": number, **values}
     versions = {**dict.fromkeys(values, versioned(number)), "empty": versioned(1)}
     made = checkpoint(values, versions, f"{number:06}")
@@ -39,7 +39,7 @@ async def chat(saver: Uniform, length: int = 20) -> Any:
 
 
 def commands(target: Target) -> dict[str, int]:
-    """What scripts called since the last `CONFIG RESETSTAT`."""
+    """Commands that scripts called since the last `CONFIG RESETSTAT`."""
     counted = {name[8:]: entry["calls"] for name, entry in target.raw.info("commandstats").items()}
     return {name: calls for name, calls in counted.items() if name not in ("info", "config|resetstat", "config")}
 
@@ -49,8 +49,8 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return "redis"
 
 
-async def test_what_a_warm_call_runs(target: Target) -> None:
-    """One read, the checks, one HSET, one ZADD, the deadlines."""
+async def test_warm_calls_run_few_commands(target: Target) -> None:
+    """A put is one read, one HSET, one ZADD, and the deadlines."""
     saver = target.uniform(ttl="7d")
     where = await chat(saver)
     await saver.put_writes(where, [("n", 1)], "a task")
@@ -69,19 +69,19 @@ async def test_what_a_warm_call_runs(target: Target) -> None:
     assert commands(target) == {"evalsha": 1, "zscore": 1, "hmget": 2, "zrevrangebylex": 1, "zrangebylex": 1}
 
 
-async def test_a_warm_read_is_sent_no_chunk(target: Target) -> None:
+async def test_a_warm_read_transfers_no_chunk(target: Target) -> None:
     saver = target.uniform()
     await chat(saver, 60)
     await saver.get_tuple(config())
     before = target.raw.info("stats")["total_net_output_bytes"]
     await saver.get_tuple(config())
     own = target.raw.info("stats")["total_net_output_bytes"]
-    assert own - before < 9_000  # most of which is the INFO
+    assert own - before < 9_000  # most of it is the INFO
     assert len("".join(MESSAGES)) > 20_000
 
 
-async def test_a_read_of_what_another_saver_put(target: Target) -> None:
-    """The newest checkpoint is another one than the reader expects."""
+async def test_a_reader_gets_what_another_saver_put(target: Target) -> None:
+    """The newest checkpoint is not the one that the reader expects."""
     reader, writer = target.uniform(), target.uniform()
     where = await chat(reader)
     await reader.get_tuple(config())
@@ -92,8 +92,8 @@ async def test_a_read_of_what_another_saver_put(target: Target) -> None:
     assert found.checkpoint["channel_values"] == {"messages": MESSAGES[:20], "n": 20}
 
 
-async def test_an_expected_checkpoint_whose_value_has_other_chunks(target: Target) -> None:
-    """The reader knows the checkpoint's table, but not the chunks of its value any more."""
+async def test_an_expected_checkpoint_is_read_after_its_chunks_were_forgotten(target: Target) -> None:
+    """The reader still knows the checkpoint's version table, but no longer the chunks of its value."""
     saver = target.uniform()
     where = await chat(saver)
     older = await saver.get_tuple(config(checkpoint_id="000017"))
@@ -103,7 +103,7 @@ async def test_an_expected_checkpoint_whose_value_has_other_chunks(target: Targe
     assert newest.config == where
 
 
-async def test_a_look_at_an_older_checkpoint_leaves_the_next_put_as_cheap(target: Target) -> None:
+async def test_reading_an_older_checkpoint_does_not_make_the_next_put_dearer(target: Target) -> None:
     sent = []
     for looked_at in ((), ("000017", "000018")):
         saver = target.uniform()
@@ -120,8 +120,8 @@ async def test_a_look_at_an_older_checkpoint_leaves_the_next_put_as_cheap(target
     assert sent[0] == sent[1]
 
 
-async def test_a_checkpoint_that_was_put_again_with_other_versions(target: Target) -> None:
-    """What the reader expects is the newest checkpoint, and its values are where another version table says."""
+async def test_a_checkpoint_put_again_with_other_versions_is_read_correctly(target: Target) -> None:
+    """The reader expects the newest checkpoint, but another version table names its values."""
     reader, writer = target.uniform(), target.uniform()
     where = await chat(reader)
     assert (await reader.get_tuple(config())).config == where
@@ -136,7 +136,7 @@ async def test_a_checkpoint_that_was_put_again_with_other_versions(target: Targe
         assert found.metadata["source"] == "fork"
 
 
-async def test_a_thread_of_the_same_name_that_began_anew(target: Target) -> None:
+async def test_a_recreated_thread_is_read_correctly(target: Target) -> None:
     reader, writer = target.uniform(), target.uniform()
     await chat(reader)
     await reader.get_tuple(config())
@@ -147,8 +147,8 @@ async def test_a_thread_of_the_same_name_that_began_anew(target: Target) -> None
 
 
 @pytest.mark.parametrize("gone", [b"b\0messages\0", b"b\0n\0", b"c\x00000020\0"])
-async def test_a_field_of_a_known_checkpoint_that_somebody_removed(target: Target, gone: bytes) -> None:
-    """The process that put the checkpoint answers what it put. All others find the damage."""
+async def test_a_removed_field_is_damage_to_other_processes(target: Target, gone: bytes) -> None:
+    """The process that put the checkpoint returns what it put. All others raise `ThreadDamaged`."""
     saver, other = target.uniform(), target.uniform()
     where = await chat(saver)
     data = saver.saver._context.keyspace.keys("thread").data_key
@@ -161,7 +161,7 @@ async def test_a_field_of_a_known_checkpoint_that_somebody_removed(target: Targe
     assert not (await saver.check("thread")).sound
 
 
-async def test_a_record_of_pending_writes_that_is_gone(target: Target) -> None:
+async def test_missing_pending_writes_raise_thread_damaged(target: Target) -> None:
     saver = target.uniform()
     where = await chat(saver)
     await saver.put_writes(where, [("n", 1)], "a task")
@@ -173,8 +173,8 @@ async def test_a_record_of_pending_writes_that_is_gone(target: Target) -> None:
         await saver.get_tuple(config())
 
 
-async def test_processes_that_put_in_turns(target: Target) -> None:
-    """Each put finds the tag of another process, looks at all that it relies on, and takes one round trip."""
+async def test_processes_that_put_in_turns_take_one_round_trip_each(target: Target) -> None:
+    """Each put finds another process's tag and checks all that it relies on."""
     savers = [target.uniform(), target.uniform()]
     where = await chat(savers[0])
     for number in range(21, 31):
@@ -189,8 +189,8 @@ async def test_processes_that_put_in_turns(target: Target) -> None:
     assert (await savers[0].check("thread")).sound
 
 
-async def test_namespaces_that_are_put_to_in_turns_keep_the_tag(target: Target) -> None:
-    """As the subgraphs of a graph do: what a process knows of one of them holds while it puts to another."""
+async def test_alternating_namespaces_keep_the_tag(target: Target) -> None:
+    """Knowledge of one namespace stays valid while a process puts to another, as with subgraphs."""
     saver = target.uniform()
     places = {ns: config(ns=ns) for ns in ("", "a", "b")}
     for number in range(1, 9):
@@ -204,8 +204,8 @@ async def test_namespaces_that_are_put_to_in_turns_keep_the_tag(target: Target) 
     assert (await saver.check("thread")).sound
 
 
-async def test_a_value_that_came_later_for_a_version_without_one(target: Target) -> None:
-    """A checkpoint says nothing of a value; another one stores it at the same version. All readers see it then."""
+async def test_readers_see_a_value_stored_later_for_the_same_version(target: Target) -> None:
+    """One checkpoint has no value for a version, and another one stores it later."""
     saver, other = target.uniform(), target.uniform()
     versions = {"n": "1", "late": "1"}
     await saver.put(config(), checkpoint({"n": 1}, versions, "2"), {}, {"n": "1"})
@@ -214,7 +214,7 @@ async def test_a_value_that_came_later_for_a_version_without_one(target: Target)
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"n": 1, "late": "it"}
 
 
-async def test_writes_that_are_not_the_first_of_their_task(target: Target) -> None:
+async def test_a_task_can_write_more_than_once(target: Target) -> None:
     saver = target.uniform()
     where = await chat(saver)
     await saver.put_writes(where, [("n", 1)], "a task")
@@ -226,8 +226,8 @@ async def test_writes_that_are_not_the_first_of_their_task(target: Target) -> No
     assert (await saver.check("thread")).sound
 
 
-async def test_a_checkpoint_that_is_put_again_while_it_is_known(target: Target) -> None:
-    """A lost reply: the same put is sent twice, and nothing counts twice."""
+async def test_a_put_sent_twice_counts_once(target: Target) -> None:
+    """The reply was lost, so the client sends the put again."""
     saver = target.uniform()
     where = await chat(saver)
     once = await saver.get_thread("thread")
@@ -238,8 +238,8 @@ async def test_a_checkpoint_that_is_put_again_while_it_is_known(target: Target) 
     assert (await saver.check("thread")).sound
 
 
-async def test_a_put_that_comes_again_after_others_removed_something(target: Target) -> None:
-    """Its reply was lost. Another process read behind it, a third one deleted the thread, and then it is sent again."""
+async def test_a_put_sent_again_after_a_deletion_leaves_a_sound_thread(target: Target) -> None:
+    """The reply is lost. Another process reads, a third deletes the thread, and the put is sent again."""
     writer, reader = target.uniform(), target.uniform()
     versions, sent = {"n": versioned(1), "kept": versioned(1)}, []
     where = await writer.put(config(ns="a"), checkpoint({"n": 1, "kept": "it"}, versions, "1"), {}, versions)
@@ -261,7 +261,7 @@ async def test_a_put_that_comes_again_after_others_removed_something(target: Tar
     assert (await reader.check("thread")).sound
 
 
-async def test_a_checkpoint_that_is_too_large_to_be_remembered(target: Target) -> None:
+async def test_a_checkpoint_too_large_to_remember_is_read(target: Target) -> None:
     saver = target.uniform()
     values = {f"channel {number}": "x" * 1000 for number in range(200)}
     versions = dict.fromkeys(values, versioned(1))
@@ -273,7 +273,7 @@ async def test_a_checkpoint_that_is_too_large_to_be_remembered(target: Target) -
         assert (await saver.get_tuple(config())).checkpoint["channel_values"] == values
 
 
-async def test_nothing_is_remembered_without_memory(target: Target) -> None:
+async def test_nothing_is_remembered_without_a_cache(target: Target) -> None:
     saver = target.uniform(cache_bytes=0)
     await chat(saver)
     data = saver.saver._context.keyspace.keys("thread").data_key
@@ -281,7 +281,7 @@ async def test_nothing_is_remembered_without_memory(target: Target) -> None:
     assert (await saver.get_tuple(config())).checkpoint["channel_values"] == {"messages": MESSAGES[:20], "n": 20}
 
 
-async def test_a_newest_checkpoint_whose_names_were_forgotten_for_those_of_an_older_one(target: Target) -> None:
+async def test_alternating_reads_of_two_checkpoints_return_their_own_values(target: Target) -> None:
     saver = target.uniform()
     older = await saver.put(config(), checkpoint({"a": 1}, {"a": "1"}, "1"), {}, {"a": "1"})
     await saver.put(older, checkpoint({"b": 2}, {"b": "2"}, "2"), {}, {"b": "2"})

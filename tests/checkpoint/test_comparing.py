@@ -1,4 +1,4 @@
-"""Where a checkpoint differs from what its target has of it."""
+"""Differences between a checkpoint and the target's copy of it."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def record(values: dict[Any, Any], parent: str | None = None, **fields: Any) -> 
         (record({"n": 1}, "0"), record({"n": 1}), "its parent is '0', and None there"),
     ],
 )
-def test_what_differs_is_named(one: Record, found: Record, said: str) -> None:
-    """Whatever its name is: a damaged checkpoint may have others than texts."""
+def test_difference_names_what_differs(one: Record, found: Record, said: str) -> None:
+    """A damaged checkpoint may have channel names that are not strings."""
     assert difference(one, found, dict) == said

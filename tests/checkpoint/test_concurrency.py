@@ -1,4 +1,4 @@
-"""Many at once on one thread: writers, prune, copy_thread. What was acknowledged is there; what is there is whole."""
+"""Concurrent writers, prune and copy_thread on one thread: acknowledged writes are kept, and all data is whole."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-# -- writers beside writers
+# -- concurrent writers
 
 
 @pytest.mark.parametrize("spread", [1, WRITERS], ids=["one thread", "many threads"])
-async def test_all_that_many_writers_put_is_there(target: Target, spread: int) -> None:
+async def test_all_concurrent_puts_are_stored(target: Target, spread: int) -> None:
     uniform = target.uniform()
 
     async def write(number: int) -> None:
@@ -53,7 +53,7 @@ async def test_all_that_many_writers_put_is_there(target: Target, spread: int) -
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_neither_put_nor_put_writes_of_a_checkpoint_is_lost(target: Target) -> None:
+async def test_concurrent_put_and_put_writes_are_both_kept(target: Target) -> None:
     uniform = target.uniform()
     for number in range(1, 31):
         where = config(checkpoint_id=name(number))
@@ -73,7 +73,7 @@ async def test_neither_put_nor_put_writes_of_a_checkpoint_is_lost(target: Target
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_put_beside_delete_thread_is_whole_or_gone(target: Target) -> None:
+async def test_a_put_during_delete_thread_is_whole_or_gone(target: Target) -> None:
     uniform = target.uniform()
     for number in range(2, 42, 2):
         await grow(uniform, number)
@@ -88,11 +88,11 @@ async def test_a_put_beside_delete_thread_is_whole_or_gone(target: Target) -> No
             check_sound(target)
 
 
-# -- prune beside writers
+# -- prune and writers
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_forks_put_beside_prune_are_whole(target: Target) -> None:
+async def test_forks_put_during_prune_are_whole(target: Target) -> None:
     uniform, forkers, turns = target.uniform(), 3, 15
     await grow(uniform, 1)
     constants, acknowledged, done = {1: 1}, [1], []
@@ -135,7 +135,7 @@ CONSTANTS = {1: 1, 2: 2, 3: 2, 4: 1, 5: 2}
 
 
 async def plant(uniform: Uniform, thread: str) -> None:
-    """A chain of three, a fork from its root, and a subgraph; 2 and 3 share a value that no other checkpoint has."""
+    """Make a chain of three, a fork from its root, and a subgraph. Only 2 and 3 share a value."""
     for number, parent in ((1, None), (2, 1), (3, 2), (4, 1)):
         await grow(uniform, number, parent, thread=thread, constant=CONSTANTS[number])
     await grow(uniform, 2, thread=thread, ns="sub|1")
@@ -143,7 +143,7 @@ async def plant(uniform: Uniform, thread: str) -> None:
 
 
 async def check_values(target: Target, thread: str) -> list[str]:
-    """Check that a thread is sound and all of its checkpoints have their values; answers the ids of the root's."""
+    """Check that a thread is sound and its checkpoints have their values. Return the ids of the root's."""
     uniform = target.uniform()
     if target.raw.exists(*keys(target, thread).values()):
         check_sound(target, thread)
@@ -158,7 +158,7 @@ async def check_values(target: Target, thread: str) -> list[str]:
 
 
 async def begin_anew(uniform: Uniform) -> None:
-    """Another thread of that name, put to as often as the first."""
+    """Delete the thread and make a new one of that name, with as many puts."""
     await uniform.delete_thread("thread")
     for number, parent in ((1, None), (2, 1), (3, 2), (4, 1), (5, 3)):
         await grow(uniform, number, parent, constant=CONSTANTS[number])
@@ -174,7 +174,7 @@ async def put_again(uniform: Uniform, thread: str) -> None:
 
 
 def beside(target: Target, step: Step) -> Callable[[], None]:
-    """A step that another process makes."""
+    """Return a step made by another process."""
     uniform = Target(target.name, "sync", target.url, target.prefix).uniform()
     return lambda: asyncio.run(step(uniform))  # type: ignore[arg-type]
 
@@ -195,12 +195,14 @@ KEPT: dict[str, list[int | None]] = {
     "delete_for_runs": [2, None],
     "delete_thread": [None],
 }
-"""What prune may keep then: the newest, or nothing."""
+"""Checkpoints that prune may keep then: the newest, or none."""
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("step", BESIDE_PRUNE)
-async def test_what_comes_between_the_plan_of_prune_and_its_removal(target: Target, proxy: Proxy, step: str) -> None:
+async def test_a_step_between_prunes_plan_and_its_removal_damages_nothing(
+    target: Target, proxy: Proxy, step: str
+) -> None:
     direct = target.uniform()
     if step == "a new copy":
         await plant(direct, "source")
@@ -215,9 +217,7 @@ async def test_what_comes_between_the_plan_of_prune_and_its_removal(target: Targ
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
-async def test_a_removal_that_dies_half_way_is_finished_by_the_next(
-    target: Target, proxy: Proxy, operation: str
-) -> None:
+async def test_the_next_removal_finishes_one_that_died_half_way(target: Target, proxy: Proxy, operation: str) -> None:
     uniform, dying = target.uniform(), through(proxy, target)
     removals: dict[str, Step] = {
         "prune": lambda uniform: uniform.prune(["thread", "warm"]),
@@ -243,11 +243,11 @@ async def test_a_removal_that_dies_half_way_is_finished_by_the_next(
     assert ids(await uniform.list(config())) == ([name(200)] if operation == "prune" else [name(5), name(1)])
 
 
-# -- copy_thread beside writers
+# -- copy_thread and writers
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_copy_of_a_thread_that_is_written_to_is_a_whole_chain(target: Target) -> None:
+async def test_a_copy_made_during_writes_is_a_whole_chain(target: Target) -> None:
     uniform, done = target.uniform(), []
 
     async def write() -> None:
@@ -292,7 +292,9 @@ BESIDE_COPY: dict[str, Step] = {
 @pytest.mark.parametrize("script", ["READ_FIELDS", "STAGE", "PROMOTE"])
 @pytest.mark.parametrize("step", BESIDE_COPY)
 @pytest.mark.by_turns
-async def test_what_comes_between_the_steps_of_a_copy(target: Target, proxy: Proxy, step: str, script: str) -> None:
+async def test_a_step_between_the_parts_of_a_copy_damages_nothing(
+    target: Target, proxy: Proxy, step: str, script: str
+) -> None:
     await plant(target.uniform(), "source")
     proxy.before(getattr(scripts, script).sha.encode(), beside(target, BESIDE_COPY[step]))
     await through(proxy, target).copy_thread("source", "thread")
@@ -302,13 +304,13 @@ async def test_what_comes_between_the_steps_of_a_copy(target: Target, proxy: Pro
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_copies_to_one_target_leave_one_of_them(target: Target) -> None:
+async def test_concurrent_copies_to_one_target_leave_one_of_them(target: Target) -> None:
     uniform = target.uniform()
     await plant(uniform, "first")
     await grow(uniform, 7, thread="second", constant=7)
 
     async def held(source: str | None = None) -> tuple[Any, Any]:
-        """What a copy holds (one made now, of a source), but for its name and revision."""
+        """Contents of the target except its name and revision, after a copy of `source` if given."""
         if source:
             await uniform.copy_thread(source, "thread")
         index, data = keys(target).values()

@@ -1,4 +1,4 @@
-"""Long values are not copied without need, and no serializer but ours is given anything but bytes."""
+"""Long values are not copied needlessly, and only our own serializer gets anything but bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LONG = "x" * SIZE
 
 
 class Bare:
-    """As much of a saver as encoding a value needs."""
+    """The parts of a saver that encoding a value needs."""
 
     compression = None
     limits = Limits()
@@ -42,7 +42,7 @@ def read(serde: Any, stored: bytes) -> Any:
 
 
 def taken(act: Callable[[], Any]) -> float:
-    """The most memory that is used at a time, in sizes of the long value."""
+    """Peak memory of a call, in sizes of the long value."""
     act()
     tracemalloc.start()
     try:
@@ -55,18 +55,18 @@ def taken(act: Callable[[], Any]) -> float:
 
 
 @pytest.mark.parametrize("serde", [FastSerializer(), JsonPlusSerializer(), FastSerializer(pickle_fallback=True)])
-def test_reading_a_long_value_takes_the_memory_of_the_value(serde: Any) -> None:
+def test_reading_a_long_value_makes_no_second_copy(serde: Any) -> None:
     stored = written(LONG)
     assert read(serde, stored) == LONG
     assert taken(lambda: read(serde, stored)) < 1.1
 
 
-def test_a_record_takes_the_memory_of_the_record() -> None:
+def test_packing_a_record_makes_no_second_copy() -> None:
     data = LONG.encode()
     assert taken(lambda: pack([b"0", data, b"n"])) < 1.1
 
 
-def test_types_that_are_not_msgpack_come_back_as_they_are() -> None:
+def test_bytes_json_and_pickle_come_back_with_their_types() -> None:
     serde = FastSerializer(pickle_fallback=True)
     data = LONG.encode()
     for value in (data, bytearray(data)):
@@ -79,14 +79,14 @@ def test_types_that_are_not_msgpack_come_back_as_they_are() -> None:
 
 
 class Own(FastSerializer):
-    """A serializer that looks at what it is given."""
+    """A serializer that returns the type of its input."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         return type(data[1]), super().loads_typed(data)
 
 
 class Wrapper:
-    """A serializer that is another one in all."""
+    """A serializer that delegates everything."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -95,7 +95,7 @@ class Wrapper:
         return getattr(self.inner, name)
 
 
-def test_serializers_of_others_are_given_bytes() -> None:
+def test_foreign_serializers_get_bytes() -> None:
     stored = written(LONG)
     patched = FastSerializer()
     patched.loads_typed = Own().loads_typed  # type: ignore[method-assign]
@@ -103,14 +103,14 @@ def test_serializers_of_others_are_given_bytes() -> None:
         assert read(serde, stored) == (bytes, LONG)
 
 
-def test_a_serializer_that_is_not_known_is_given_bytes(monkeypatch: Any) -> None:
+def test_an_unknown_langgraph_serializer_gets_bytes(monkeypatch: Any) -> None:
     monkeypatch.setattr(fallback, "KNOWN", False)
     stored = written(LONG)
     monkeypatch.setattr(JsonPlusSerializer, "loads_typed", lambda _, data: type(data[1]))
     assert read(FastSerializer(), stored) is bytes
 
 
-def test_a_long_value_that_is_damaged() -> None:
+def test_a_damaged_long_value_raises_decode_error() -> None:
     for damaged in (written(LONG)[:-1], b"7:msgpack" + b"\xc1" * SIZE):
         with pytest.raises(DecodeError, match="'value'"):
             read(FastSerializer(), damaged)

@@ -1,4 +1,4 @@
-"""What each operation costs, where that can be counted: round trips, keys, bytes."""
+"""Countable costs of each operation: round trips, keys, bytes, commands."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def target_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def counted(target: Target) -> tuple[Uniform, Counted]:
-    """A saver whose scripts the server knows, and its counter."""
+    """A saver whose scripts the server has loaded, and its counter."""
     client = target.client()
     uniform = target.uniform(client=client)
     configs = await chain(uniform, "warm", 2)
@@ -33,7 +33,7 @@ async def counted(target: Target) -> tuple[Uniform, Counted]:
     return uniform, Counted(client)
 
 
-async def test_one_round_trip(counted: tuple[Uniform, Counted]) -> None:
+async def test_calls_on_one_thread_take_one_round_trip(counted: tuple[Uniform, Counted]) -> None:
     uniform, counter = counted
     where = await put(uniform, config("t"), {"messages": ["a"] * 100, "n": 1, "m": None})
     assert counter.take() == ["EVALSHA"]
@@ -53,7 +53,7 @@ async def test_one_round_trip(counted: tuple[Uniform, Counted]) -> None:
     assert counter.take() == []
 
 
-async def test_history_of_a_long_chain_goes_in_pages(counted: tuple[Uniform, Counted]) -> None:
+async def test_delta_history_of_a_long_chain_comes_in_pages(counted: tuple[Uniform, Counted]) -> None:
     uniform, counter = counted
     configs = await chain(uniform, "long", 450)
     counter.take()
@@ -62,7 +62,7 @@ async def test_history_of_a_long_chain_goes_in_pages(counted: tuple[Uniform, Cou
     assert counter.take() == ["EVALSHA"] * 3  # 200 ancestors each
 
 
-async def test_list_takes_one_round_trip_a_page_and_two_with_a_filter(counted: tuple[Uniform, Counted]) -> None:
+async def test_list_takes_one_round_trip_per_page_and_two_with_a_filter(counted: tuple[Uniform, Counted]) -> None:
     uniform, counter = counted
     await chain(uniform, "listed", 120)
     counter.take()
@@ -76,7 +76,7 @@ async def test_list_takes_one_round_trip_a_page_and_two_with_a_filter(counted: t
     assert counter.take() == []
 
 
-async def test_a_filtered_list_loads_no_values_of_what_it_passes_over(
+async def test_a_filtered_list_loads_no_values_of_skipped_checkpoints(
     counted: tuple[Uniform, Counted], target: Target
 ) -> None:
     uniform, _ = counted
@@ -87,21 +87,21 @@ async def test_a_filtered_list_loads_no_values_of_what_it_passes_over(
     assert target.raw.info("stats")["total_net_output_bytes"] - before < 150_000
 
 
-async def test_all_threads_in_a_pipeline_each_batch(counted: tuple[Uniform, Counted]) -> None:
+async def test_threads_takes_at_most_two_pipelines_per_scan(counted: tuple[Uniform, Counted]) -> None:
     uniform, counter = counted
     for number in range(20):
         await put(uniform, config(f"t{number}"), {"n": number})
-    await uniform.threads()  # the server learns the script
+    await uniform.threads()  # the server loads the script
     counter.take()
     assert len(await uniform.threads()) == 21
     sent = counter.take()
-    assert sent.count("PIPELINE") <= 2 * sent.count("SCAN")  # are the indexes there? then what is in them
+    assert sent.count("PIPELINE") <= 2 * sent.count("SCAN")  # first whether the indexes exist, then their contents
     await uniform.delete_for_runs(["nobody"])
     sent = counter.take()
     assert sent.count("PIPELINE") <= sent.count("SCAN") + 1
 
 
-async def test_a_thread_is_two_keys_whatever_it_holds(target: Target, saver: Uniform) -> None:
+async def test_a_thread_of_any_size_has_two_keys(target: Target, saver: Uniform) -> None:
     configs = await chain(saver, "t", 10)
     await saver.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
     keys = target.keys()
@@ -145,7 +145,7 @@ async def test_refreshing_a_deadline_costs_the_same_for_any_size(target: Target,
     assert sum(entry["calls"] for entry in stats.values()) < 20
 
 
-# -- what a call has the server do: the commands its scripts call
+# -- commands that the scripts of a call run on the server
 
 
 MESSAGES = [
@@ -155,7 +155,10 @@ MESSAGES = [
 
 
 def chat(saver: Any, thread: str, checkpoints: int) -> dict[str, Any]:
-    """A chat that has 1,000 messages at its last checkpoint; each has a pending write, and a `DeltaChannel` has its snapshot ten before the last."""
+    """Make a chat that ends with 1,000 messages.
+
+    Each checkpoint has a pending write, and a `DeltaChannel` has its snapshot ten checkpoints before the last.
+    """
     where = config(thread)
     for step in range(checkpoints):
         length = 1000 - checkpoints + step + 1
@@ -171,7 +174,7 @@ def chat(saver: Any, thread: str, checkpoints: int) -> dict[str, Any]:
 
 
 def commands(raw: Any, call: Callable[[], object]) -> tuple[int, int]:
-    """How many scripts a call runs, and how many commands these call."""
+    """Return how many scripts a call runs, and how many commands they call."""
     raw.config_resetstat()
     call()
     stats = {name[8:]: entry["calls"] for name, entry in raw.info("commandstats").items()}
@@ -184,14 +187,14 @@ A_CALL = {
     "put": 6, "put_writes": 6, "get_tuple, nothing known": 200, "get_tuple": 10, "get_tuple by id": 15, "a page of 10 of list": 300,
     "a DeltaChannel since its snapshot": 60, "get_thread": 15, "set_thread_ttl": 10, "delete_thread": 6,
 }  # fmt: skip
-"""The most commands the scripts of a call may call, on a chat of 1,000 messages."""
+"""Maximum number of commands that the scripts of a call may call, on a chat of 1,000 messages."""
 A_STEP = {"list": 500, "history": 700, "copy_thread": 600, "prune": 600}
-"""The same of one script, where a call goes through the history by steps."""
+"""Maximum per script, for calls that read the history in steps."""
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_what_holds_the_server_does_not_grow_with_the_history(target: Target) -> None:
-    """docs/limits.md has the times; they grow with the size of a checkpoint, never with the number of those before it."""
+def test_server_work_does_not_grow_with_the_history(target: Target) -> None:
+    """The times in docs/limits.md grow with a checkpoint's size, never with the number of earlier ones."""
     saver, raw, took = target.uniform().saver, target.raw, dict[str, list[int]]()
     load_scripts(raw)
     for length in (50, 200):

@@ -1,7 +1,7 @@
-"""Histories of `DeltaChannel`s: what a process remembers of them shortens them, and changes no answer.
+"""Histories of `DeltaChannel`s: what a process remembers shortens them and changes no result.
 
-The script believes what a process knows below a checkpoint where nothing was rewritten, and nothing came, since. So there is a test for each of
-these, in which all others hold; and random histories of several processes beside `InMemorySaver`.
+The script trusts what a process knows below a checkpoint unless something was rewritten or added there since. One test
+breaks each condition alone. Random histories of several processes are compared with `InMemorySaver`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CHANNELS = ("log", "files", "plain")
 
 
 class Process:
-    """A saver as if in a process of its own, and how often the server believed what it knew."""
+    """A saver as if in its own process, and how often the server confirmed what it knew."""
 
     def __init__(self, target: Target, **options: Any) -> None:
         self.uniform, self.believed = target.uniform(**options), 0
@@ -54,7 +54,7 @@ class Process:
         return dict(await self.uniform.get_delta_channel_history(config=where, channels=asked))
 
     async def is_believed(self, where: dict[str, Any], *channels: str) -> bool:
-        """Whether the server believes it about a checkpoint now."""
+        """True if the server confirms what the process knows below a checkpoint."""
         before = self.believed
         await self.history(where, *channels)
         return self.believed > before
@@ -64,11 +64,11 @@ def logged(history: Any, channel: str = "log") -> list[Any]:
     return [write[2] for write in history[channel]["writes"]]
 
 
-# -- what is believed, and what is not: one test for each condition
+# -- one test for each condition of a known point
 
 
 class Talk:
-    """Eight checkpoints, a write on each, and a snapshot in the second; one process knows the history below the last."""
+    """Eight checkpoints, each with a write, and a snapshot in the second. One process knows the history."""
 
     def __init__(self, target: Target) -> None:
         self.target, self.knows, self.other = target, Process(target), Process(target).uniform
@@ -94,7 +94,7 @@ class Talk:
         return await self.other.put(parent, made, {"step": number, "run_id": f"run-{number}"}, versions)
 
     async def check(self, *, is_believed: bool) -> Any:
-        """What it knows is believed, or not, of the next checkpoint; and either way it is right."""
+        """Check that a child's history is right, and whether the server confirmed what the process knew."""
         last = self.configs[-1]["configurable"]
         following = await put(
             self.other, self.configs[-1], {}, checkpoint_id="0009", versions={"log": f"{9:032}.0.99999999"}
@@ -114,54 +114,54 @@ async def talk(target: Target) -> Talk:
     return made
 
 
-async def test_what_did_not_change_is_believed(talk: Talk) -> None:
+async def test_an_unchanged_history_is_confirmed(talk: Talk) -> None:
     found = await talk.check(is_believed=True)
     assert found["log"]["seed"] == _DeltaSnapshot(["snapshot"])
     assert logged(found) == [str(number) for number in range(1, 8)]
 
 
-async def test_writes_behind_the_known_checkpoint_are_read(talk: Talk) -> None:
+async def test_writes_on_the_known_checkpoint_are_read(talk: Talk) -> None:
     await talk.other.put_writes(talk.configs[-1], [("log", "more")], "another")
     assert logged(await talk.check(is_believed=True)) == [*map(str, range(1, 7)), "more", "7"]
 
 
-async def test_another_task_writes_late(talk: Talk) -> None:
+async def test_a_late_write_of_another_task_is_read(talk: Talk) -> None:
     await talk.other.put_writes(talk.configs[3], [("log", "late")], "another")
     assert "late" in logged(await talk.check(is_believed=False))
 
 
-async def test_a_task_writes_more(talk: Talk) -> None:
-    """No task is new, so that only the rewriting tells it."""
+async def test_more_writes_of_a_known_task_are_read(talk: Talk) -> None:
+    """No task is new, so only the rewrite mark shows it."""
     await talk.other.put_writes(talk.configs[3], [("log", "3"), ("log", "more")], "task-3")
     assert "more" in logged(await talk.check(is_believed=False))
 
 
-async def test_writes_that_are_sent_again_change_nothing(talk: Talk) -> None:
+async def test_writes_sent_again_change_nothing(talk: Talk) -> None:
     await talk.other.put_writes(talk.configs[3], [("log", "another")], "task-3")
     await talk.put_one(3, talk.configs[2])
     await talk.check(is_believed=True)
 
 
-async def test_a_checkpoint_is_put_again_with_another_parent(talk: Talk) -> None:
+async def test_a_checkpoint_put_again_with_another_parent_is_noticed(talk: Talk) -> None:
     await talk.put_one(5, talk.configs[2])
     assert logged(await talk.check(is_believed=False)) == ["1", "2", "5", "6", "7"]
 
 
-async def test_a_value_is_overwritten(talk: Talk) -> None:
-    """The checkpoint's header stays what it was."""
+async def test_an_overwritten_value_is_noticed(talk: Talk) -> None:
+    """The checkpoint's header stays the same."""
     await talk.put_one(1, talk.configs[0], "another")
     assert (await talk.check(is_believed=False))["log"]["seed"] == _DeltaSnapshot(["another"])
 
 
-async def test_a_checkpoint_gets_a_value_that_it_did_not_have(talk: Talk) -> None:
+async def test_a_value_added_to_a_checkpoint_is_noticed(talk: Talk) -> None:
     versions = {"log": f"{5:032}.0.1234567894"}
     made = checkpoint({"log": _DeltaSnapshot(["later"])}, versions, "0004")
     await talk.other.put(talk.configs[3], made, {"step": 4, "run_id": "run-4"}, versions)
     assert (await talk.check(is_believed=False))["log"]["seed"] == _DeltaSnapshot(["later"])
 
 
-async def test_another_comes_for_one_that_was_removed(talk: Talk) -> None:
-    """As many checkpoints, and tasks with writes, as before."""
+async def test_a_checkpoint_added_after_a_removal_is_noticed(talk: Talk) -> None:
+    """The numbers of checkpoints and of tasks with writes stay the same."""
     await talk.other.delete_for_runs(["run-4"])
     late = await put(talk.other, talk.configs[2], {}, checkpoint_id="0003a")
     await talk.other.put_writes(late, [("log", "elsewhere")], "task")
@@ -169,8 +169,8 @@ async def test_another_comes_for_one_that_was_removed(talk: Talk) -> None:
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-async def test_a_copy_takes_the_place_of_a_thread(talk: Talk, copies: int) -> None:
-    """Also of another copy."""
+async def test_a_copy_over_a_thread_is_noticed(talk: Talk, copies: int) -> None:
+    """A copy over another copy is noticed too."""
     for number in range(copies):
         if number:
             assert not await talk.knows.is_believed(talk.configs[-1])
@@ -180,13 +180,13 @@ async def test_a_copy_takes_the_place_of_a_thread(talk: Talk, copies: int) -> No
     assert logged(found) == [f"copied {copies - 1} {number}" for number in range(1, 8)]
 
 
-async def test_a_thread_begins_anew(talk: Talk) -> None:
+async def test_a_recreated_thread_is_noticed(talk: Talk) -> None:
     await talk.other.delete_thread("thread")
     await talk.put("thread", "anew ")
     assert logged(await talk.check(is_believed=False))[0] == "anew 1"
 
 
-async def test_a_thread_begins_anew_with_writes(talk: Talk) -> None:
+async def test_a_thread_recreated_by_writes_is_noticed(talk: Talk) -> None:
     """A task's writes may come before its checkpoint."""
     for said in ("once ", "again "):
         await talk.other.delete_thread("thread")
@@ -196,8 +196,8 @@ async def test_a_thread_begins_anew_with_writes(talk: Talk) -> None:
     await talk.check(is_believed=True)
 
 
-async def test_a_parent_comes_late(target: Target) -> None:
-    """A history that ends at a parent that is not there depends on all that is older."""
+async def test_a_parent_that_arrives_late_is_noticed(target: Target) -> None:
+    """A history that ends at a missing parent depends on all older data."""
     knows, other = Process(target), Process(target).uniform
     later = [await put(other, config("thread", "", "0002"), {}, checkpoint_id="0003", versions={})]
     later.append(await put(other, later[0], {}, checkpoint_id="0004", versions={}))
@@ -210,8 +210,8 @@ async def test_a_parent_comes_late(target: Target) -> None:
     assert logged(await knows.history(later[1])) == [1]
 
 
-async def test_an_ancestor_of_a_clock_that_was_behind(target: Target) -> None:
-    """The lowest id is not that of the last ancestor, and what comes to either is seen."""
+async def test_writes_to_ancestors_with_unordered_ids_are_noticed(target: Target) -> None:
+    """With an id from a slow clock, the last ancestor does not have the lowest id."""
     knows, other = Process(target), Process(target).uniform
     parent = await put(other, config(), {}, checkpoint_id="0005", versions={})
     behind = await put(other, parent, {}, checkpoint_id="0002", versions={})
@@ -224,8 +224,8 @@ async def test_an_ancestor_of_a_clock_that_was_behind(target: Target) -> None:
     assert logged(await knows.history(child)) == [1, 0]
 
 
-async def test_a_checkpoint_of_a_clock_that_is_behind_is_not_remembered(target: Target) -> None:
-    """What comes to its parent, which has a greater id, could not be counted."""
+async def test_a_checkpoint_with_an_id_below_its_parents_is_not_remembered(target: Target) -> None:
+    """Writes to its parent, which has a greater id, could not be counted."""
     knows, other = Process(target), Process(target).uniform
     parent = await put(other, config(), {}, checkpoint_id="0005", versions={})
     behind = await put(other, parent, {}, checkpoint_id="0002", versions={})
@@ -246,8 +246,8 @@ async def test_an_ancestor_of_itself_is_not_remembered(target: Target) -> None:
         assert not await knows.is_believed(third)
 
 
-async def test_a_version_that_another_branch_may_give_a_value(target: Target) -> None:
-    """Versions of LangGraph's savers and ours are like no others; those of other callers may be counted up in each branch alike."""
+async def test_a_value_that_another_branch_gives_a_version_is_noticed(target: Target) -> None:
+    """Versions of LangGraph's and our savers are unique. Other callers may count up in each branch alike."""
     knows, other = Process(target), Process(target).uniform
     root = await put(other, config(), {}, checkpoint_id="0001", versions={"log": 1})
     child = await put(other, root, {}, checkpoint_id="0002", versions={})
@@ -258,15 +258,15 @@ async def test_a_version_that_another_branch_may_give_a_value(target: Target) ->
 
 
 async def test_special_writes_are_not_remembered(talk: Talk) -> None:
-    """The newest counts, and takes the place of another one."""
+    """A newer one replaces an older one."""
     await talk.other.put_writes(talk.configs[3], [(INTERRUPT, "first")], "task-3")
     assert logged(await talk.knows.history(talk.configs[-1], INTERRUPT), INTERRUPT) == ["first"]
     await talk.other.put_writes(talk.configs[3], [(INTERRUPT, "second")], "task-3")
     assert logged(await talk.knows.history(talk.configs[-1], INTERRUPT), INTERRUPT) == ["second"]
 
 
-async def test_more_channels_than_are_known(talk: Talk) -> None:
-    """What is known of some is believed, and the others are looked for to the end."""
+async def test_unknown_channels_are_read_to_the_end(talk: Talk) -> None:
+    """Known histories of other channels are still used."""
     await talk.other.put_writes(talk.configs[0], [("notes", "n")], "noted")
     await talk.knows.history(talk.configs[-1], "log")
     expected = await Process(talk.target).history(talk.configs[-1], "notes", "log")
@@ -274,7 +274,7 @@ async def test_more_channels_than_are_known(talk: Talk) -> None:
     assert logged(expected, "notes") == ["n"]
 
 
-async def test_a_fork_below_the_known_checkpoint(talk: Talk) -> None:
+async def test_a_fork_below_the_known_checkpoint_is_read(talk: Talk) -> None:
     fork = await put(talk.other, talk.configs[4], {}, checkpoint_id="0008", versions={"log": f"{9:032}.0.77777777"})
     await talk.other.put_writes(fork, [("log", "fork")], "task")
     child = await put(talk.other, fork, {}, checkpoint_id="0010", versions={"log": f"{9:032}.0.77777777"})
@@ -283,7 +283,7 @@ async def test_a_fork_below_the_known_checkpoint(talk: Talk) -> None:
     assert await talk.knows.is_believed(talk.configs[-1]), "both branches are known"
 
 
-async def test_what_is_answered_belongs_to_the_caller(talk: Talk) -> None:
+async def test_a_returned_history_belongs_to_the_caller(talk: Talk) -> None:
     first = await talk.knows.history(talk.configs[-1])
     expected = await Process(talk.target).history(talk.configs[-1])
     first["log"]["seed"].value.append("changed")
@@ -291,8 +291,8 @@ async def test_what_is_answered_belongs_to_the_caller(talk: Talk) -> None:
     assert await talk.knows.history(talk.configs[-1]) == expected
 
 
-async def test_an_ancestor_that_has_no_name(target: Target) -> None:
-    """A damaged reply is told as damage; also behind an ancestor that was there before, where the walk ends."""
+async def test_an_ancestor_without_a_name_raises_decode_error(target: Target) -> None:
+    """The damage is found even after a repeated ancestor, where the walk ends."""
     saver, spoiled = target.uniform(), target.uniform()
     where = (await chain(saver, "thread", 3))[-1]
 
@@ -309,7 +309,7 @@ async def test_an_ancestor_that_has_no_name(target: Target) -> None:
 
 
 async def answered(process: Process, what: Callable[[], Awaitable[Any]]) -> tuple[int, list[int]]:
-    """Bytes of what the server answers meanwhile, and of how many ancestors each history is."""
+    """Return the size of the replies during a call, and the number of ancestors in each history."""
 
     def size(reply: Any) -> int:
         return len(reply) if isinstance(reply, bytes) else sum(map(size, reply)) if isinstance(reply, list) else 8
@@ -331,13 +331,13 @@ async def answered(process: Process, what: Callable[[], Awaitable[Any]]) -> tupl
 
 
 class Long:
-    """A thread, one checkpoint a step, with a write to `log` on each, and a snapshot in some."""
+    """A thread with a write to `log` on each checkpoint, and a snapshot in some."""
 
     def __init__(self, uniform: Uniform) -> None:
         self.uniform, self.where, self.said = uniform, config(), list[Any]()
 
     async def step(self, count: int = 1, *, kind: Any = None, with_log: bool = True) -> None:
-        """So many steps; with `kind`, the last one has all that was said until then as a value of that kind."""
+        """Make `count` steps. With `kind`, the last one stores all messages so far as a value of that kind."""
         following = range(len(self.said), len(self.said) + count)
         for number in following:
             versions = {"log": f"{number:032}.0.1234567891"}
@@ -352,8 +352,8 @@ class Long:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("kind", [None, list, _DeltaSnapshot])
-async def test_a_known_history_is_not_walked_however_long_it_is(target: Target, kind: Any) -> None:
-    """Nor where there is neither a value nor a write in all of it."""
+async def test_a_known_history_of_any_length_is_not_walked(target: Target, kind: Any) -> None:
+    """This also holds if it has neither a value nor a write."""
     knows = Process(target)
     long = Long(knows.uniform)
     await long.step(300, kind=kind, with_log=kind is not None)
@@ -381,8 +381,8 @@ async def test_a_cold_process_reads_a_seed_and_the_writes_since(target: Target) 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("kinds", [(list, _DeltaSnapshot), (_DeltaSnapshot, list), (_DeltaSnapshot, _DeltaSnapshot)])
 @pytest.mark.parametrize("who", ["the same process", "one that read it", "one that knows nothing"])
-async def test_a_value_shares_chunks_with_one_of_another_kind(target: Target, kinds: Any, who: str) -> None:
-    """A plain channel becomes a `DeltaChannel`, or is one again."""
+async def test_values_of_different_kinds_share_chunks(target: Target, kinds: Any, who: str) -> None:
+    """A plain channel becomes a `DeltaChannel`, or the reverse."""
     long = Long(target.uniform())
     await long.step(300, kind=kinds[0])
     before = (await target.uniform().get_thread("thread")).bytes
@@ -410,8 +410,8 @@ async def test_a_value_shares_chunks_with_one_of_another_kind(target: Target, ki
     assert found.checkpoint["channel_values"]["log"] == kinds[1](long.said[:-1])
 
 
-async def test_a_snapshot_is_known_though_another_channel_was_asked_for_meanwhile(target: Target) -> None:
-    """Of a channel that is a snapshot in the newest checkpoint, no history is asked for then."""
+async def test_reading_another_channel_does_not_forget_a_known_snapshot(target: Target) -> None:
+    """No history is requested of a channel whose snapshot is in the newest checkpoint."""
     knows = Process(target)
     saver, versions = knows.uniform, {"log": f"{1:032}.0.1234567891"}
     made = checkpoint({"log": _DeltaSnapshot([message(n) for n in range(300)])}, versions, "0001")
@@ -428,7 +428,7 @@ async def test_a_snapshot_is_known_though_another_channel_was_asked_for_meanwhil
     assert await knows.history(where) == await Process(target).history(where)
 
 
-async def test_many_subgraph_calls_do_not_take_the_place_of_the_root(talk: Talk) -> None:
+async def test_many_subgraph_calls_do_not_evict_the_root(talk: Talk) -> None:
     for number in range(20):
         where = await put(talk.other, config("thread", f"node:{number}"), {}, checkpoint_id="0001", versions={})
         await talk.knows.history(where)
@@ -443,8 +443,10 @@ BETWEEN: dict[str, Callable[[Uniform, list[dict[str, Any]]], Awaitable[Any]]] = 
 
 
 @pytest.mark.parametrize("what", BETWEEN)
-async def test_something_happens_between_two_pages(target: Target, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """The answer may be of before or after; what is remembered is right."""
+async def test_changes_between_two_pages_are_not_missed_later(
+    target: Target, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The result may be from before or after the change. Later results are right."""
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", 3)
     knows, other, asked = Process(target), Process(target).uniform, 0
     configs = await chain(other, "thread", 10)
@@ -489,7 +491,7 @@ class State(TypedDict):
 
 
 def agent(*, asks: bool = False) -> Any:
-    """The model calls a tool, which writes a file; one that asks waits for a person first."""
+    """Make an agent whose model calls a tool, which writes a file. With `asks`, the tool waits for a person."""
 
     def model(state: State) -> Any:
         return {"messages": [message(len(state["messages"]))]}
@@ -522,7 +524,7 @@ class Graph:
         return await self.call("invoke", {"messages": [HumanMessage(f"turn {number}", id=f"turn-{number}")]}, config())
 
     async def states(self) -> list[Any]:
-        """All that there are, newest first; each is read by itself, as who goes back in time does."""
+        """Return all states, newest first, each read with its own call as in time travel."""
         where = config(ns=None)
         if self.native_async:
             listed = [one async for one in self.graph.aget_state_history(where)]
@@ -532,13 +534,13 @@ class Graph:
 
 
 async def traffic(target: Target, messages: int, turns: int) -> list[tuple[int, int]]:
-    """Bytes to the server, and from it, of each turn of a chat that begins with so many messages."""
+    """Return the bytes sent and received in each turn of a chat that begins with `messages` messages."""
     if keys := target.keys():
         target.raw.unlink(*keys)
     uniform = target.uniform()
     graph = Graph(uniform.saver, native_async=uniform.native_async)
     await graph.call("invoke", {"messages": [message(number) for number in range(messages)]}, config())
-    for number in range(30):  # behind its first snapshot
+    for number in range(30):  # beyond its first snapshot
         await graph.turn(number)
 
     def now() -> tuple[int, int]:
@@ -562,8 +564,8 @@ async def traffic(target: Target, messages: int, turns: int) -> list[tuple[int, 
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_turn_costs_what_is_new(target: Target) -> None:
-    """Snapshots are among these turns: three of the messages, and more of the files."""
+async def test_a_turn_transfers_only_new_data(target: Target) -> None:
+    """The turns include snapshots: three of the messages, and more of the files."""
     few, many = await traffic(target, 100, 50), await traffic(target, 1000, 50)
     mean = [sum(both) / 50 for found in (few, many) for both in zip(*found, strict=True)]
     worst = max(sent + received for sent, received in many)
@@ -576,8 +578,8 @@ async def test_a_turn_costs_what_is_new(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
 @pytest.mark.by_turns
-async def test_a_talk_over_two_processes(target: Target) -> None:
-    """Interrupted in one, resumed in the other; forked, and taken back in time: as with `InMemorySaver`."""
+async def test_a_chat_over_two_processes_matches_inmemorysaver(target: Target) -> None:
+    """It is interrupted in one, resumed in the other, forked, and continued from old states."""
     uniforms = [target.uniform() for _ in range(2)]
     ours = [Graph(one.saver, asks=True, native_async=one.native_async) for one in uniforms]
     theirs = Graph(InMemorySaver(), asks=True)
@@ -586,12 +588,12 @@ async def test_a_talk_over_two_processes(target: Target) -> None:
         return {name: value for name, value in found.items() if name != "__interrupt__"}
 
     async def both(which: int, method: str, *args: Any) -> None:
-        """The same by one of ours, and by theirs; both have the same states, by their place in the history."""
+        """Call one of ours and theirs, and compare the results."""
         found = await ours[which].call(method, *args, config())
         assert plain(found) == plain(await theirs.call(method, *args, config()))
 
     async def back(which: int, at: int, given: Any) -> None:
-        """Go on from an old state."""
+        """Continue from an old state."""
         for graph in (ours[which], theirs):
             old = (await graph.states())[at]
             await graph.call("invoke", given, old.config)
@@ -619,15 +621,15 @@ async def test_a_talk_over_two_processes(target: Target) -> None:
 
 
 class Model(InMemorySaver):
-    """An `InMemorySaver` with what that lacks."""
+    """An `InMemorySaver` with the operations that it lacks."""
 
     def __init__(self) -> None:
         super().__init__()
         self.emptied = set[str]()
-        """Versions that had a value once, which LangGraph never takes from one."""
+        """Versions that lost their value, which never happens in LangGraph."""
 
     def keep(self, thread: str, found: list[Any]) -> None:
-        """Have no more of a thread than a saver lists after it removed some."""
+        """Remove the checkpoints of a thread that `found` lacks."""
         kept = {(one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): one.parent_config for one in found}
         held = set()
         for ns, stored in self.storage.get(thread, {}).items():
@@ -658,7 +660,7 @@ class Model(InMemorySaver):
         return sorted(self.storage.get(thread, {}).get(ns, {}))
 
     def is_rebuilt(self, thread: str, ns: str, channel: str) -> bool:
-        """Whether a channel of the newest checkpoint has a history as LangGraph makes them: each version is of a write, and like no other."""
+        """True if the newest checkpoint's channel has unique versions, each with a write, as in LangGraph."""
         found = self.get_tuple(config(thread, ns))
         if found is None or channel in found.checkpoint["channel_values"]:
             return False
@@ -675,7 +677,7 @@ class Model(InMemorySaver):
         return True
 
     def is_below(self, thread: str, ns: str, which: str, ancestor: str | None) -> bool:
-        """Whether one is the other, or among its ancestors."""
+        """True if `which` is `ancestor` or one of its ancestors."""
         stored = self.storage[thread][ns]
         while ancestor is not None:
             if ancestor == which:
@@ -688,7 +690,10 @@ THREADS = ("a", "b")
 
 
 class Operations:
-    """What four processes do, one after the other: three that remember, of which one may compress, and one that does not. Or all encrypt."""
+    """Operations of four processes in turn: three with a cache and one without.
+
+    In some runs one of them compresses, or all encrypt.
+    """
 
     def __init__(self, target: Target, seed: int) -> None:
         self.target, self.chance, self.model, self.number = target, random.Random(seed), Model(), 0
@@ -721,7 +726,7 @@ class Operations:
         where, process = config(thread, ns, which), chance.choice(self.processes)
         found = await process.history(where, *channels)
         assert found == dict(self.model.get_delta_channel_history(config=where, channels=channels)), where
-        for history in found.values():  # a caller changes what it was given
+        for history in found.values():  # the caller changes its result
             for *_, value in history["writes"]:
                 value.append("changed")
             seed = history.get("seed")
@@ -733,13 +738,13 @@ class Operations:
         return self.chance.choice([ids[-1]] * 6 + ids[-4:] + [self.chance.choice(ids)]) if ids else None
 
     def new_id(self, *, is_late: bool = False) -> str:
-        """The next; or one of a clock that is behind."""
+        """Return the next id, or one from a slow clock."""
         if is_late:
             return f"{self.chance.randrange(self.number):08}.{self.number}"
         return f"{self.number:08}"
 
     def value(self) -> Any:
-        """A list that is like others, short or long enough to be in chunks, or files; as LangGraph stores snapshots, or before there were any."""
+        """Return similar lists of messages, short or long enough for chunks, or files. Most are snapshots."""
         length = self.chance.choice([0, 1, 3, 10, 14, 15, 16])
         if self.chance.random() < 0.2:
             return _DeltaSnapshot(
@@ -751,7 +756,7 @@ class Operations:
         return made if self.chance.random() < 0.2 else _DeltaSnapshot(made)
 
     def version(self, thread: str, ns: str, channel: str, last: Any) -> Any:
-        """One like no other; one that other callers might make; or such a one once more, which then has a value, or another."""
+        """Return a unique version, one that other callers might make, or one of theirs again."""
         made = [one[3] for one in self.model.blobs if one[:3] == (thread, ns, channel)]
         others = [one for one in made if one.endswith(".x")]
         kind = self.chance.random()
@@ -770,7 +775,7 @@ class Operations:
         chance, waiting = self.chance, self.to_come.setdefault((thread, ns), [])
         parent, made_id = self.some(thread, ns), self.new_id(is_late=chance.random() < 0.1)
         if waiting and chance.random() < 0.3:
-            made_id = waiting.pop()  # the parent of one that is there
+            made_id = waiting.pop()  # the missing parent of a stored checkpoint
         elif chance.random() < 0.05:
             parent = f"{max(0, self.number - chance.randrange(1, 9)):08}.late"
             waiting.append(parent)
@@ -794,7 +799,7 @@ class Operations:
         await self.store(uniform, config(thread, ns, parent), checkpoint(values, {**versions, **new}, made_id), new)
 
     async def put_again(self, uniform: Uniform, thread: str, ns: str) -> None:
-        """As it was; with another parent, other values at the same versions, or one more."""
+        """Put a checkpoint again, maybe with another parent, other values at the same versions, or one more value."""
         chance, which = self.chance, self.some(thread, ns)
         if which is None:
             return
@@ -819,7 +824,7 @@ class Operations:
         await self.write(uniform, config(thread, ns, ids[-1] if ids else self.new_id()), f"task-{self.number}")
 
     async def late_writes(self, uniform: Uniform, thread: str, ns: str) -> None:
-        """To an old checkpoint, or one that is not there; of a task that maybe wrote some already."""
+        """Write to an old or missing checkpoint, maybe for a task that has writes already."""
         which = self.some(thread, ns) if self.chance.random() < 0.9 else self.new_id(is_late=True)
         if which is not None:
             await self.write(uniform, config(thread, ns, which), f"late-{self.chance.randrange(2)}")
@@ -837,13 +842,13 @@ class Operations:
         self.model.put_writes(where, made, task, path)
 
     async def look(self, uniform: Uniform, thread: str, ns: str) -> None:
-        """What is read is remembered, too."""
+        """Read a checkpoint, as reads are remembered too."""
         where = config(thread, ns, self.some(thread, ns))
         found, expected = await uniform.get_tuple(where), self.model.get_tuple(where)
         assert (found and found.checkpoint["channel_values"]) == (expected and expected.checkpoint["channel_values"])
 
     async def prune(self, uniform: Uniform, thread: str, _: str) -> None:
-        """What rebuilds the channels of the newest checkpoints stays."""
+        """Prune, and check that the newest checkpoints' channels can still be rebuilt."""
         needed = {}
         for ns in ("", "sub"):
             channels = [channel for channel in CHANNELS if self.model.is_rebuilt(thread, ns, channel)]
@@ -878,7 +883,9 @@ class Operations:
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "cluster"))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
-async def test_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_random_operations_match_inmemorysaver(
+    target: Target, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
     operations = Operations(target, seed)
     await operations.run(600)
@@ -890,6 +897,5 @@ async def test_random_operations(target: Target, seed: int, monkeypatch: pytest.
 @pytest.mark.parametrize("seed", seeds(range(100, 110)))
 @pytest.mark.parametrize("target_name", targets("redis"))
 async def test_fifty_thousand_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In each flavour."""
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
     await Operations(target, seed).run(5000)

@@ -1,4 +1,4 @@
-"""Questions about `DeltaChannel`s: between two snapshots no value is stored, and each answer says so."""
+"""Queries of `DeltaChannel`s. Between two snapshots no value is stored, and each result says so."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def chat(uniform: Uniform, turns: int) -> list[Any]:
     return list(graph.get_state_history(config()))
 
 
-async def test_each_answer_says_where_a_value_is_not_stored(saver: Uniform) -> None:
+async def test_each_result_says_which_values_are_not_stored(saver: Uniform) -> None:
     states = await chat(saver, 5)
     tuples = await saver.list(config())
     stored = {one.checkpoint["id"]: "messages" in one.checkpoint["channel_values"] for one in tuples}
@@ -77,7 +77,7 @@ async def test_each_answer_says_where_a_value_is_not_stored(saver: Uniform) -> N
     assert await saver.latest_values("branch:to:model", thread_prefix="") == [], "it was emptied"
 
 
-async def test_a_snapshot_is_answered_as_what_it_holds(saver: Uniform) -> None:
+async def test_a_snapshot_is_returned_with_its_value(saver: Uniform) -> None:
     for turns in range(1, 5):
         states = await chat(saver, 1)
         (newest,) = await saver.latest_values("messages", thread_ids=["thread"])
@@ -87,7 +87,7 @@ async def test_a_snapshot_is_answered_as_what_it_holds(saver: Uniform) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_the_writes_since_a_snapshot_are_told(saver: Uniform) -> None:
+async def test_writes_since_a_snapshot_are_listed(saver: Uniform) -> None:
     states = await chat(saver, 5)
     versions: list[VersionInfo] = await saver.channel_history("thread", "messages")
     assert len(versions) >= 10 and {one.bytes > 0 for one in versions} == {True, False}

@@ -1,4 +1,4 @@
-"""What differs between two checkpoints."""
+"""Differences between two checkpoints."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ async def test_channels_are_added_removed_and_changed(saver: Uniform) -> None:
         ]
 
 
-async def test_a_value_that_is_nested_deeply_is_compared(saver: Uniform) -> None:
+async def test_deeply_nested_values_are_compared(saver: Uniform) -> None:
     def nested(value: Any) -> Any:
         for _ in range(200):
             value = {"k": value}
@@ -131,7 +131,7 @@ async def test_a_value_that_is_nested_deeply_is_compared(saver: Uniform) -> None
     assert (change.path, change.before, change.after) == (("k",) * 200, 1, 2)
 
 
-async def test_a_checkpoint_that_is_not_there_is_named(saver: Uniform) -> None:
+async def test_a_missing_checkpoint_is_named(saver: Uniform) -> None:
     await put(saver, config("t"), {"n": 1}, checkpoint_id="1")
     for arguments in (("t", "1", "2"), ("t", "2"), ("nobody", "1"), ("nobody", "1", "1")):
         with pytest.raises(ThreadNotFound, match=f"of thread '{arguments[0]}' is not there"):
@@ -140,7 +140,7 @@ async def test_a_checkpoint_that_is_not_there_is_named(saver: Uniform) -> None:
         await saver.diff("t", "1", checkpoint_ns="sub")
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_wrong_arguments_are_refused() -> None:
     with RedisSaver.from_conn_string("redis://127.0.0.1:1") as saver:
         with pytest.raises(TypeError, match="before=b'1'"):
             saver.diff("t", b"1")  # type: ignore[arg-type]

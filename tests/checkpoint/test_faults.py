@@ -1,6 +1,6 @@
 """Faults on real servers: lost replies, crashes, failover, memory, eviction, foreign keys, garbage, expiry.
 
-What was acknowledged stays, what failed changed nothing, and an error never looks like an empty thread.
+Acknowledged writes stay, failed calls change nothing, and an error never looks like an empty thread.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def target_name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-# -- a thread that is the same each time
+# -- the same threads for each test
 
 
 async def furnish(uniform: Uniform) -> None:
-    """Two threads: `thread` with a fork, a subgraph and writes; `other` with one checkpoint."""
+    """Make two threads: `thread` with a fork, a subgraph and writes, and `other` with one checkpoint."""
     await grow(uniform, 1)
     await grow(uniform, 2, 1)
     await grow(uniform, 3, 2)
@@ -68,7 +68,7 @@ def clear(target: Target) -> None:
 
 
 def contents(target: Target) -> dict[bytes, Any]:
-    """Everything under the test's prefix: each key with what it holds and whether it expires."""
+    """Contents of each key under the test's prefix, and whether it expires."""
     raw, found = target.raw, {}
     for key in target.keys():
         kind = raw.type(key)
@@ -78,7 +78,7 @@ def contents(target: Target) -> dict[bytes, Any]:
 
 
 def state(target: Target) -> dict[bytes, Any]:
-    """What a repeated operation must not change: the contents, but for revisions and for copies that were given up."""
+    """Contents that a repeated operation must not change, without revisions and abandoned copies."""
     found = {}
     for key, (holds, expires) in contents(target).items():
         if re.search(rb"\.[0-9a-f]{32}$", key):
@@ -157,7 +157,7 @@ LOSING: dict[str, Step] = {
 @pytest.mark.parametrize("retries", [0, 2], ids=["caller retries", "client retries"])
 @pytest.mark.parametrize("operation", LOSING)
 @pytest.mark.by_turns
-async def test_what_is_sent_again_after_a_lost_reply_happens_once(
+async def test_a_request_repeated_after_a_lost_reply_takes_effect_once(
     target: Target, proxy: Proxy, operation: str, retries: int
 ) -> None:
     direct, uniform = target.uniform(), through(proxy, target, retries)
@@ -184,7 +184,7 @@ async def test_what_is_sent_again_after_a_lost_reply_happens_once(
 @pytest.mark.parametrize("half", [False, True], ids=["whole reply", "half a reply"])
 @pytest.mark.parametrize("operation", READS)
 @pytest.mark.by_turns
-async def test_a_read_whose_reply_is_lost_raises(target: Target, proxy: Proxy, operation: str, half: bool) -> None:
+async def test_a_read_with_a_lost_reply_raises(target: Target, proxy: Proxy, operation: str, half: bool) -> None:
     uniform = through(proxy, target, retries=0)
     await furnish(uniform)
     whole = await READS[operation](uniform)
@@ -198,11 +198,11 @@ async def test_a_read_whose_reply_is_lost_raises(target: Target, proxy: Proxy, o
     assert position > 1
 
 
-# -- a server that crashes, changes place, forgets scripts
+# -- a server that crashes, fails over or forgets scripts
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str) -> None:
+async def test_acknowledged_writes_survive_a_crash(flavour: str, program: str) -> None:
     server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
     target = Target("redis", flavour, server.url, "crash")
     uniform = target.uniform(client=target.client(retry=None))
@@ -246,7 +246,7 @@ async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str
             assert parent == parents[number]
             writes = [("task", "__resume__", number), ("task", "n", number)]
             assert one.pending_writes in ([writes] if number in written else [writes, []])
-        # What had no answer is sent again. A server may do a part of it without that: see the next test.
+        # Unacknowledged writes are sent again. A server may have applied a part of one: see the next test.
         for number in parents.keys() - found.keys():
             await grow(uniform, number, parents[number])
         for number in set(put) - set(written):
@@ -259,7 +259,7 @@ async def test_what_was_acknowledged_survives_a_crash(flavour: str, program: str
 
 
 def logged(server: Server) -> list[list[bytes]]:
-    """The commands in a server's AOF, but for those that only frame others."""
+    """Commands in a server's AOF, except those that only frame others."""
     (file,) = (path for path in Path(server.folder).rglob("*.aof") if ".base." not in path.name)
     left, found = file.read_bytes(), []
     while left:
@@ -274,7 +274,7 @@ def logged(server: Server) -> list[list[bytes]]:
 
 
 async def make_many(uniform: Uniform, number: int, parent: int) -> None:
-    """Put a checkpoint of so many values that it takes more than one command to store them."""
+    """Put a checkpoint whose values take more than one command to store."""
     made = checkpoint({f"v{n}": n for n in range(600)}, checkpoint_id=name(number))
     await uniform.put(config(checkpoint_id=name(parent)), made, {}, made["channel_versions"])
 
@@ -294,8 +294,11 @@ MORE: dict[str, Step] = {
 
 @pytest.mark.parametrize("operation", sorted([*(LOSING.keys() - {"copy_thread onto another", "unpin"}), *MORE]))
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(operation: str, program: str) -> None:
-    """As after a crash amid the AOF and two restarts (docs/storage-format.md): each part is tried that a script's commands begin with."""
+async def test_a_script_applied_in_part_harms_no_earlier_data(operation: str, program: str) -> None:
+    """Apply each prefix of a script's commands, as after a crash amid the AOF and two restarts.
+
+    See docs/storage-format.md.
+    """
     step = {**LOSING, **MORE}[operation]
     server = Server("--appendonly", "yes", "--appendfsync", "always", program=PROGRAMS[program]())
     target = Target("redis", "sync", server.url, "part")
@@ -330,13 +333,13 @@ async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(opera
                 assert any(has) if write in one.pending_writes else not all(has)
         try:
             await step(opened())
-        except ThreadDamaged:  # two keys are not begun at once
+        except ThreadDamaged:  # two commands make the two keys of a thread
             assert operation.endswith("begins") or operation == "copy_thread"
             await opened().delete_thread("new")
             await opened().delete_thread("copy")
             await step(opened())
         assert await there() == after
-        # Whatever was counted meanwhile, the thread stays one that can be read.
+        # Wrong counters leave the thread readable.
         await grow(opened(), 12)
         await opened().prune(["thread"])
         assert (await opened().get_tuple(config())).checkpoint["id"] == name(12)
@@ -345,7 +348,7 @@ async def test_a_part_of_what_a_script_writes_harms_nothing_that_was_there(opera
 
 
 @pytest.mark.parametrize("operation", ["read", "put", "put_writes"])
-async def test_a_part_of_what_a_script_writes_hides_nothing_that_cold_has(operation: str) -> None:
+async def test_a_script_applied_in_part_hides_nothing_in_cold(operation: str) -> None:
     server = Server("--appendonly", "yes", "--appendfsync", "always")
     target = Target("redis", "sync", server.url, "part")
     steps: dict[str, Step] = {
@@ -380,7 +383,7 @@ async def test_a_part_of_what_a_script_writes_hides_nothing_that_cold_has(operat
 
 
 @pytest.mark.parametrize("target_name", REAL)
-async def test_a_server_that_forgets_its_scripts_learns_them_again(target: Target) -> None:
+async def test_scripts_are_loaded_again_after_the_server_forgot_them(target: Target) -> None:
     uniform, seen = target.uniform(), dict[tuple[str, bool], Any]()
     for operation, flush in itertools.product(ALL, (False, True)):
         clear(target)
@@ -392,7 +395,7 @@ async def test_a_server_that_forgets_its_scripts_learns_them_again(target: Targe
 
 
 def replica_of(master: Server) -> Server:
-    """A replica that has everything the master has."""
+    """Start a replica, and wait until it has all of the master's data."""
     replica = Server("--replicaof", "127.0.0.1", str(master.port), program=master.program)
     with replica.client() as client:
         for _ in range(1000):
@@ -430,14 +433,14 @@ async def test_a_replica_answers_reads_and_refuses_writes(replicated: tuple[Serv
     errors = {
         operation: await outcome(write(uniform)) for operation, write in {**WRITES, **DELETING, **deleting}.items()
     }
-    assert errors.pop("unpin") is None  # what is not pinned needs no write
+    assert errors.pop("unpin") is None  # unpinning a thread that is not pinned needs no write
     assert {operation: type(error) for operation, error in errors.items()} == dict.fromkeys(errors, redis.ReadOnlyError)
     assert contents(reading) == before == contents(writing)
     await writing.close()
     await reading.close()
 
 
-async def test_a_replica_takes_over(flavour: str) -> None:
+async def test_a_promoted_replica_has_all_threads(flavour: str) -> None:
     master = Server("--repl-diskless-sync-delay", "0")
     first = Target("redis", flavour, master.url, "failover")
     await furnish(first.uniform())
@@ -448,7 +451,7 @@ async def test_a_replica_takes_over(flavour: str) -> None:
     master.kill()
     with replica.client() as client:
         client.replicaof("NO", "ONE")
-        client.script_flush()  # what a replica got of its master's scripts differs between versions
+        client.script_flush()  # servers differ in whether a replica gets its master's scripts
 
     second = Target("redis", flavour, replica.url, "failover")
     uniform = second.uniform()
@@ -471,7 +474,7 @@ async def test_a_replica_takes_over(flavour: str) -> None:
 
 @pytest.fixture
 async def own(flavour: str) -> AsyncIterator[tuple[Server, Target]]:
-    """A server of the test's own."""
+    """A server for one test."""
     server = Server("--maxmemory-policy", "noeviction")
     target = Target("redis", flavour, server.url, "own")
     yield server, target
@@ -479,7 +482,7 @@ async def own(flavour: str) -> AsyncIterator[tuple[Server, Target]]:
     server.stop()
 
 
-async def test_a_server_that_is_down_is_an_error(own: tuple[Server, Target]) -> None:
+async def test_every_call_raises_if_the_server_is_down(own: tuple[Server, Target]) -> None:
     server, target = own
     uniform = target.uniform(client=target.client(retry=None))
     await furnish(uniform)
@@ -491,7 +494,7 @@ async def test_a_server_that_is_down_is_an_error(own: tuple[Server, Target]) -> 
     assert kinds == dict.fromkeys(errors, redis.ConnectionError)
 
 
-async def test_a_cluster_that_loses_a_node_amid_a_read_is_an_error(flavour: str, monkeypatch: Any) -> None:
+async def test_losing_a_cluster_node_during_a_read_raises(flavour: str, monkeypatch: Any) -> None:
     cluster = Cluster()
     target = Target("cluster", flavour, cluster.url, "cluster")
     uniform = target.uniform(client=target.client(retry=retrying(flavour, 0)), cluster_timeout=0.5)
@@ -507,20 +510,20 @@ async def test_a_cluster_that_loses_a_node_amid_a_read_is_an_error(flavour: str,
     Around(uniform.saver, dying)
     error = await outcome(uniform.list(None))
     assert isinstance(error, ClusterMoving), error
-    assert isinstance(error, redis.ConnectionError)  # whoever catches that of the client catches ours
+    assert isinstance(error, redis.ConnectionError)  # callers who catch the client's error catch ours
     await target.close()
     for node in cluster.nodes:
         node.stop()
 
 
 async def answered(call: Callable[[], Awaitable[Any]]) -> Any:
-    """The answer of a server that need not be as quick as a short timeout expects."""
+    """Call until the server answers within the short timeout."""
     while True:
         with contextlib.suppress(redis.TimeoutError):
             return await call()
 
 
-async def test_a_server_that_hangs_is_an_error(own: tuple[Server, Target]) -> None:
+async def test_reads_time_out_if_the_server_hangs(own: tuple[Server, Target]) -> None:
     server, target = own
     uniform, patient = target.uniform(client=target.client(retry=None, socket_timeout=0.05)), target.uniform()
     await furnish(patient)
@@ -532,12 +535,12 @@ async def test_a_server_that_hangs_is_an_error(own: tuple[Server, Target]) -> No
     kinds = {operation: type(error) for operation, error in errors.items()}
     assert kinds == dict.fromkeys(errors, redis.TimeoutError)
 
-    for operation, read in READS.items():  # no late reply is taken for the answer to another question
+    for operation, read in READS.items():  # no late reply answers another request
         assert await answered(lambda read=read: read(uniform)) == await read(patient), operation
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-async def test_a_full_server_is_an_error_until_there_is_room(flavour: str, program: str) -> None:
+async def test_a_full_server_refuses_writes_until_it_has_room(flavour: str, program: str) -> None:
     server = Server("--maxmemory-policy", "noeviction", program=PROGRAMS[program]())
     target = Target("redis", flavour, server.url, "full")
     uniform = target.uniform()
@@ -566,14 +569,14 @@ async def test_a_full_server_is_an_error_until_there_is_room(flavour: str, progr
     server.stop()
 
 
-# -- parts of a thread that are gone
+# -- a thread with missing parts
 
 HALVES = ["index", "data"]
 
 
 @pytest.mark.parametrize("target_name", REAL)
 @pytest.mark.parametrize("half", HALVES)
-async def test_half_a_thread_is_an_error(target: Target, half: str) -> None:
+async def test_a_missing_key_raises_thread_damaged(target: Target, half: str) -> None:
     await furnish(target.uniform())
     evicted = keys(target)[half]
     target.raw.delete(evicted)
@@ -581,7 +584,7 @@ async def test_half_a_thread_is_an_error(target: Target, half: str) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, half: str) -> None:
+async def test_a_thread_with_a_missing_key_can_be_deleted_and_recreated(target: Target, half: str) -> None:
     uniform = target.uniform()
     await furnish(uniform)
     target.raw.delete(keys(target)[half])
@@ -595,7 +598,7 @@ async def test_half_a_thread_can_be_deleted_and_begun_anew(target: Target, half:
 @pytest.mark.parametrize("thread", ["a\0b", "a\r\n+OK\r\nb", "\ud800", "%7B{}*?[x", ""])
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.by_turns
-async def test_half_a_thread_with_any_name_is_an_error(target: Target, thread: str, half: str) -> None:
+async def test_a_missing_key_of_any_thread_name_raises_thread_damaged(target: Target, thread: str, half: str) -> None:
     uniform = target.uniform()
     await grow(uniform, 1, thread=thread)
     await grow(uniform, 1)
@@ -624,10 +627,10 @@ READS_OF_2 = {
         "get_tuple by id", "list", "list all namespaces", "list with filter", "list(None)", "list(None) with filter"
     )
 }  # fmt: skip
-"""The operations that read checkpoint 2 whole."""
+"""Operations that read checkpoint 2 completely."""
 
 
-async def test_a_value_that_is_gone_is_an_error(target: Target) -> None:
+async def test_a_missing_value_raises_thread_damaged(target: Target) -> None:
     uniform = target.uniform()
     await furnish(uniform)
     assert target.raw.hdel(keys(target)["data"], blob("n", 2)) == 1
@@ -636,8 +639,8 @@ async def test_a_value_that_is_gone_is_an_error(target: Target) -> None:
     assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(4)
 
 
-async def test_a_value_that_is_gone_comes_back_with_the_next_checkpoint(target: Target) -> None:
-    """Of a process that does not know the thread's tag, so that the script looks for the value."""
+async def test_the_next_checkpoint_restores_a_missing_value(target: Target) -> None:
+    """The process does not know the thread's tag, so the script looks for the value."""
     await furnish(target.uniform())
     uniform = target.uniform()
     target.raw.hdel(keys(target)["data"], blob("constant", 1))
@@ -649,7 +652,7 @@ async def test_a_value_that_is_gone_comes_back_with_the_next_checkpoint(target: 
 
 
 @pytest.mark.parametrize("target_name", REAL)
-async def test_a_header_that_is_gone_is_an_error(target: Target) -> None:
+async def test_a_missing_header_raises_thread_damaged(target: Target) -> None:
     await furnish(target.uniform())
     assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(2))) == 1
     operations = {
@@ -663,21 +666,21 @@ async def test_a_header_that_is_gone_is_an_error(target: Target) -> None:
     await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
 
 
-async def test_the_newest_header_that_is_gone_is_an_error(target: Target) -> None:
+async def test_a_missing_newest_header_raises_thread_damaged(target: Target) -> None:
     await furnish(target.uniform())
     assert target.raw.hdel(keys(target)["data"], names.checkpoint("", name(4))) == 1
     operations = {operation: ALL[operation] for operation in ("get_tuple", "history", "threads")}
     await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode())
 
 
-async def test_writes_that_are_gone_are_an_error(target: Target) -> None:
+async def test_missing_writes_raise_thread_damaged(target: Target) -> None:
     await furnish(target.uniform())
     assert target.raw.hdel(keys(target)["data"], names.task("", name(2), "task 2")) == 1
     operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n", "m")}
     await check_refused(target, operations, ThreadDamaged, "thread")
 
 
-# -- keys that are not ours
+# -- foreign keys
 
 FOREIGN = {
     "string at index": {**IN_THREAD, **WRITES, **ACROSS_THREADS, **DELETING},
@@ -686,11 +689,11 @@ FOREIGN = {
     "string at data": {**IN_THREAD, **WRITES},
     "hash at data": {**IN_THREAD, **WRITES},
 }
-"""What has to do with the key: an operation on all threads knows them by their index."""
+"""Operations that meet the key. Those on all threads find a thread by its index."""
 
 
 def be_foreign(target: Target, kind: str) -> list[str]:
-    """Put another program's data at keys of ours; answers these keys."""
+    """Put another program's data at our keys, and return these keys."""
     index, data = keys(target).values()
     if kind == "string at index":
         target.raw.set(index, "theirs")
@@ -706,14 +709,14 @@ def be_foreign(target: Target, kind: str) -> list[str]:
 @pytest.mark.parametrize("target_name", REAL)
 @pytest.mark.parametrize("kind", FOREIGN)
 @pytest.mark.by_turns
-async def test_a_foreign_key_is_an_error(target: Target, kind: str) -> None:
+async def test_a_foreign_key_raises_key_conflict(target: Target, kind: str) -> None:
     foreign = be_foreign(target, kind)
     await check_refused(target, FOREIGN[kind], KeyConflict, *foreign)
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
 @pytest.mark.by_turns
-async def test_a_copy_does_not_take_the_place_of_a_foreign_key(target: Target, kind: str) -> None:
+async def test_a_copy_does_not_replace_a_foreign_key(target: Target, kind: str) -> None:
     uniform = target.uniform()
     await grow(uniform, 1, thread="source")
     foreign = be_foreign(target, kind)
@@ -724,7 +727,7 @@ async def test_a_copy_does_not_take_the_place_of_a_foreign_key(target: Target, k
     assert all(key in str(error) for key in foreign)
 
 
-# -- bytes that cannot be read
+# -- unreadable bytes
 
 FIELDS = {
     "value": blob("n", 2),
@@ -741,7 +744,7 @@ GARBAGE: dict[str, Callable[[bytes], bytes]] = {
 
 
 def garble(target: Target, field: str, garbage: str) -> None:
-    """Spoil a field; the counter of bytes goes with it."""
+    """Damage a field, and adjust the counter of bytes."""
     data = keys(target)["data"]
     stored = target.raw.hget(data, FIELDS[field])
     spoilt = GARBAGE[garbage](stored)
@@ -753,7 +756,7 @@ def garble(target: Target, field: str, garbage: str) -> None:
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("field", ["value", "header", "writes", "special write"])
 @pytest.mark.by_turns
-async def test_garbage_is_an_error_that_says_where(target: Target, field: str, garbage: str) -> None:
+async def test_an_error_about_garbage_names_its_place(target: Target, field: str, garbage: str) -> None:
     uniform = target.uniform()
     await furnish(uniform)
     garble(target, field, garbage)
@@ -774,7 +777,9 @@ MEETING_GARBAGE: dict[str, Step] = {
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("field", ["header", "writes", "special write", "newest header"])
 @pytest.mark.by_turns
-async def test_what_meets_garbage_happens_whole_or_not_at_all(target: Target, field: str, garbage: str) -> None:
+async def test_an_operation_on_garbage_happens_completely_or_not_at_all(
+    target: Target, field: str, garbage: str
+) -> None:
     uniform, wrong = target.uniform(), {}
     for operation, call in MEETING_GARBAGE.items():
         clear(target)
@@ -793,18 +798,18 @@ async def test_what_meets_garbage_happens_whole_or_not_at_all(target: Target, fi
     assert wrong == {}
 
 
-# -- values that cannot be stored
+# -- values that cannot be encoded
 
 
 class Unknown:
-    """What no serializer knows."""
+    """An object that no serializer can encode."""
 
     def __reduce__(self) -> Any:
         raise TypeError("not to be stored")
 
 
 @pytest.mark.parametrize("begun", [False, True], ids=["new thread", "old thread"])
-async def test_a_value_that_cannot_be_stored_changes_nothing(target: Target, begun: bool) -> None:
+async def test_a_value_that_cannot_be_encoded_changes_nothing(target: Target, begun: bool) -> None:
     uniform = target.uniform()
     if begun:
         await furnish(uniform)
@@ -821,11 +826,11 @@ async def test_a_value_that_cannot_be_stored_changes_nothing(target: Target, beg
     assert contents(target) == before
 
 
-# -- a thread that goes away during a run
+# -- a thread that disappears during a run
 
 
 @pytest.mark.parametrize("how", ["expires", "is deleted", "loses its first value"])
-async def test_a_checkpoint_is_whole_though_its_thread_went_away(target: Target, how: str) -> None:
+async def test_a_checkpoint_is_whole_after_its_thread_disappeared(target: Target, how: str) -> None:
     uniform = target.uniform(ttl=timedelta(hours=1))
     await grow(uniform, 1)
     await uniform.put_writes(config(checkpoint_id=name(1)), [("n", 1)], "task")
@@ -833,9 +838,7 @@ async def test_a_checkpoint_is_whole_though_its_thread_went_away(target: Target,
         await uniform.delete_thread("thread")
     elif how == "loses its first value":
         target.raw.hdel(keys(target)["data"], blob("constant", 1))
-        uniform = target.uniform(
-            ttl=timedelta(hours=1)
-        )  # the first one believes what it put, as the thread has its tag
+        uniform = target.uniform(ttl=timedelta(hours=1))  # the first saver trusts its memory, as the tag is unchanged
     else:
         for key in keys(target).values():
             target.raw.pexpire(key, 1)

@@ -1,6 +1,6 @@
-"""A history that bounds itself: what `history=` and `thread_history` keep, and that puts are all it takes.
+"""History limits: `history=` and `thread_history` bound a thread by puts alone.
 
-What stays has to read as it does where all is kept, and to be what `prune` keeps. Random talks are compared with twins that keep all.
+Kept checkpoints have the content they have without a limit, and are those that `prune` keeps. Random chats test both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from redis_saver._checkpoint import scripts
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
 
 SLACK = 32
-"""So many more than asked for there may be, where few are asked for."""
+"""Slack of a small limit."""
 
 
 def kept(number: int) -> History:
@@ -54,11 +54,11 @@ def members_of(target: Target, thread: str = "t") -> list[bytes]:
     return found
 
 
-# -- what is kept
+# -- which checkpoints are kept
 
 
 @pytest.mark.parametrize("number", [1, 5, 100])
-async def test_the_newest_stay(target: Target, number: int) -> None:
+async def test_the_newest_checkpoints_are_kept(target: Target, number: int) -> None:
     saver = target.uniform(history=kept(number))
     most = number + max(SLACK, number // 2)
     configs: list[Any] = []
@@ -80,13 +80,13 @@ async def test_the_newest_stay(target: Target, number: int) -> None:
     assert await saver.get_tuple(configs[0]) is None
 
 
-async def test_without_a_limit_all_stays(saver: Uniform, target: Target) -> None:
+async def test_without_a_limit_everything_is_kept(saver: Uniform, target: Target) -> None:
     await chain(saver, "t", 60)
     assert (await saver.get_thread("t")).checkpoints == 60
     assert {field for field in fields_of(target) if field[:1] == b"@"} == {b"@state", b"@rewritten"}
 
 
-async def test_each_namespace_has_its_own(target: Target) -> None:
+async def test_the_limit_counts_each_namespace(target: Target) -> None:
     saver = target.uniform(history=kept(2))
     await chain(saver, "t", 10)
     await chain(saver, "t", SLACK + 2, ns="memory")
@@ -97,7 +97,7 @@ async def test_each_namespace_has_its_own(target: Target) -> None:
     assert found == {"": 2, "memory": 2}, "a trim is a prune of the thread"
 
 
-async def test_a_thread_with_a_long_history_shrinks_with_the_first_put(target: Target) -> None:
+async def test_the_first_put_trims_a_long_history(target: Target) -> None:
     configs = await chain(target.uniform(), "t", 400)
     saver = target.uniform(history=kept(3))
     configs.append(await put(saver, configs[-1], {"n": -1}, versions={"n": f"{500:032}.x"}))
@@ -105,8 +105,8 @@ async def test_a_thread_with_a_long_history_shrinks_with_the_first_put(target: T
     assert (await saver.check("t")).findings == ()
 
 
-async def test_the_parent_of_what_is_put_stays(target: Target) -> None:
-    """A task of it may still write."""
+async def test_the_parent_of_a_new_checkpoint_is_kept(target: Target) -> None:
+    """One of its tasks may still write."""
     saver = target.uniform(history=kept(1))
     configs = await chain(saver, "t", 40)
     for one in configs[::-1]:
@@ -121,8 +121,8 @@ async def test_the_parent_of_what_is_put_stays(target: Target) -> None:
         assert await saver.get_tuple(parent) is not None
 
 
-async def test_values_stay_with_whoever_holds_them(target: Target) -> None:
-    """A fork far above has a version of the oldest; another channel has the same version; one has it retained."""
+async def test_values_used_by_kept_checkpoints_are_kept(target: Target) -> None:
+    """All checkpoints use the oldest version of one channel. That of another channel is removed."""
     saver = target.uniform(history=kept(2))
     first = await put(saver, config("t"), {"a": ["x" * 100] * 100, "b": "b"}, versions={"a": "1", "b": "1"})
     where = first
@@ -136,7 +136,7 @@ async def test_values_stay_with_whoever_holds_them(target: Target) -> None:
     assert (await saver.check("t")).findings == ()
 
 
-async def test_savers_with_different_compression_leave_no_chunk_behind(target: Target) -> None:
+async def test_savers_with_different_compression_leave_no_unused_chunk(target: Target) -> None:
     savers = [target.uniform(history=kept(2), compression=compression) for compression in (None, "zstd")]
     where: Any = config("t")
     for number in range(160):
@@ -148,8 +148,8 @@ async def test_savers_with_different_compression_leave_no_chunk_behind(target: T
     raw.check_counters(fields_of(target))
 
 
-async def test_late_writes_to_what_has_gone_go_with_the_next(target: Target) -> None:
-    """An id that is not a UUID of the last hour cannot be that of a checkpoint on its way."""
+async def test_late_writes_to_a_removed_checkpoint_go_with_the_next_trim(target: Target) -> None:
+    """Only a UUID of the last hour may belong to a checkpoint that is still to come."""
     saver = target.uniform(history=kept(2))
     first = await put(saver, config("t"), {"n": 0}, checkpoint_id="0")
     where = await chain_on(saver, first, 40)
@@ -166,10 +166,10 @@ async def chain_on(saver: Uniform, where: Any, length: int, first: int = 1000, *
     return where
 
 
-# -- how it is asked for
+# -- settings
 
 
-async def test_a_thread_has_its_own_and_keeps_it(target: Target) -> None:
+async def test_a_thread_keeps_its_own_limit(target: Target) -> None:
     saver, other = target.uniform(history=kept(5)), target.uniform()
     where = await put(saver, config("t", thread_history={"keep_last": 2}), {"n": 1})
     assert "thread_history" not in (await saver.get_tuple(where)).metadata
@@ -199,7 +199,7 @@ async def test_a_thread_has_its_own_and_keeps_it(target: Target) -> None:
     ],
 )
 @pytest.mark.by_turns
-async def test_what_makes_no_sense_is_refused_before_anything_is_written(
+async def test_wrong_limits_are_refused_before_anything_is_written(
     target: Target, given: Any, kind: type[Exception], said: str
 ) -> None:
     with pytest.raises(kind, match=f"^history=.*{said}"):
@@ -213,7 +213,7 @@ async def test_what_makes_no_sense_is_refused_before_anything_is_written(
     assert target.keys() == []
 
 
-async def test_a_limit_that_others_garbled_is_none(target: Target) -> None:
+async def test_an_unreadable_stored_limit_is_ignored(target: Target) -> None:
     saver = target.uniform()
     await put(saver, config("t", thread_history={"keep_last": 2}), {"n": 1})
     for garbage in ("", "0", "-1", "nan", "99999", "1e2", "\0"):
@@ -226,7 +226,7 @@ async def test_a_limit_that_others_garbled_is_none(target: Target) -> None:
 
 
 async def turn(saver: Uniform, where: Any, number: int, calls: int = 2) -> Any:
-    """A root checkpoint, and calls of subgraphs that started from it, each with one that it called; and one with memory."""
+    """Put a root checkpoint, subgraph calls with a nested call each, and one of a subgraph with memory."""
     where = await put(saver, where, {"n": number}, versions={"n": f"{number:032}.x"})
     root = {"parents": {"": where["configurable"]["checkpoint_id"]}}
     for call in range(calls):
@@ -240,7 +240,7 @@ async def turn(saver: Uniform, where: Any, number: int, calls: int = 2) -> Any:
 
 @pytest.mark.parametrize("encrypted", [False, True])
 @pytest.mark.by_turns
-async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(target: Target, encrypted: bool) -> None:
+async def test_subgraph_calls_are_removed_with_their_root_checkpoint(target: Target, encrypted: bool) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16) if encrypted else None
     saver, where = target.uniform(history=kept(2), serde=serde), config("t")
     for number in range(2 + SLACK + 16):
@@ -263,7 +263,7 @@ async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(targe
     assert len(found) == 6
 
 
-async def test_a_copy_bounds_itself_too(target: Target) -> None:
+async def test_a_copy_is_trimmed_too(target: Target) -> None:
     saver, where = target.uniform(history=kept(2)), config("t")
     for number in range(10):
         where = await turn(saver, where, number, 1)
@@ -277,11 +277,11 @@ async def test_a_copy_bounds_itself_too(target: Target) -> None:
     }
 
 
-# -- random talks beside a twin that keeps all
+# -- random chats, compared with a thread without a limit
 
 
 class Talk:
-    """The same operations on two threads: one with a limit, which two processes write, and one without."""
+    """Apply the same operations to two threads: one with a limit, written by two processes, and one without."""
 
     def __init__(self, target: Target, seed: int, **options: Any) -> None:
         self.random, self.target = random.Random(seed), target
@@ -291,7 +291,7 @@ class Talk:
         self.state: dict[tuple[str, str], tuple[dict[str, Any], dict[str, Any]]] = {}
         """Values and versions by namespace and id."""
         self.written = set[tuple[str, str | None, str]]()
-        """Where a channel was written: the children have another version of it, as in a graph."""
+        """Checkpoints with a write to a channel. As in a graph, their children have another version of it."""
         self.said, self.number, self.run = list[str](), 0, 0
         self.again: Any = None
 
@@ -301,7 +301,7 @@ class Talk:
             await getattr(uniform, method)(config(thread, ns, parent), *args)
 
     async def present(self, ns: str) -> list[str]:
-        """Newest first."""
+        """Return the ids, newest first."""
         return ids(await self.savers[0].list(config("kept", ns)))
 
     def versions(self, *channels: str) -> dict[str, str]:
@@ -368,7 +368,7 @@ class Talk:
             await self.savers[1].get_tuple(config("kept", other))
 
     async def compare(self) -> None:
-        """All that is there reads as in the twin; the newest are there."""
+        """Check that kept checkpoints read as in the twin, and that the newest are kept."""
         full = {place(one): one for one in await self.twin.list(config("full", None))}
         for saver in self.savers:
             found = await saver.list(config("kept", None))
@@ -397,14 +397,14 @@ class Talk:
         raw.check_chunks(self.target, "kept")
 
     async def end(self) -> None:
-        """What prune leaves of both is the same."""
+        """Check that `prune` leaves the same of both."""
         await self.savers[0].prune(["kept"], keep_last=self.keep)
         await self.twin.prune(["full"], keep_last=self.keep)
         held = [
             {field: value for field, value in fields_of(self.target, thread).items() if field[:1] != b"@"}
             for thread in ("kept", "full")
         ]
-        if isinstance(self.twin.saver.serde, EncryptedSerializer):  # each text is another one, though it says the same
+        if isinstance(self.twin.saver.serde, EncryptedSerializer):  # ciphertexts of equal values differ
             assert held[0].keys() == held[1].keys()
         else:
             assert held[0] == held[1]
@@ -432,7 +432,7 @@ async def talked(target: Target, seed: int, steps: int, **options: Any) -> None:
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster"))
 @pytest.mark.parametrize("seed", seeds(range(1)))
-async def test_random_talks(target: Target, seed: int) -> None:
+async def test_random_chats_match_a_thread_without_a_limit(target: Target, seed: int) -> None:
     await talked(target, seed, 120)
 
 
@@ -441,7 +441,7 @@ async def test_random_talks(target: Target, seed: int) -> None:
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("seed", seeds(range(1)))
 @pytest.mark.parametrize("how", ["zstd", "encrypted", "no cache"])
-async def test_random_talks_stored_in_other_ways(target: Target, seed: int, how: str) -> None:
+async def test_random_chats_match_with_compression_encryption_or_no_cache(target: Target, seed: int, how: str) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16)
     options = {"zstd": {"compression": "zstd"}, "encrypted": {"serde": serde}, "no cache": {"cache_bytes": 0}}
     await talked(target, seed, 70, **options[how])
@@ -452,7 +452,7 @@ async def test_random_talks_stored_in_other_ways(target: Target, seed: int, how:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("seed", seeds(range(100, 140)))
-async def test_many_random_talks(target: Target, seed: int) -> None:
+async def test_many_random_chats_match_a_thread_without_a_limit(target: Target, seed: int) -> None:
     await talked(target, seed, 1000)
 
 
@@ -464,7 +464,7 @@ def log_of(number: int) -> dict[str, str]:
 
 
 async def log_on(saver: Uniform, where: Any, first: int, length: int, every: int) -> Any:
-    """A write to `log` on each checkpoint, a snapshot in some."""
+    """Put checkpoints with a write to `log` on each, and a snapshot in some."""
     for number in range(first, first + length):
         values = {"log": _DeltaSnapshot([f"until {number}"])} if number % every == 0 else {}
         where = await saver.put(
@@ -478,7 +478,7 @@ def histories(found: Any) -> Any:
     return dict(found)["log"]
 
 
-async def test_what_a_delta_channel_is_made_of_stays(target: Target) -> None:
+async def test_a_delta_channels_snapshot_and_writes_are_kept(target: Target) -> None:
     saver, where = target.uniform(history=kept(2)), config("t")
     for turn_number in range(12):
         where = await log_on(saver, where, 1 + 10 * turn_number, 10, 50)
@@ -496,7 +496,7 @@ def trims(saver: Uniform) -> int:
     return found.calls if found else 0
 
 
-async def test_a_channel_without_snapshots_needs_all_and_is_not_looked_at_each_time(target: Target) -> None:
+async def test_a_delta_channel_without_snapshots_is_kept_and_seldom_checked(target: Target) -> None:
     saver, where = target.uniform(history=kept(2)), config("t")
     looked = []
     for number in range(1, 241):
@@ -507,8 +507,8 @@ async def test_a_channel_without_snapshots_needs_all_and_is_not_looked_at_each_t
     assert fields_of(target)[b"@over_at\0"] == b"203"
 
 
-async def test_what_a_trim_left_is_not_looked_at_with_the_next_put(target: Target) -> None:
-    """A snapshot lets most go, and what is needed since the last one is still more than is asked for."""
+async def test_a_trim_that_left_much_is_not_repeated_soon(target: Target) -> None:
+    """A snapshot frees most of the history, but the writes since the last one are still over the limit."""
     saver, where = target.uniform(history=kept(1)), config("t")
     where = await log_on(saver, where, 1, 100, 50)
     left = (await saver.get_thread("t")).checkpoints
@@ -520,8 +520,7 @@ async def test_what_a_trim_left_is_not_looked_at_with_the_next_put(target: Targe
     assert (await saver.get_thread("t")).checkpoints <= 50 + 2 * SLACK
 
 
-async def test_what_is_left_of_a_long_history_is_whole(target: Target) -> None:
-    """What a trim that died left behind is read as before."""
+async def test_a_history_left_by_a_failed_trim_is_whole(target: Target) -> None:
     where = await log_on(target.uniform(), config("t"), 1, 300, 7)
     saver = target.uniform(history=kept(2))
     before = {
@@ -549,8 +548,8 @@ async def test_what_is_left_of_a_long_history_is_whole(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_what_is_known_of_a_history_is_believed_when_older_ones_go(target: Target) -> None:
-    """Else each warm process would read it anew after each trim."""
+async def test_known_histories_stay_valid_when_older_checkpoints_are_trimmed(target: Target) -> None:
+    """Otherwise each warm process would read them again after each trim."""
     knows, writer = Process(target), target.uniform(history=kept(2))
     where = await log_on(writer, config("t"), 1, 45, 20)
     rewritten = fields_of(target)[b"@rewritten"]
@@ -569,8 +568,8 @@ async def test_what_is_known_of_a_history_is_believed_when_older_ones_go(target:
     assert fields_of(target)[b"@rewritten"] == rewritten
 
 
-async def test_what_comes_late_voids_what_is_known(target: Target) -> None:
-    """It might make up for what went, in the counts."""
+async def test_a_late_checkpoint_voids_known_histories(target: Target) -> None:
+    """Otherwise it could offset a removed one in the counts."""
     saver = target.uniform(history=kept(2))
     await log_on(saver, config("t"), 1, 30, 10)
     before = fields_of(target)[b"@rewritten"]
@@ -578,11 +577,11 @@ async def test_what_comes_late_voids_what_is_known(target: Target) -> None:
     assert fields_of(target)[b"@rewritten"] != before
 
 
-# -- what it costs
+# -- costs
 
 
 def turn_of_chat(saver: Any, where: Any, number: int) -> Any:
-    """Two checkpoints of a chat that holds 100 messages, with the writes between them."""
+    """Put two checkpoints of a chat with 100 messages, and the writes between them."""
     versions = {channel: f"{2 * number:032}.{number:020}" for channel in ("messages", "n", "branch")}
     values = {"messages": MESSAGES[number : number + 100], "n": number, "branch": None}
     where = saver.put(where, checkpoint(values, versions), {"step": number, "run_id": f"run {number}"}, versions)
@@ -597,8 +596,8 @@ MESSAGES = [{"type": "human", "id": f"{number:032}", "text": f"{number} words " 
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_a_thread_stays_flat(target: Target) -> None:
-    """After each trim that removed chunks, the thread is as big as ever, and nothing is left over."""
+def test_a_trimmed_thread_keeps_its_size(target: Target) -> None:
+    """After each trim that removes chunks, the thread has its usual size and no leftovers."""
     saver, where, sizes, swept = target.uniform(history=kept(10)).saver, config("t"), [], []
     keys = names.Keyspace(target.prefix).keys("t")
     for number in range(600):
@@ -625,8 +624,8 @@ def test_a_thread_stays_flat(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_what_a_put_has_the_server_do(target: Target) -> None:
-    """One round trip, and two counts more than without a limit; a trim's few calls come once in many puts."""
+def test_a_limit_adds_few_commands_per_put(target: Target) -> None:
+    """A put takes one round trip, and two counts more than without a limit. Only some puts trim."""
     counts: dict[str, list[int]] = {"all": [], "limited": []}
     calls: dict[str, list[int]] = {"all": [], "limited": []}
     for what, history in (("all", "all"), ("limited", kept(10))):
@@ -654,10 +653,10 @@ def test_what_a_put_has_the_server_do(target: Target) -> None:
     assert sum(trims) <= 4 * len(trims)
 
 
-# -- what may go wrong
+# -- failures
 
 
-async def test_a_put_whose_reply_was_lost(target: Target) -> None:
+async def test_a_put_sent_twice_changes_nothing(target: Target) -> None:
     saver = target.uniform(history=kept(2))
     where = config("t")
     for number in range(60):
@@ -671,8 +670,8 @@ async def test_a_put_whose_reply_was_lost(target: Target) -> None:
     raw.check_counters(fields_of(target))
 
 
-async def test_who_knows_versions_that_have_gone(target: Target) -> None:
-    """A process that wrote long ago sends what it believes to be missing; the server says what is."""
+async def test_a_process_with_outdated_memory_puts_a_whole_checkpoint(target: Target) -> None:
+    """It sends what it takes to be missing, and the server reports the rest."""
     stale, other = target.uniform(history=kept(1)), target.uniform(history=kept(1))
     values, versions = (
         {"said": MESSAGES[:200], "files": {str(one): MESSAGES[one] for one in range(60)}},
@@ -689,8 +688,10 @@ async def test_who_knows_versions_that_have_gone(target: Target) -> None:
     assert (await other.check("t")).findings == ()
 
 
-async def test_what_cannot_be_read_is_left_alone(target: Target, caplog: Any, monkeypatch: Any) -> None:
-    """A put goes on. The log and the stats say so, and who reads or checks what is damaged is told."""
+async def test_an_unreadable_checkpoint_stops_the_trim_but_not_the_put(
+    target: Target, caplog: Any, monkeypatch: Any
+) -> None:
+    """The log, the stats and `check` report it."""
     monkeypatch.setattr("redis_saver._common.logs.SECONDS", 0.0)
     saver = target.uniform(history=kept(2))
     configs = await chain(saver, "t", 15)
@@ -712,7 +713,7 @@ async def test_what_cannot_be_read_is_left_alone(target: Target, caplog: Any, mo
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_who_is_disturbed_each_time_tries_again_with_the_next_put(target: Target) -> None:
+async def test_a_disturbed_trim_is_tried_again_with_the_next_put(target: Target) -> None:
     saver, other = target.uniform(history=kept(2)), RedisSaver(target.raw, prefix=target.prefix)
     where = await chain_on(saver, config("t"), SLACK + 2)
     disturbed = 0
@@ -734,7 +735,7 @@ async def test_who_is_disturbed_each_time_tries_again_with_the_next_put(target: 
     assert (await saver.check("t")).findings == ()
 
 
-async def test_the_deadline_moves_as_ever(target: Target) -> None:
+async def test_a_limit_does_not_change_the_ttl(target: Target) -> None:
     saver = target.uniform(history=kept(2), ttl=timedelta(hours=1))
     await chain(saver, "t", 60)
     for key in target.keys():
@@ -744,8 +745,8 @@ async def test_the_deadline_moves_as_ever(target: Target) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_many_writers_of_one_thread(target: Target) -> None:
-    """Each goes on from what is newest, as it finds it."""
+async def test_many_writers_of_one_thread_respect_the_limit(target: Target) -> None:
+    """Each continues from the newest checkpoint that it finds."""
 
     async def write(number: int) -> None:
         saver = target.uniform(history=kept(3))
@@ -775,7 +776,7 @@ class Asked(TypedDict):
 
 
 def asking() -> Any:
-    """Each turn a subgraph counts, with a memory of its own, and another asks a person."""
+    """Make a graph in which each turn a subgraph with memory counts, and another asks a person."""
 
     def count(state: Asked) -> Any:
         return {"said": [f"{len(state['said'])} counted"]}
@@ -802,7 +803,7 @@ def asking() -> Any:
 
 @pytest.mark.parametrize("flavour", ["sync"])
 def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
-    """By another process, with a memory that is longer than the history; as with `InMemorySaver`, which keeps all."""
+    """Two processes take turns. The results are those of `InMemorySaver`, which keeps all."""
     ours = [asking().compile(checkpointer=target.uniform(history=kept(1)).saver) for _ in range(2)]
     theirs, where = asking().compile(checkpointer=InMemorySaver()), config("t", None)
     for number in range(20):
@@ -823,8 +824,8 @@ def test_an_interrupted_subgraph_is_resumed(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.by_turns
-async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
-    """`DeltaChannel`s, interrupts, a fork from what is left, two processes: the states are those of `InMemorySaver`."""
+async def test_a_delta_chat_with_a_limit_matches_inmemorysaver(target: Target) -> None:
+    """It has interrupts, a fork from a kept checkpoint, and two processes."""
     uniforms = [target.uniform(history=kept(1)) for _ in range(2)]
     ours = [Graph(one.saver, asks=True, native_async=one.native_async) for one in uniforms]
     theirs = Graph(InMemorySaver(), asks=True)
@@ -836,7 +837,7 @@ async def test_a_deep_talk_with_a_short_history(target: Target) -> None:
             expected = await theirs.call("invoke", given, config())
             assert {**found, "__interrupt__": 0} == {**expected, "__interrupt__": 0}
         if number % 6:
-            continue  # to rebuild all states takes longer than the talk
+            continue  # rebuilding all states takes longer than the chat
         mine, whole = await ours[0].states(), await theirs.states()
         assert (mine[0].values, mine[0].next) == (whole[0].values, whole[0].next)
         left = iter([(one.values, one.next) for one in whole])

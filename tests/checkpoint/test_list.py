@@ -1,4 +1,4 @@
-"""`list`, `get_tuple` and `threads()` beyond what LangGraph's conformance suite asks."""
+"""`list`, `get_tuple` and `threads()` beyond LangGraph's conformance suite."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redis_saver import ThreadDamaged
 pytestmark = pytest.mark.also_on(cluster="sync", redis62="async", fakeredis="async")
 
 
-async def test_the_config_always_has_the_id(saver: Uniform) -> None:
+async def test_returned_configs_always_have_the_checkpoint_id(saver: Uniform) -> None:
     (where,) = await chain(saver, "t", 1)
     for asked in (config("t"), config("t", None), where, config("t", "", "")):
         found = await saver.get_tuple(asked)
@@ -25,14 +25,14 @@ async def test_the_config_always_has_the_id(saver: Uniform) -> None:
         assert found.parent_config is None
 
 
-async def test_newest_is_the_greatest_id(saver: Uniform) -> None:
+async def test_the_newest_checkpoint_has_the_greatest_id(saver: Uniform) -> None:
     for which in ("5", "9", "7", "9", "1"):
         await put(saver, config("t"), {"n": which}, checkpoint_id=which, versions={"n": which})
     assert (await saver.get_tuple(config("t"))).checkpoint["id"] == "9"
     assert ids(await saver.list(config("t"))) == ["9", "7", "5", "1"]
 
 
-async def test_namespaces(saver: Uniform) -> None:
+async def test_list_selects_by_namespace_and_id(saver: Uniform) -> None:
     for which, ns in enumerate(["", "a", "a|b:1", "", "a"]):
         await put(saver, config("t", ns), {"n": which}, checkpoint_id=str(which), versions={"n": str(which)})
     assert ids(await saver.list(config("t", None))) == ["4", "3", "2", "1", "0"]
@@ -44,7 +44,7 @@ async def test_namespaces(saver: Uniform) -> None:
     assert await saver.list(config("t", "a", "3")) == []
 
 
-async def test_all_threads_newest_first_over_all(saver: Uniform) -> None:
+async def test_list_of_all_threads_is_newest_first(saver: Uniform) -> None:
     placed = [(f"t{number % 7}", f"{number:04}") for number in range(140)]
     for thread, which in placed:
         await put(
@@ -63,7 +63,7 @@ async def test_all_threads_newest_first_over_all(saver: Uniform) -> None:
     assert ids(await saver.list(None, filter={"odd": 1}, limit=3)) == newest_first[:6:2]
 
 
-async def test_before_compares_ids_whatever_they_are(saver: Uniform) -> None:
+async def test_before_compares_ids_of_any_form(saver: Uniform) -> None:
     placed = ["\0", "0", "3", "30", "\u00e9", "z"]
     for which in placed:
         await put(saver, config("t"), {"n": which}, checkpoint_id=which, versions={"n": which})
@@ -98,7 +98,7 @@ FILTERS: list[tuple[Any, list[int]]] = [
 ]
 
 
-async def test_filter(saver: Uniform) -> None:
+async def test_list_filters_by_metadata(saver: Uniform) -> None:
     for n in range(5):
         metadata = {"n": n, "dict": {"a": n}, "list": [1, 2], "text": "é*", **({"even": True} if n % 2 == 0 else {})}
         await put(saver, config("t"), {"n": n}, checkpoint_id=str(n), versions={"n": str(n)}, metadata=metadata)
@@ -109,7 +109,7 @@ async def test_filter(saver: Uniform) -> None:
 
 
 @pytest.mark.also_on()
-async def test_arguments_that_make_no_sense(saver: Uniform) -> None:
+async def test_wrong_arguments_are_refused(saver: Uniform) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"filter": {"n": {"$regex": "x"}}}, r"\$regex.*\$eq"),
         ({"filter": {"n": {"$gt": 1, "lt": 2}}}, "'lt'"),
@@ -130,7 +130,7 @@ async def test_arguments_that_make_no_sense(saver: Uniform) -> None:
 
 
 @pytest.mark.also_on()
-async def test_configs_that_make_no_sense(saver: Uniform) -> None:
+async def test_wrong_configs_are_refused(saver: Uniform) -> None:
     for asked, said in (
         ({}, "configurable"),
         ({"configurable": {}}, "thread_id"),
@@ -163,7 +163,7 @@ async def test_ids_and_threads_may_be_uuids_or_ints(saver: Uniform) -> None:
 
 
 @pytest.mark.also_on(cluster="sync")
-async def test_more_than_ten_thousand_checkpoints(saver: Uniform, target_name: str) -> None:
+async def test_list_returns_more_than_ten_thousand_checkpoints(saver: Uniform, target_name: str) -> None:
     length = 10_050 if target_name == "redis" else 450
     configs = await chain(saver, "t", length)
     everything = ids(await saver.list(config("t")))
@@ -173,7 +173,7 @@ async def test_more_than_ten_thousand_checkpoints(saver: Uniform, target_name: s
     assert len(await saver.list(config("t"), filter={"step": {"$gte": length - 5}})) == 5
 
 
-async def test_a_thousand_writes_on_one_checkpoint(saver: Uniform) -> None:
+async def test_a_checkpoint_can_have_a_thousand_writes(saver: Uniform) -> None:
     where = await put(saver, config("t"), {"n": 1})
     await saver.put_writes(where, [("n", position) for position in range(1000)], "one task")
     for task in range(200):
@@ -184,7 +184,7 @@ async def test_a_thousand_writes_on_one_checkpoint(saver: Uniform) -> None:
     assert listed.pending_writes == found
 
 
-async def test_writes_come_in_order_with_their_first_value(saver: Uniform) -> None:
+async def test_writes_are_ordered_and_keep_their_first_value(saver: Uniform) -> None:
     where = await put(saver, config("t"), {"n": 1})
     await saver.put_writes(where, [("n", "b0"), ("n", "b1")], "b", "1")
     await saver.put_writes(where, [("n", "a0")], "a", "2")
@@ -194,7 +194,7 @@ async def test_writes_come_in_order_with_their_first_value(saver: Uniform) -> No
 
 
 @pytest.mark.parametrize("channel", WRITES_IDX_MAP)
-async def test_special_channels_take_the_newest(saver: Uniform, channel: str) -> None:
+async def test_special_channels_keep_the_newest_write(saver: Uniform, channel: str) -> None:
     where = await put(saver, config("t"), {"n": 1})
     await saver.put_writes(where, [("n", 0), (channel, "first")], "task")
     await saver.put_writes(where, [(channel, "second")], "task", "path")
@@ -202,7 +202,7 @@ async def test_special_channels_take_the_newest(saver: Uniform, channel: str) ->
     assert sorted(found) == sorted([("task", "n", 0), ("task", channel, "second")])
 
 
-async def test_writes_before_their_checkpoint_and_after_reopening(saver: Uniform, target: Any) -> None:
+async def test_writes_before_their_checkpoint_are_kept(saver: Uniform, target: Any) -> None:
     where = config("t", "", "1")
     await saver.put_writes(where, [("n", 1), (INTERRUPT, "?")], "task")
     assert await saver.get_tuple(where) is None
@@ -214,7 +214,7 @@ async def test_writes_before_their_checkpoint_and_after_reopening(saver: Uniform
     assert sorted(found) == [("task", INTERRUPT, "?"), ("task", "m", 3), ("task", "n", 1)]
 
 
-async def test_threads(saver: Uniform) -> None:
+async def test_threads_describes_each_thread(saver: Uniform) -> None:
     for number in range(30):
         await chain(saver, f"user:{number % 3}:{number}", 1 + number % 2)
     await saver.put_writes(config("user:9", "", "1"), [("n", 1)], "task")
@@ -231,7 +231,7 @@ async def test_threads(saver: Uniform) -> None:
     assert len(await saver.threads()) == 31
 
 
-async def test_threads_that_wait_on_an_interrupt(saver: Uniform) -> None:
+async def test_threads_shows_pending_interrupts(saver: Uniform) -> None:
     (where,) = await chain(saver, "t", 1)
     await saver.put_writes(where, [(INTERRUPT, "approve?")], "task")
     assert [info.interrupted for info in await saver.threads()] == [True]
@@ -239,7 +239,7 @@ async def test_threads_that_wait_on_an_interrupt(saver: Uniform) -> None:
     assert [info.interrupted for info in await saver.threads()] == [False]
 
 
-async def test_prefixes_are_tenants(saver: Uniform, target: Any) -> None:
+async def test_savers_see_only_threads_of_their_prefix(saver: Uniform, target: Any) -> None:
     other = target.uniform(prefix=f"{target.prefix}*")
     await chain(saver, "t", 2)
     await chain(other, "t", 1)
@@ -251,7 +251,7 @@ async def test_prefixes_are_tenants(saver: Uniform, target: Any) -> None:
     assert len(await saver.list(None)) == 2
 
 
-async def test_keys_of_others_are_no_threads(saver: Uniform, target: Any) -> None:
+async def test_foreign_keys_are_not_listed_as_threads(saver: Uniform, target: Any) -> None:
     await chain(saver, "t", 1)
     stem = target.prefix.encode()
     others = [
@@ -274,12 +274,12 @@ async def test_keys_of_others_are_no_threads(saver: Uniform, target: Any) -> Non
 
 
 @pytest.mark.parametrize("prefix", ["", "a{b", "a}b", 3])
-async def test_prefixes_that_make_no_sense(target: Any, prefix: Any) -> None:
+async def test_wrong_prefixes_are_refused(target: Any, prefix: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="prefix="):
         target.uniform(prefix=prefix)
 
 
-async def test_next_versions(saver: Uniform) -> None:
+async def test_next_versions_are_unique_and_grow(saver: Uniform) -> None:
     first = saver.saver.get_next_version(None, None)
     later = [saver.saver.get_next_version(first, None) for _ in range(1000)]
     assert len(set(later)) == 1000
@@ -295,8 +295,11 @@ async def test_with_allowlist_shares_the_client(saver: Uniform) -> None:
 
 
 @pytest.mark.parametrize("length", [2, 450])
-async def test_a_chain_that_leads_into_itself_ends(saver: Uniform, length: int) -> None:
-    """By putting an ancestor again, below its own descendant. Each checkpoint counts once, the one that was asked for not at all."""
+async def test_a_cycle_of_parents_ends(saver: Uniform, length: int) -> None:
+    """A put of an ancestor below its own descendant makes the cycle.
+
+    Each checkpoint counts once, except the one that was asked for.
+    """
     names = [f"{number:03}" for number in range(length)]
     for number, one in enumerate(names):
         where = await put(saver, config("t", "", names[number - 1]), {"n": 1}, checkpoint_id=one)

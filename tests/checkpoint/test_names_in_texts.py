@@ -1,4 +1,4 @@
-"""Names of users in error texts, logs and on the terminal: printable and short, whatever they hold."""
+"""User-supplied names in error texts, logs and on the terminal are printable and short."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MAX_TEXT = 6_000
 
 
 def is_fit(text: str) -> bool:
-    """Whether each line is fit for a log or a terminal: one line, of what can be seen."""
+    """True if the text is one printable line of limited length."""
     return text.isprintable() and len(text) <= MAX_TEXT
 
 
@@ -49,14 +49,14 @@ class Unserializable:
 
 
 class Cold(InMemorySaver):
-    """Takes no pending writes, and says why in words that forge a log."""
+    """A cold saver that refuses pending writes with an error text that forges log lines."""
 
     def put_writes(self, *_: Any, **__: Any) -> Any:
         raise RuntimeError("no\n\x1b[31m" + "z" * 500_000)
 
 
 def texts_of(do: Callable[[], Any]) -> list[str]:
-    """The text of the error that is raised, and of those of ours that it came of."""
+    """Return the text of the raised error, and of our errors among its causes."""
     with pytest.raises((RedisSaverError, ValueError, TypeError)) as caught:
         do()
     error: BaseException | None = caught.value
@@ -76,8 +76,8 @@ def a_saver(**settings: Any) -> RedisSaver:
     return RedisSaver(client, limits=Limits(name_bytes=2**21), **settings)
 
 
-def test_errors(name: str) -> None:
-    """What callers meet: names that are too long, nothing there, values that cannot be encoded or decoded, keys of others, settings."""
+def test_errors_show_names_safely(name: str) -> None:
+    """Names that are too long, missing threads, failed encoding or decoding, and wrong settings."""
     saver, here = a_saver(), config(name)
     of_channel = lambda value: asyncio.run(put(Uniform(saver), config("t"), {name: value}))  # noqa: E731
     found: list[str] = []
@@ -105,7 +105,7 @@ def test_errors(name: str) -> None:
     assert all(map(is_fit, found)), found
 
 
-def test_errors_about_what_is_stored(name: str) -> None:
+def test_errors_about_stored_data_show_names_safely(name: str) -> None:
     client = clients.connect(f"memory://{uuid4()}", asynchronous=False)
     saver = RedisSaver(client, limits=Limits(name_bytes=2**21), cache_bytes=0)
     asyncio.run(put(Uniform(saver), config(name), {name: {"v": 1}}))
@@ -126,8 +126,8 @@ def test_errors_about_what_is_stored(name: str) -> None:
     assert len(found) > 3 and all(map(is_fit, found)), found
 
 
-def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """What cold says when it refuses records, in the log and in `stats()`."""
+def test_logs_and_stats_of_two_tiers_show_names_safely(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Both have cold's reasons for refusing records."""
     saver, name = TieredSaver(a_saver(), Cold(), mode="write-behind", flush_interval=60), name[:200]
     with caplog.at_level(logging.DEBUG, "redis_saver"):
         where = asyncio.run(put(Uniform(saver), config(name), {"n": 1}))
@@ -141,7 +141,7 @@ def test_logs_and_numbers_of_two_tiers(name: str, caplog: pytest.LogCaptureFixtu
     assert all(map(is_fit, said)), said
 
 
-def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_shows_names_safely(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     url, prefix = url_of("redis"), uuid4().hex
     ours = [url, "--source-prefix", prefix]
     with RedisSaver.from_conn_string(url, prefix=prefix, limits=Limits(name_bytes=2**21)) as saver:
@@ -162,7 +162,7 @@ def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
     ):
         try:
             main(command)
-        except ValueError as error:  # of the operating system: a zero in a path
+        except ValueError as error:  # raised by the operating system for a zero byte in a path
             raise AssertionError(command) from error
         out, err = capsys.readouterr()
         assert all(map(is_fit, f"{out}\n{err}".split("\n"))), (command[0], out, err)
@@ -171,10 +171,10 @@ def test_the_command_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 @given(st.text(max_size=50) | st.text(min_size=250, max_size=5000), st.sampled_from([display.shown, display.printable]))
-def test_whatever_is_shown_is_printable(text: str, show: Callable[[str], str]) -> None:
+def test_displayed_text_is_printable(text: str, show: Callable[[str], str]) -> None:
     said = show(text)
     said.encode()
     assert said.isprintable() and len(said) <= 10 * display.MAX_TEXT
     if show is display.shown and len(text) <= display.MAX_NAME:
-        assert eval(said) == text  # a name that is not too long can be had back from its text
+        assert eval(said) == text  # a short name can be read back from its text
     assert display.sentence("{!r} and {}", text, "x") == f"{display.shown(text)} and x"

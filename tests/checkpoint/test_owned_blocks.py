@@ -1,4 +1,4 @@
-"""The block of `own`: what it leaves behind however it ends, or if it does not begin; and blocks inside of each other."""
+"""Blocks of `own`: what remains after a block ends or fails to begin, and nested blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ THREAD = "thread"
 
 
 async def begin(uniform: Uniform, stack: AsyncExitStack, **options: Any) -> Any:
-    """A block, which ends with the stack."""
+    """Enter a block that ends with the stack."""
     owned = uniform.saver.own(THREAD, **options)
     return await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
 
@@ -45,38 +45,38 @@ def key(target: Target) -> bytes:
 
 
 async def given_back(target: Target) -> None:
-    """Wait until nobody owns the thread; no lease is as short as that."""
+    """Wait until nobody owns the thread, for less time than its lease."""
     end = time.monotonic() + 30
     while target.raw.exists(key(target)):
         assert time.monotonic() < end
         await asyncio.sleep(0.01)
 
 
-async def test_a_block_that_lost_the_thread_to_one_inside_stays_refused(target: Target) -> None:
+async def test_a_block_that_lost_its_thread_to_a_nested_block_stays_refused(target: Target) -> None:
     uniform = target.uniform()
     async with AsyncExitStack() as outer:
         await begin(uniform, outer)
         await put(uniform)
         async with AsyncExitStack() as inner:
             await begin(uniform, inner, on_busy="take")
-            await uniform.prune([THREAD])  # as the inner one
+            await uniform.prune([THREAD])  # as the inner owner
         with pytest.raises(NotOwner):
             await uniform.delete_thread(THREAD)
-    await uniform.delete_thread(THREAD)  # behind both
+    await uniform.delete_thread(THREAD)  # after both blocks
 
 
-async def test_blocks_that_end_in_another_order(target: Target) -> None:
+async def test_blocks_may_end_in_any_order(target: Target) -> None:
     uniform = target.uniform(ownership="required")
     async with AsyncExitStack() as second:
         async with AsyncExitStack() as first:
             await begin(uniform, first)
             await begin(uniform, second, on_busy="take")
-        await uniform.delete_thread(THREAD)  # as the second one
+        await uniform.delete_thread(THREAD)  # as the second owner
     await put(uniform)
     assert not target.raw.exists(key(target))
 
 
-async def test_a_take_whose_reply_is_lost_for_good_is_given_back(target: Target) -> None:
+async def test_a_thread_is_released_if_the_reply_to_take_is_lost(target: Target) -> None:
     uniform, lost = target.uniform(), []
 
     def losing(request: Any) -> Generator[Any, Any, Any]:
@@ -94,7 +94,7 @@ async def test_a_take_whose_reply_is_lost_for_good_is_given_back(target: Target)
     await given_back(target)
 
 
-async def test_a_rollback_that_fails_gives_the_thread_back(target: Target) -> None:
+async def test_a_failed_rollback_releases_the_thread(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
 
     def failing(request: Any) -> Generator[Any, Any, Any]:
@@ -114,7 +114,7 @@ async def test_a_rollback_that_fails_gives_the_thread_back(target: Target) -> No
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_who_is_cancelled_while_it_takes_a_thread_gives_it_back(target: Target) -> None:
+async def test_cancelling_a_block_while_it_begins_releases_the_thread(target: Target) -> None:
     uniform, taken = target.uniform(), asyncio.Event()
 
     async def stuck() -> None:
@@ -141,8 +141,8 @@ async def test_who_is_cancelled_while_it_takes_a_thread_gives_it_back(target: Ta
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_block_in_a_cancelled_scope_gives_the_thread_back(target: Target) -> None:
-    """There, as in a streaming response whose client is gone, each `await` of the block's end is cancelled, too."""
+async def test_a_block_in_a_cancelled_scope_releases_the_thread(target: Target) -> None:
+    """Each `await` at the block's end is cancelled too, as in a streaming response whose client left."""
     uniform = target.uniform()
     with anyio.CancelScope() as scope:
         async with AsyncExitStack() as stack:
@@ -154,7 +154,7 @@ async def test_a_block_in_a_cancelled_scope_gives_the_thread_back(target: Target
 
 
 @pytest.mark.parametrize("lost", ["request", "reply"])
-async def test_a_block_whose_last_request_is_lost_ends_without_an_error(
+async def test_losing_the_release_request_raises_nothing(
     target: Target, caplog: pytest.LogCaptureFixture, lost: str
 ) -> None:
     uniform = target.uniform()
@@ -175,7 +175,7 @@ async def test_a_block_whose_last_request_is_lost_ends_without_an_error(
     target.raw.unlink(key(target))
 
 
-async def test_the_error_of_a_block_is_not_lost_if_the_thread_cannot_be_given_back(
+async def test_a_failed_release_does_not_hide_the_blocks_error(
     target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
     uniform = target.uniform()
@@ -194,7 +194,7 @@ async def test_the_error_of_a_block_is_not_lost_if_the_thread_cannot_be_given_ba
 
 
 async def renewed(target: Target, since: bytes) -> bytes:
-    """Wait until the lease lasts longer than it did; until when it lasts then."""
+    """Wait until the lease is extended, and return its new end."""
     end = time.monotonic() + 30
     while (until := target.raw.get(key(target)).split(b" ")[1]) == since:
         assert time.monotonic() < end
@@ -203,7 +203,7 @@ async def renewed(target: Target, since: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_the_lease_is_renewed_until_somebody_takes_the_thread(
+async def test_the_lease_is_renewed_until_another_owner_takes_the_thread(
     target: Target, caplog: pytest.LogCaptureFixture
 ) -> None:
     uniform, failures = target.uniform(), 1
@@ -235,10 +235,8 @@ async def test_the_lease_is_renewed_until_somebody_takes_the_thread(
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_renewal_that_is_not_answered_is_not_waited_for(
-    target: Target, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As in a partition, through a client without a timeout."""
+async def test_a_block_does_not_wait_for_a_hanging_renewal(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    """As in a network partition, with a client without a timeout."""
     uniform, answered, hangs = target.uniform(), threading.Event(), 1
     caplog.set_level(logging.WARNING, "redis_saver.checkpoint")
 
@@ -271,7 +269,7 @@ DAMAGED = [None, 1, b"x", [], [1], [2, b"1-ab 2 3 - - x"], [1, b"1-ab 2 3 - - of
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 @pytest.mark.parametrize("reply", DAMAGED, ids=str)
 @pytest.mark.by_turns
-async def test_a_damaged_reply_to_a_take_is_damage(target: Target, reply: Any) -> None:
+async def test_a_damaged_reply_to_a_take_raises_decode_error(target: Target, reply: Any) -> None:
     uniform = target.uniform()
 
     def damaging(request: Any) -> Generator[Any, Any, Any]:
@@ -287,7 +285,7 @@ async def test_a_damaged_reply_to_a_take_is_damage(target: Target, reply: Any) -
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 @pytest.mark.parametrize("reply", [None, b"1", 2, [1]], ids=str)
-async def test_a_damaged_reply_to_a_renewal_is_damage(target: Target, reply: Any) -> None:
+async def test_a_damaged_reply_to_a_renewal_raises_decode_error(target: Target, reply: Any) -> None:
     uniform = target.uniform()
 
     def damaging(_: Any) -> Generator[Any, Any, Any]:
@@ -316,7 +314,7 @@ async def test_a_run_of_any_name_is_rolled_back(target: Target, run: str) -> Non
 
 @pytest.mark.parametrize("by", ["@user_script: 1: -READONLY x", "WRONGTYPE x", "DAMAGED x", "\r\n-ERR {} %s"])
 @pytest.mark.by_turns
-async def test_an_owner_that_calls_itself_like_an_error(target: Target, by: str) -> None:
+async def test_an_owner_may_be_named_like_an_error(target: Target, by: str) -> None:
     uniform = target.uniform()
     async with AsyncExitStack() as stack:
         old = await begin(uniform, stack, by=by)
@@ -335,7 +333,7 @@ async def test_an_owner_always_has_a_name(target: Target) -> None:
         assert "process" in (await uniform.get_thread(THREAD)).owner.by
 
 
-async def test_an_epoch_that_is_no_time_is_not_gone_on_from(target: Target) -> None:
+async def test_an_implausible_epoch_is_not_continued(target: Target) -> None:
     uniform = target.uniform()
     target.raw.set(key(target), b"9999999999999999-%016x 1 1 - - somebody" % 1)
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Ownership: one run at a time writes a thread, and a run whose thread was taken is refused, however late it comes."""
+"""Ownership: one run at a time writes a thread, and a run whose thread was taken is refused, however late."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def owning(uniform: Uniform, thread: str = THREAD, **options: Any) -> Asyn
 
 
 def at(given: RunnableConfig | None, **where: Any) -> RunnableConfig:
-    """A config of the thread, with the token of another one."""
+    """A config of the thread, with the token of `given`."""
     mine = config(**where)
     token = (given or {}).get("configurable", {}).get("thread_owner")
     return {"configurable": {**mine["configurable"], **({"thread_owner": token} if token else {})}}
@@ -66,7 +66,7 @@ def key(target: Target) -> bytes:
     return Keyspace(target.prefix).owner_key(THREAD)
 
 
-async def test_the_owner_writes_and_nothing_is_left(target: Target) -> None:
+async def test_the_owner_writes_and_leaves_no_key(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform) as given:
         assert given["configurable"]["thread_id"] == THREAD
@@ -112,25 +112,25 @@ async def test_a_taken_thread_refuses_its_last_owner_and_changes_nothing(target:
     assert (await one.get_tuple(config())).checkpoint["id"] == second
 
 
-async def test_who_is_late_goes_on_if_nobody_took_the_thread(target: Target) -> None:
+async def test_a_late_owner_may_write_until_another_takes_the_thread(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform) as given:
         first = await put(uniform, given, 1)
         record = target.raw.get(key(target)).split(b" ", 2)
-        target.raw.set(key(target), b" ".join([record[0], b"1", record[2]]))  # the lease ran out long ago
+        target.raw.set(key(target), b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
         second = await put(uniform, given, 2, first)
-        async with owning(target.uniform()) as other:  # nobody has to take it from anybody
+        async with owning(target.uniform()) as other:  # the lease has expired, so `on_busy` is not needed
             await put(target.uniform(), other, 3, second)
             with pytest.raises(NotOwner):
                 await put(uniform, given, 4, second)
 
 
-async def test_a_clock_that_jumps_back_takes_no_epoch_back(target: Target) -> None:
+async def test_a_clock_that_jumps_back_lowers_no_epoch(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform) as old:
         record = target.raw.get(key(target)).split(b" ", 1)
         nonce = record[0].split(b"-")[1]
-        ahead = b"%d" % (int(record[0].split(b"-")[0]) + 3_600_000_000)  # taken when the clock was an hour further
+        ahead = b"%d" % (int(record[0].split(b"-")[0]) + 3_600_000_000)  # taken when the clock was an hour ahead
         target.raw.set(key(target), ahead + b"-" + nonce + b" " + record[1])
         async with owning(target.uniform(), on_busy="take") as new:
             assert int(new["configurable"]["thread_owner"].split("-")[0]) == int(ahead) + 1
@@ -139,7 +139,7 @@ async def test_a_clock_that_jumps_back_takes_no_epoch_back(target: Target) -> No
                 await put(uniform, old, 2, first)
 
 
-async def test_a_busy_thread(target: Target) -> None:
+async def test_a_busy_thread_raises_not_owner(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform, by="worker 7", run_id="run/7 %-") as given:
         with pytest.raises(NotOwner, match="worker 7 has owned the thread since"):
@@ -153,7 +153,7 @@ async def test_a_busy_thread(target: Target) -> None:
         pass
 
 
-async def test_who_waits_goes_on_when_the_lease_has_run_out(target: Target) -> None:
+async def test_a_waiter_continues_after_the_lease_expired(target: Target) -> None:
     async with owning(target.uniform()) as old:
         uniform = target.uniform()
         record = target.raw.get(key(target)).split(b" ", 2)
@@ -170,7 +170,7 @@ async def test_who_waits_goes_on_when_the_lease_has_run_out(target: Target) -> N
                 await put(uniform, old, 2, first)
 
 
-async def test_threads_tell_who_owns_them(target: Target) -> None:
+async def test_threads_show_their_owners(target: Target) -> None:
     uniform = target.uniform()
     await put(uniform, None, 1)
     assert (await uniform.get_thread(THREAD)).owner is None
@@ -185,7 +185,7 @@ async def test_threads_tell_who_owns_them(target: Target) -> None:
         assert [one.thread_id for one in await uniform.threads(owned=True)] == [THREAD]
         assert [one.thread_id for one in await uniform.threads(owned=False)] == ["free"]
         record = target.raw.get(key(target)).split(b" ", 2)
-        target.raw.set(key(target), b" ".join([record[0], b"1", record[2]]))  # the lease ran out long ago
+        target.raw.set(key(target), b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
         assert (await uniform.get_thread(THREAD)).owner.lease_left == timedelta()
         assert [one.thread_id for one in await uniform.threads(owned=True)] == []
     with pytest.raises(TypeError, match="owned='yes'"):
@@ -204,7 +204,7 @@ async def test_rollback_removes_what_the_other_run_wrote(target: Target) -> None
     assert ids(await uniform.list(config())) == [last, before]
 
 
-async def test_with_ownership_required_nobody_else_writes(target: Target) -> None:
+async def test_required_ownership_refuses_all_others(target: Target) -> None:
     uniform = target.uniform(ownership="required")
     first = await put(uniform, None, 1)  # nobody owns it
     await uniform.copy_thread(THREAD, "another")
@@ -222,7 +222,7 @@ async def test_with_ownership_required_nobody_else_writes(target: Target) -> Non
     assert ids(await uniform.list(config())) == [second, first]
 
 
-async def test_who_changes_the_state_of_an_owned_thread_has_to_take_it(target: Target) -> None:
+async def test_updates_of_an_owned_thread_need_ownership(target: Target) -> None:
     uniform, other = target.uniform(ownership="required"), target.uniform(ownership="required")
     compiled, theirs = graph(uniform.saver), graph(other.saver)
     where = {"configurable": {"thread_id": THREAD}}
@@ -251,18 +251,18 @@ async def test_who_changes_the_state_of_an_owned_thread_has_to_take_it(target: T
     assert await run(compiled, uniform, None, where) == {"n": 10}
 
 
-async def test_without_ownership_required_others_write(target: Target) -> None:
+async def test_ownership_that_is_not_required_refuses_nobody(target: Target) -> None:
     uniform = target.uniform()
     async with owning(target.uniform()) as given:
         first = await put(uniform, None, 1)
         await put(target.uniform(), given, 2, first)
 
 
-async def test_a_deletion_ends_the_ownership_but_not_by_the_owner(target: Target) -> None:
+async def test_a_deletion_by_others_ends_the_ownership(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform) as given:
         await put(uniform, given, 1)
-        await uniform.delete_thread(THREAD)  # inside of the block it writes as the owner
+        await uniform.delete_thread(THREAD)  # inside the block the saver writes as the owner
         assert target.keys() == [key(target)]
         await put(uniform, given, 2)
         await target.uniform().delete_thread(THREAD)
@@ -280,7 +280,7 @@ async def test_a_dry_run_of_a_deletion_ends_no_ownership(target: Target) -> None
         await put(uniform, given, 2, first)
 
 
-async def test_a_deletion_that_fails_ends_no_ownership(target: Target) -> None:
+async def test_a_failed_deletion_ends_no_ownership(target: Target) -> None:
     uniform, data = target.uniform(), Keyspace(target.prefix).keys(THREAD).data_key
     async with owning(uniform) as given:
         first = await put(uniform, given, 1)
@@ -292,8 +292,8 @@ async def test_a_deletion_that_fails_ends_no_ownership(target: Target) -> None:
         await put(uniform, given, 2, first)
 
 
-async def test_a_copy_onto_the_thread_by_anybody_else_ends_the_ownership(target: Target) -> None:
-    """What the owner would go on from is not there any more."""
+async def test_a_copy_onto_the_thread_by_others_ends_the_ownership(target: Target) -> None:
+    """The checkpoints that the owner would continue from are gone."""
     uniform = target.uniform()
     await uniform.put(config("another"), made_of(1), {}, {"n": "1"})
     async with owning(uniform) as given:
@@ -307,7 +307,7 @@ async def test_a_copy_onto_the_thread_by_anybody_else_ends_the_ownership(target:
         assert len(ids(await uniform.list(config()))) == 1
 
 
-async def test_a_copy_is_owned_by_nobody(target: Target) -> None:
+async def test_a_copy_has_no_owner(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform) as given:
         await put(uniform, given, 1)
@@ -315,7 +315,7 @@ async def test_a_copy_is_owned_by_nobody(target: Target) -> None:
     assert not [one for one in target.keys() if one.endswith(b"owner")]
 
 
-async def test_costs_no_round_trip_and_no_key_where_it_is_off(target: Target) -> None:
+async def test_unused_ownership_costs_no_round_trip_and_no_key(target: Target) -> None:
     uniform = target.uniform()
     seen: list[Call] = []
 
@@ -337,8 +337,8 @@ async def test_costs_no_round_trip_and_no_key_where_it_is_off(target: Target) ->
     assert len(seen) == 1
 
 
-async def test_a_lost_reply_of_a_take_is_asked_for_again(target: Target) -> None:
-    """The lease counts from the second request: the first may have been long ago."""
+async def test_a_take_is_sent_again_if_its_reply_is_lost(target: Target) -> None:
+    """The lease counts from the second request, as the first may have been long ago."""
     uniform, other = target.uniform(), target.uniform(ownership="required")
 
     def twice(request: Any) -> Any:
@@ -357,7 +357,7 @@ async def test_a_lost_reply_of_a_take_is_asked_for_again(target: Target) -> None
 
 
 def lapse(target: Target, record: bytes) -> None:
-    """Let the lease run out."""
+    """Let the lease expire."""
     token, _, rest = record.split(b" ", 2)
     target.raw.set(key(target), b" ".join([token, b"1", rest]), keepttl=True)
 
@@ -370,7 +370,7 @@ def lapse(target: Target, record: bytes) -> None:
         (b"1-ab 2 3 - - \r\n-ERR x\x1b[0m", "has owned the thread since 1970"),
     ],
 )
-async def test_other_bytes_under_the_owners_key(target: Target, stored: bytes, says: str) -> None:
+async def test_damaged_bytes_under_the_owners_key_raise_not_owner(target: Target, stored: bytes, says: str) -> None:
     uniform = target.uniform()
     async with owning(uniform) as given:
         target.raw.set(key(target), stored)
@@ -396,7 +396,7 @@ async def test_other_bytes_under_the_owners_key(target: Target, stored: bytes, s
 )
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 @pytest.mark.by_turns
-async def test_wrong_arguments(target: Target, options: dict[str, Any], says: str) -> None:
+async def test_wrong_arguments_are_refused(target: Target, options: dict[str, Any], says: str) -> None:
     with pytest.raises((TypeError, ValueError), match=says):
         target.uniform().saver.own(**{"thread_id": THREAD, **options})
     assert target.keys() == []
@@ -404,7 +404,7 @@ async def test_wrong_arguments(target: Target, options: dict[str, Any], says: st
 
 @pytest.mark.parametrize("token", [7, "", "x", "1-ABC", "12-0123456789abcdef\n"])
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_what_is_no_token(target: Target, token: Any) -> None:
+async def test_invalid_tokens_are_refused(target: Target, token: Any) -> None:
     made = made_of(1)
     given = {"configurable": {"thread_id": THREAD, "thread_owner": token}}
     with pytest.raises((TypeError, ValueError), match="thread_owner.*own"):
@@ -453,7 +453,7 @@ async def test_two_first_runs_of_a_thread_do_not_fork_it(target: Target) -> None
         await put(uniform, None, 2, source="input")
 
 
-async def test_what_forks_on_purpose_goes_through(target: Target) -> None:
+async def test_intended_forks_are_allowed(target: Target) -> None:
     uniform = target.uniform(on_fork="raise")
     compiled, where = graph(uniform.saver), {"configurable": {"thread_id": THREAD}}
     assert await run(compiled, uniform, {"n": 0}, where) == {"n": 2}
@@ -475,7 +475,7 @@ async def test_what_forks_on_purpose_goes_through(target: Target) -> None:
 
 
 @pytest.mark.parametrize("on", [{}, {"on_fork": "raise"}, {"ownership": "required", "on_fork": "raise"}])
-async def test_a_graph_runs_as_its_owner(target: Target, on: Any) -> None:
+async def test_a_graph_runs_as_the_owner(target: Target, on: Any) -> None:
     uniform = target.uniform(**on)
     compiled = graph(uniform.saver)
     async with owning(uniform, run_id="the run") as given:
@@ -499,15 +499,15 @@ async def test_a_subgraph_and_a_resumed_run_write_as_the_owner(target: Target) -
     async with owning(uniform) as given:
         assert await run(compiled, uniform, Command(resume=5), given) == {"n": 6}
         other = {"configurable": {"thread_id": THREAD}}
-        code = contextvars.Context()  # as in another process: nothing but the config says who writes
+        code = contextvars.Context()  # as in another process: only the config has the token
         with pytest.raises(NotOwner):
             await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, other))
         assert await code.run(asyncio.ensure_future, run(compiled, uniform, {"n": 1}, given))
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_run_whose_thread_was_taken_begins_no_other_step(target: Target) -> None:
-    """With durability "sync"."""
+async def test_a_run_that_lost_its_thread_starts_no_further_step(target: Target) -> None:
+    """This holds with `durability="sync"`."""
     uniform, seen, other = target.uniform(), list[str](), ExitStack()
 
     def one(state: State) -> State:
@@ -531,7 +531,7 @@ async def test_a_run_whose_thread_was_taken_begins_no_other_step(target: Target)
         assert seen == ["one"]
 
 
-async def test_code_that_goes_on_behind_the_block_is_no_owner(target: Target) -> None:
+async def test_code_that_outlives_the_block_is_no_owner(target: Target) -> None:
     uniform = target.uniform()
     async with owning(uniform):
         code = contextvars.copy_context()
@@ -539,7 +539,7 @@ async def test_code_that_goes_on_behind_the_block_is_no_owner(target: Target) ->
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-def test_a_block_is_entered_once(target: Target) -> None:
+def test_a_block_can_be_entered_only_once(target: Target) -> None:
     saver = target.uniform().saver
     if not isinstance(saver, RedisSaver):
         return

@@ -1,4 +1,4 @@
-"""Waiting for a thread: in order of arrival, at a bounded number of polls, and past waiters that are gone.
+"""Waiting for a thread: in order of arrival, with few polls, and past dead waiters.
 
 Most tests drive the operations themselves. `Sleep` moves a clock of the test, so no result depends on the machine.
 """
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.also_on(cluster="sync")
 
 THREAD = "thread"
 WORK = 0.02
-"""Seconds for which a waiter of the simulation keeps the thread."""
+"""Seconds for which a simulated waiter keeps the thread."""
 
 
 def owner_key(target: Target) -> bytes:
@@ -53,18 +53,18 @@ def taken(uniform: Uniform, nonce: str, wait: str | None = None, on_busy: Any = 
 
 
 def in_line(uniform: Uniform) -> Any:
-    """The waiters of this process for the thread, as long as there are any."""
+    """This process's waiters for the thread, if any."""
     return ownership._lines.get((uniform.saver._rules.keyspace, THREAD))
 
 
 async def begin(uniform: Uniform, stack: AsyncExitStack, **options: Any) -> Any:
-    """A block, which ends with the stack."""
+    """Enter a block that ends with the stack."""
     owned = uniform.saver.own(THREAD, **options)
     return await stack.enter_async_context(owned) if uniform.native_async else stack.enter_context(owned)
 
 
 class Simulation:
-    """Waiters that sleep by a clock of the test. Each gets the thread, keeps it for a while, and gives it back."""
+    """Waiters that sleep by the test's clock. Each takes the thread, keeps it for a while, and releases it."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now, self.polls, self.order, self.idle = 1000.0, Counter[int](), list[int](), list[float]()
@@ -82,13 +82,13 @@ class Simulation:
         )
 
     def wait(self, uniform: Uniform, keeps_it_for: float = WORK) -> int:
-        """Add a waiter. Returns its number, which is also its nonce."""
+        """Add a waiter. Return its number, which is also its nonce."""
         number = next(self._numbers)
         self._wake(self.now, number, uniform, self._turn(uniform, number, keeps_it_for))
         return number
 
     async def run(self, seconds: float = 600) -> None:
-        """Let the waiters sleep and poll, for so many seconds of the clock or until all have had the thread."""
+        """Let the waiters sleep and poll for `seconds`, or until all have had the thread."""
         end = self.now + seconds
         while self._waking and self._waking[0][0] <= end:
             self.now, _, number, uniform, waiter = heappop(self._waking)
@@ -109,7 +109,7 @@ class Simulation:
         self._waking = [entry for entry in self._waking if entry[2] != number]
 
     def close(self) -> None:
-        """End all waiters that are left."""
+        """End all remaining waiters."""
         for entry in (*self._waking, *self._abandoned):
             entry[4].close()
 
@@ -133,7 +133,7 @@ def simulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Simulation]:
 
 
 def of_processes(target: Target, how_many: int) -> Callable[[], Uniform]:
-    """Savers in turns, as if each was in a process of its own."""
+    """Return savers in turn, as if each were in its own process."""
     savers, turns = [target.uniform() for _ in range(how_many)], count()
     return lambda: savers[next(turns) % how_many]
 
@@ -162,12 +162,10 @@ async def test_a_hundred_waiters_of_a_process_poll_no_more_often_than_one(
         simulation.wait(uniform)
     await simulation.run(2)
     polls = sum(simulation.polls.values())
-    assert 10 < polls <= 200 + waiters + 1  # each has to arrive
+    assert 10 < polls <= 200 + waiters + 1  # one poll for each arrival
 
 
-async def test_waiters_of_many_processes_poll_the_less_often_the_later_they_came(
-    target: Target, simulation: Simulation
-) -> None:
+async def test_later_waiters_of_many_processes_poll_less_often(target: Target, simulation: Simulation) -> None:
     saver = of_processes(target, 30)
     simulation.wait(target.uniform(), keeps_it_for=5)
     await simulation.run(0)
@@ -178,7 +176,7 @@ async def test_waiters_of_many_processes_poll_the_less_often_the_later_they_came
     assert sum(polls) <= 2 * 280
 
 
-async def test_the_first_waiter_polls_the_less_often_the_longer_the_thread_is_owned(target: Target) -> None:
+async def test_polls_get_rarer_the_longer_the_thread_is_owned(target: Target) -> None:
     uniform, waiting = target.uniform(), target.uniform()
     pauses = []
     async with AsyncExitStack() as stack:
@@ -196,9 +194,7 @@ async def test_the_first_waiter_polls_the_less_often_the_longer_the_thread_is_ow
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-async def test_a_waiter_that_never_wakes_up_again_is_passed_over(
-    target: Target, simulation: Simulation, processes: int
-) -> None:
+async def test_a_dead_waiter_is_passed_over(target: Target, simulation: Simulation, processes: int) -> None:
     """Its event loop or its process ended."""
     saver = of_processes(target, processes)
     owner, gone, left = (simulation.wait(saver()) for _ in range(3))
@@ -206,7 +202,7 @@ async def test_a_waiter_that_never_wakes_up_again_is_passed_over(
     simulation.abandon(gone)
     await simulation.run(0.9)
     assert simulation.order == [owner]
-    target.raw.zadd(waiters_key(target), {b"alive %016x" % gone: 1})  # as of the server's clock some time later
+    target.raw.zadd(waiters_key(target), {b"alive %016x" % gone: 1})  # as if the server's clock had moved on
     await simulation.run(0.1)
     assert simulation.order == [owner, left]
 
@@ -235,7 +231,7 @@ async def asked_time(target: Target) -> tuple[int, int]:
     return found
 
 
-async def test_a_waiter_that_was_late_has_its_place_again(target: Target) -> None:
+async def test_a_late_waiter_gets_its_place_back(target: Target) -> None:
     one, other = target.uniform(), target.uniform()
     async with AsyncExitStack() as stack:
         await begin(target.uniform(), stack)
@@ -252,7 +248,7 @@ async def test_a_waiter_that_was_late_has_its_place_again(target: Target) -> Non
     target.raw.unlink(owner_key(target))
 
 
-async def test_a_poll_that_is_sent_twice_waits_once(target: Target) -> None:
+async def test_a_poll_sent_twice_waits_once(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
     async with AsyncExitStack() as stack:
         await begin(uniform, stack)
@@ -265,7 +261,7 @@ async def test_a_poll_that_is_sent_twice_waits_once(target: Target) -> None:
 
 
 async def test_most_polls_only_read(target: Target) -> None:
-    """Else each one would be in the AOF, and wait for a disk with `appendfsync always`."""
+    """Otherwise each poll would be in the AOF, and wait for the disk with `appendfsync always`."""
     uniform, other = target.uniform(), target.uniform()
     async with AsyncExitStack() as stack:
         await begin(uniform, stack)
@@ -279,8 +275,8 @@ async def test_most_polls_only_read(target: Target) -> None:
     assert len(seen) <= 2
 
 
-async def test_only_waiters_are_kept_in_order(target: Target) -> None:
-    """Others take a free thread as before."""
+async def test_only_waiters_are_ordered(target: Target) -> None:
+    """`raise` and `take` get a free thread despite the queue."""
     one, other = target.uniform(), target.uniform()
     async with AsyncExitStack() as stack:
         await begin(target.uniform(), stack)
@@ -294,7 +290,7 @@ async def test_only_waiters_are_kept_in_order(target: Target) -> None:
     waiter.close()
 
 
-async def test_a_waiter_polls_once_more_when_its_time_is_over(target: Target, simulation: Simulation) -> None:
+async def test_a_waiter_polls_once_more_at_its_deadline(target: Target, simulation: Simulation) -> None:
     uniform, other = target.uniform(), target.uniform()
     first, second = (taken(other, letter * 16, wait="25ms") for letter in "ab")
     async with AsyncExitStack() as stack:
@@ -304,7 +300,7 @@ async def test_a_waiter_polls_once_more_when_its_time_is_over(target: Target, si
             assert isinstance(pause, Sleep)
             assert pause.seconds <= 0.025
         simulation.now += 0.024
-        pause = next(second)  # another waiter of the process comes first, so it does not poll
+        pause = next(second)  # another waiter of the process is first, so this one does not poll
         assert isinstance(pause, Sleep)
         assert pause.seconds <= 0.0011
         simulation.now += 0.002
@@ -316,7 +312,7 @@ async def test_a_waiter_polls_once_more_when_its_time_is_over(target: Target, si
                 waiter.send(await asked(other, leaving))
 
 
-async def test_a_waiter_whose_time_is_over_leaves_the_queue(target: Target) -> None:
+async def test_a_waiter_leaves_the_queue_at_its_deadline(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
     left: list[Any] = []
 
@@ -337,7 +333,7 @@ async def test_a_waiter_whose_time_is_over_leaves_the_queue(target: Target) -> N
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_waiter_that_is_cancelled_leaves_the_queue(target: Target) -> None:
+async def test_a_cancelled_waiter_leaves_the_queue(target: Target) -> None:
     uniform, other = target.uniform(), target.uniform()
     waits, sent = asyncio.Event(), []
 
@@ -370,7 +366,7 @@ async def test_a_waiter_that_is_cancelled_leaves_the_queue(target: Target) -> No
 
 @pytest.mark.parametrize("flavour", ["async"])
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_the_child_of_a_fork_leaves_its_parents_place_alone(target: Target) -> None:
+async def test_a_forked_child_does_not_remove_its_parents_waiter(target: Target) -> None:
     uniform, other, waits = target.uniform(), target.uniform(), asyncio.Event()
 
     def watching(request: Any) -> Any:
@@ -391,7 +387,7 @@ async def test_the_child_of_a_fork_leaves_its_parents_place_alone(target: Target
             try:
                 with pytest.raises(GeneratorExit):
                     waiting.throw(GeneratorExit)  # as the garbage collector does
-                loops.call(other.saver.aget_tuple(config()))  # after all that the background loop has to do
+                loops.call(other.saver.aget_tuple(config()))  # after the tasks of the background loop
                 os._exit(0)
             finally:
                 os._exit(1)
@@ -404,7 +400,7 @@ async def test_the_child_of_a_fork_leaves_its_parents_place_alone(target: Target
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_waiters_on_other_loops_and_os_threads(target: Target) -> None:
+async def test_waiters_on_other_loops_and_os_threads_take_turns(target: Target) -> None:
     uniform, inside = target.uniform(), []
 
     async def turn(number: int) -> None:
@@ -428,8 +424,8 @@ async def test_waiters_on_other_loops_and_os_threads(target: Target) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_waiters_on_a_loop_leave_the_worker_threads_to_the_owner(target: Target) -> None:
-    """With a blocking client, a call from a loop takes a worker thread. A waiter that kept it would keep it for ever."""
+async def test_waiters_on_a_loop_leave_worker_threads_to_the_owner(target: Target) -> None:
+    """With a blocking client, each call from a loop takes a worker thread. A waiter must not keep it."""
     saver: Any = target.uniform().saver
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     turns = []
@@ -444,13 +440,13 @@ async def test_waiters_on_a_loop_leave_the_worker_threads_to_the_owner(target: T
     assert sorted(turns) == list(range(5))
 
 
-async def test_a_deletion_leaves_no_queue(target: Target) -> None:
+async def test_a_deletion_removes_the_queue(target: Target) -> None:
     uniform, waiting, other = target.uniform(), target.uniform(), target.uniform()
     await other.put(config("another"), checkpoint(), {}, {})
     async with AsyncExitStack() as stack:
         await begin(uniform, stack)
         waiter = taken(waiting, "a" * 16)
-        waiter.send(await asked(waiting, next(waiter)))  # and then it dies; its place lasts for a second
+        waiter.send(await asked(waiting, next(waiter)))  # then it dies, and its place lasts for a second
         await other.delete_thread("another")
         assert target.raw.exists(waiters_key(target))
         await other.delete_thread(THREAD)
@@ -479,7 +475,7 @@ def wrong(reply: Any) -> Any:
     ],
 )
 @pytest.mark.by_turns
-async def test_a_damaged_reply_to_a_poll_is_damage(target: Target, reply: Any) -> None:
+async def test_a_damaged_reply_to_a_poll_raises_decode_error(target: Target, reply: Any) -> None:
     waiter = taken(target.uniform(), "a" * 16)
     next(waiter)
     with pytest.raises(DecodeError, match="the owner of thread"):
@@ -487,7 +483,7 @@ async def test_a_damaged_reply_to_a_poll_is_damage(target: Target, reply: Any) -
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-def test_waiters_that_are_garbage_leave_the_line(target: Target) -> None:
+def test_garbage_collected_waiters_leave_the_line(target: Target) -> None:
     uniform = target.uniform()
     waiter = taken(uniform, "a" * 16)
     next(waiter)

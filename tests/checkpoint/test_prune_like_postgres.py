@@ -1,4 +1,4 @@
-"""prune beside `PostgresSaver.prune`: what is left of threads of LangGraph's graphs, and how they go on."""
+"""`prune` leaves the same of LangGraph's threads as `PostgresSaver.prune`, and they continue alike."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part(TypedDict, total=False):
 
 
 def graph(saver: Any) -> Any:
-    """A subgraph whose calls are forgotten, one with a subgraph of its own; and one with `checkpointer=True`, which remembers."""
+    """Make a graph with nested subgraphs, whose calls are forgotten, and one with memory (`checkpointer=True`)."""
 
     def answer(state: Part) -> Any:
         said = interrupt("may I?") if state.get("asks") else "unasked"
@@ -63,7 +63,7 @@ def both(database: str, target: Any) -> Iterator[tuple[RedisSaver, PostgresSaver
 
 
 def left(saver: Any) -> dict[Any, Any]:
-    """What there is: of each checkpoint its parent, values and pending writes."""
+    """Parent, values and pending writes of each checkpoint."""
     return {
         (one.config["configurable"]["checkpoint_ns"], one.checkpoint["id"]): (
             (one.parent_config or {}).get("configurable", {}).get("checkpoint_id"),
@@ -75,7 +75,7 @@ def left(saver: Any) -> dict[Any, Any]:
 
 
 def shown(state: Any) -> Any:
-    """A state, with those of its subgraphs; made-up ids of messages left out."""
+    """Return a state with those of its subgraphs, without generated message ids."""
     return (
         [one.content for one in state.values.get("messages", [])],
         state.next,
@@ -90,7 +90,7 @@ HERE: Any = {"configurable": {"thread_id": "t"}}
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 @pytest.mark.parametrize("flavour", ["sync"], indirect=True)
 @pytest.mark.parametrize("asks", [[False], [False, False], [True], [False, True], [False, False, True]])
-def test_what_is_left_of_a_graph(both: Any, asks: list[bool]) -> None:
+def test_a_pruned_graph_continues_as_on_postgres(both: Any, asks: list[bool]) -> None:
     hot, cold = both
     cold.delete_thread("t")
     for turn, one in enumerate(asks):

@@ -30,7 +30,7 @@ def blobs(target: Target, uniform: Uniform, thread: str = "t") -> set[bytes]:
     return {field for field in target.raw.hgetall(data) if field[:1] == b"b"}
 
 
-async def test_keep_latest_of_each_namespace(saver: Uniform) -> None:
+async def test_prune_keeps_the_latest_of_each_namespace(saver: Uniform) -> None:
     root, sub = await chain(saver, "t", 5), await chain(saver, "t", 3, ns="sub|x:1")
     await saver.put_writes(root[-1], [("n", 1), (INTERRUPT, "?")], "task", "path")
     await saver.put_writes(root[0], [("n", 1)], "task")
@@ -43,7 +43,7 @@ async def test_keep_latest_of_each_namespace(saver: Uniform) -> None:
     assert await saver.prune(["t"]) == Pruned()
 
 
-async def test_bytes_are_what_the_thread_shrinks_by(saver: Uniform) -> None:
+async def test_pruned_bytes_match_the_threads_size(saver: Uniform) -> None:
     await chain(saver, "t", 7)
     (before,) = await saver.threads()
     would = await saver.prune(["t"], dry_run=True)
@@ -55,7 +55,7 @@ async def test_bytes_are_what_the_thread_shrinks_by(saver: Uniform) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["delete", "keep_latest"])
-async def test_delete_and_dry_run_count_the_same(saver: Uniform, target: Target, strategy: str) -> None:
+async def test_a_dry_run_counts_what_prune_removes(saver: Uniform, target: Target, strategy: str) -> None:
     configs = await chain(saver, "t", 3)
     await saver.put_writes(configs[-1], [("n", 1), ("n", 2), (INTERRUPT, 3)], "task")
     would = await saver.prune(["t", "absent"], strategy=strategy, dry_run=True)
@@ -66,27 +66,27 @@ async def test_delete_and_dry_run_count_the_same(saver: Uniform, target: Target,
         assert target.keys() == []
 
 
-async def test_keep_last(saver: Uniform) -> None:
+async def test_keep_last_keeps_the_newest(saver: Uniform) -> None:
     configs = await chain(saver, "t", 120)
     assert (await saver.prune(["t"], keep_last=7)).checkpoints == 113
     assert ids(await saver.list(config("t"))) == [one["configurable"]["checkpoint_id"] for one in configs[:-8:-1]]
     assert (await saver.prune(["t"], keep_last=7)).checkpoints == 0
 
 
-async def test_older_than(saver: Uniform) -> None:
+async def test_older_than_removes_old_checkpoints(saver: Uniform) -> None:
     now = datetime.now(timezone.utc)
     for days in (30, 20, 10, 5, 1):
         made = checkpoint({"n": days}, {"n": str(days)}, f"{100 - days:03}")
         made["ts"] = (now - timedelta(days=days)).isoformat()
         await saver.put(config("t"), made, {}, made["channel_versions"])
-    assert (await saver.prune(["t"], older_than="999999999d")).checkpoints == 0  # before there were years
+    assert (await saver.prune(["t"], older_than="999999999d")).checkpoints == 0  # before year 1
     assert (await saver.prune(["t"], older_than=timedelta(days=7), keep_last=4)).checkpoints == 1
     assert (await saver.prune(["t"], older_than=timedelta(days=7))).checkpoints == 2
     assert [one.checkpoint["channel_values"]["n"] for one in await saver.list(config("t"))] == [1, 5]
     assert (await saver.prune(["t"], older_than=timedelta(0))).checkpoints == 1
 
 
-async def test_a_checkpoint_that_does_not_tell_its_time_is_not_older(saver: Uniform) -> None:
+async def test_a_checkpoint_without_a_valid_time_is_not_older(saver: Uniform) -> None:
     for which in ("1", "2"):
         made = checkpoint({"n": 1}, None, which)
         made["ts"] = "yesterday"
@@ -94,8 +94,8 @@ async def test_a_checkpoint_that_does_not_tell_its_time_is_not_older(saver: Unif
     assert (await saver.prune(["t"], older_than=timedelta(days=1))).checkpoints == 0
 
 
-async def test_shared_values_stay_with_forks(saver: Uniform, target: Target) -> None:
-    """A channel version that a kept fork still has stays; what only removed checkpoints had goes."""
+async def test_values_shared_with_a_kept_fork_are_kept(saver: Uniform, target: Target) -> None:
+    """Values that only removed checkpoints had are removed."""
     first = await put(saver, config("t"), {"a": "shared", "b": 1}, versions={"a": "1", "b": "1"}, checkpoint_id="1")
     left = checkpoint({"a": "shared", "b": 2}, {"a": "1", "b": "2"}, "2")
     right = checkpoint({"a": "shared", "b": 3}, {"a": "1", "b": "3"}, "3")
@@ -108,7 +108,7 @@ async def test_shared_values_stay_with_forks(saver: Uniform, target: Target) -> 
     assert len(blobs(target, saver)) == 2
 
 
-async def test_the_same_versions_in_two_namespaces_are_two_values(saver: Uniform) -> None:
+async def test_equal_versions_in_two_namespaces_are_two_values(saver: Uniform) -> None:
     await put(saver, config("t", ""), {"a": "root"}, checkpoint_id="1")
     await put(saver, config("t", "sub"), {"a": "sub"}, checkpoint_id="1")
     await put(saver, config("t", "sub"), {"b": "later"}, checkpoint_id="2")
@@ -118,7 +118,7 @@ async def test_the_same_versions_in_two_namespaces_are_two_values(saver: Uniform
 
 
 async def delta_chain(saver: Uniform, length: int, seed_at: int | None) -> list[dict[str, Any]]:
-    """A thread with a channel `d` as DeltaChannel leaves it: writes, and a stored value at one checkpoint alone."""
+    """Make a thread with a channel `d` like a `DeltaChannel`'s: writes, and a value at one checkpoint."""
     configs: list[dict[str, Any]] = []
     for step in range(length):
         values: dict[str, Any] = {"n": step}
@@ -134,7 +134,7 @@ async def delta_chain(saver: Uniform, length: int, seed_at: int | None) -> list[
 @pytest.mark.parametrize("seed_at", [None, 0, 3, 7])
 @pytest.mark.parametrize("keep_last", [1, 2])
 @pytest.mark.by_turns
-async def test_what_a_delta_channel_needs_stays(saver: Uniform, seed_at: int | None, keep_last: int) -> None:
+async def test_prune_keeps_the_history_of_a_delta_channel(saver: Uniform, seed_at: int | None, keep_last: int) -> None:
     configs = await delta_chain(saver, 9, seed_at)
     before = [await saver.get_delta_channel_history(config=one, channels=["d"]) for one in configs]
     done = await saver.prune(["t"], keep_last=keep_last)
@@ -148,8 +148,8 @@ async def test_what_a_delta_channel_needs_stays(saver: Uniform, seed_at: int | N
 
 
 @pytest.mark.parametrize("absent", ["no version", "another version"])
-async def test_what_a_delta_channel_needs_stays_though_the_parent_needs_nothing(saver: Uniform, absent: str) -> None:
-    """The parent stays, and has no version of the channel yet; or it has one, and nothing was written before it."""
+async def test_prune_keeps_a_delta_history_that_the_parent_does_not_need(saver: Uniform, absent: str) -> None:
+    """The kept parent has no version of the channel yet, or one without earlier writes."""
     where: Any = config("t")
     for step in range(5):
         versions = {"n": f"{step:03}", "d": f"{step:03}"}
@@ -165,8 +165,8 @@ async def test_what_a_delta_channel_needs_stays_though_the_parent_needs_nothing(
     assert "seed" in before["d"]
 
 
-async def test_a_channel_that_was_emptied_needs_nothing(saver: Uniform) -> None:
-    """Like LangGraph's branch:to:... channels, which have a value for one checkpoint."""
+async def test_an_emptied_channel_needs_no_ancestors(saver: Uniform) -> None:
+    """LangGraph's `branch:to:...` channels have a value for one checkpoint only."""
     configs: list[dict[str, Any]] = []
     for step in range(6):
         values = {"n": step, **({"branch": None} if step % 2 else {})}
@@ -179,7 +179,7 @@ async def test_a_channel_that_was_emptied_needs_nothing(saver: Uniform) -> None:
     assert [one.config for one in await saver.list(config("t"))] == [last]
 
 
-async def test_stray_writes_go_and_coming_ones_stay(saver: Uniform) -> None:
+async def test_prune_removes_stray_writes_and_keeps_early_ones(saver: Uniform) -> None:
     await put(saver, config("t"), {"n": 1}, checkpoint_id="5")
     for which in ("3", "5", "7"):
         await saver.put_writes(config("t", "", which), [("n", which)], "task")
@@ -203,7 +203,7 @@ async def test_stray_writes_go_and_coming_ones_stay(saver: Uniform) -> None:
     ],
 )
 @pytest.mark.by_turns
-async def test_arguments_that_make_no_sense(saver: Uniform, arguments: Any, said: str) -> None:
+async def test_wrong_arguments_are_refused(saver: Uniform, arguments: Any, said: str) -> None:
     await chain(saver, "t", 2)
     for threads in (["t"], []):
         with pytest.raises((ValueError, TypeError), match=said):
@@ -214,7 +214,7 @@ async def test_arguments_that_make_no_sense(saver: Uniform, arguments: Any, said
     assert await saver.prune([]) == Pruned()
 
 
-async def test_delete_for_runs(saver: Uniform, target: Target) -> None:
+async def test_delete_for_runs_removes_the_checkpoints_of_runs(saver: Uniform, target: Target) -> None:
     for thread in ("t", "u"):
         one = await put(
             saver, config(thread), {"n": 1}, checkpoint_id="1", metadata={"run_id": "a"}, versions={"n": "1"}
@@ -236,7 +236,7 @@ async def test_delete_for_runs(saver: Uniform, target: Target) -> None:
     assert target.keys() == []
 
 
-async def test_copy(saver: Uniform, target: Target) -> None:
+async def test_a_copy_has_all_data_of_its_source(saver: Uniform, target: Target) -> None:
     configs = await chain(saver, "source", 130, thread_id="source", run_id="r")
     await chain(saver, "source", 3, ns="sub")
     await saver.put_writes(configs[3], [("n", 1), (INTERRUPT, "?")], "task", "path")
@@ -279,7 +279,7 @@ async def test_a_copy_of_nothing_or_of_itself_changes_nothing(saver: Uniform) ->
     assert await saver.list(config("other")) == []
 
 
-async def test_a_copy_goes_its_own_way(saver: Uniform) -> None:
+async def test_a_copy_is_independent_of_its_source(saver: Uniform) -> None:
     configs = await chain(saver, "source", 3)
     await saver.copy_thread("source", "target")
     await put(
@@ -291,7 +291,7 @@ async def test_a_copy_goes_its_own_way(saver: Uniform) -> None:
 
 
 async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> None:
-    """Two processes on one thread: the put of the older id may come after the prune."""
+    """Another process may put the older id after the prune."""
     coming, newest = str(uuid6()), str(uuid6())
     long_ago = str(UUID(int=UUID(coming).int - ((2 * 3600 * 10**7 >> 12) << 80), version=6))
     for which in (long_ago, coming):
@@ -312,8 +312,8 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> N
 )
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
-async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lost: Any, before: Any) -> None:
-    """A failover or an eviction in the middle of a copy: the target never gets a part."""
+async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, lost: Any, before: Any) -> None:
+    """After a failover or an eviction during the copy, the target never gets a part of it."""
     uniform = target.uniform()
     await chain(uniform, "source", 700)
     saver = RedisSaver(target.raw, prefix=target.prefix)
@@ -337,7 +337,7 @@ async def test_a_copy_that_loses_what_it_staged_is_begun_anew(target: Target, lo
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Target) -> None:
+async def test_a_dry_run_during_writes_counts_each_checkpoint_once(target: Target) -> None:
     uniform = target.uniform()
     await chain(uniform, "t", 400)
     saver = RedisSaver(target.raw, prefix=target.prefix)
@@ -357,7 +357,7 @@ async def test_a_dry_run_counts_once_while_the_thread_is_written_to(target: Targ
 
 
 async def calls(saver: Uniform, length: int, each: int = 2) -> list[str]:
-    """A chain of root checkpoints, each with a subgraph's call that started from it and one of a subgraph with memory. Answers the ids."""
+    """Make root checkpoints, each with a subgraph call and one of a subgraph with memory. Return the root ids."""
     root = ids_of(await chain(saver, "t", length))
     for number, one in enumerate(root):
         await chain(saver, "t", each, ns=f"sub:{number}", parents={"": one})
@@ -374,7 +374,7 @@ def namespaces(found: list[Any]) -> Counter[str]:
     return Counter(one.config["configurable"]["checkpoint_ns"] for one in found)
 
 
-async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(saver: Uniform) -> None:
+async def test_subgraph_calls_are_removed_with_their_root_checkpoint(saver: Uniform) -> None:
     await calls(saver, 5)
     await saver.prune(["t"], keep_last=2)
     found = await saver.list(config("t", None))
@@ -386,8 +386,8 @@ async def test_calls_of_subgraphs_go_with_the_checkpoint_they_started_from(saver
     assert (await saver.check("t")).sound
 
 
-async def test_calls_of_subgraphs_when_old_ones_go(saver: Uniform) -> None:
-    """By age, too, a call goes as its root checkpoint does, whatever age it has itself."""
+async def test_subgraph_calls_are_removed_by_the_age_of_their_root(saver: Uniform) -> None:
+    """A call's own age does not count."""
     now = datetime.now(timezone.utc)
     root = await calls(saver, 4)
     for one in await saver.list(config("t", "")):
@@ -403,8 +403,11 @@ async def test_calls_of_subgraphs_when_old_ones_go(saver: Uniform) -> None:
     assert found == {"": 2, "sub:2": 2, "sub:3": 2, "memory": 4, "sub:early": 1}
 
 
-async def test_a_prune_that_dies_leaves_what_the_next_one_finds(saver: Uniform, monkeypatch: Any) -> None:
-    """A call's namespace goes before the root checkpoint, which alone says that the call is over; a parent is forgotten before it goes."""
+async def test_the_next_prune_finishes_one_that_died(saver: Uniform, monkeypatch: Any) -> None:
+    """A call's namespace is removed before its root checkpoint, which alone shows that the call is over.
+
+    Children forget their parent before it is removed.
+    """
     await calls(saver, 6, each=30)
     newest = {
         one.config["configurable"]["checkpoint_ns"]: one.checkpoint["id"]
@@ -438,15 +441,15 @@ async def test_a_prune_that_dies_leaves_what_the_next_one_finds(saver: Uniform, 
     assert namespaces(await saver.list(config("t", None))) == {"": 1, "sub:5": 1, "memory": 1, "sub:early": 1}
 
 
-async def test_an_encrypted_call_goes_too(target: Target) -> None:
+async def test_encrypted_subgraph_calls_are_removed_too(target: Target) -> None:
     saver = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"k" * 16))
     await calls(saver, 3)
     await saver.prune(["t"])
     assert namespaces(await saver.list(config("t", None))) == {"": 1, "sub:2": 1, "memory": 1, "sub:early": 1}
 
 
-async def test_only_a_parent_that_goes_is_forgotten(saver: Uniform) -> None:
-    """Of forks, too."""
+async def test_only_a_removed_parent_is_forgotten(saver: Uniform) -> None:
+    """This holds for forks too."""
     root = await chain(saver, "t", 3)
     fork = [await put(saver, root[0], {"n": 10 + number}, versions={"n": f"9{number}"}) for number in range(2)]
     await saver.prune(["t"], keep_last=3)
@@ -462,8 +465,8 @@ async def test_only_a_parent_that_goes_is_forgotten(saver: Uniform) -> None:
     assert (newest.parent_config, older.parent_config) == (older.config, None)
 
 
-async def test_a_parent_that_went_with_its_run_before_is_forgotten(saver: Uniform) -> None:
-    """As `PostgresSaver.prune` does, also where nothing else goes."""
+async def test_a_parent_removed_with_its_run_is_forgotten(saver: Uniform) -> None:
+    """`PostgresSaver.prune` does the same, even if it removes nothing else."""
     for older in (0, 2):
         where = (await chain(saver, f"t{older}", older))[-1] if older else config(f"t{older}")
         gone = await put(saver, where, {"n": 10}, versions={"n": "91"}, metadata={"run_id": "gone"})

@@ -1,4 +1,4 @@
-"""`Send`s that carry the state: cut inside, as pending writes and as values; they share chunks with the channels that the state is from."""
+"""`Send`s that carry a state are cut into chunks, shared with the channels that the state comes from."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def messages(count: int, seed: str = "") -> list[Any]:
 
 
 def tool_call(history: list[Any], number: int = 1) -> Send:
-    """A `Send` as `create_react_agent` makes them."""
+    """Return a `Send` as `create_react_agent` makes it."""
     call = {"name": "search", "args": {"q": f"question {number}"}, "id": f"call-{number}", "type": "tool_call"}
     state = {"messages": history, "remaining_steps": 20 - number}
     return Send("tools", {"__type": "tool_call_with_context", "tool_call": call, "state": state})
@@ -61,7 +61,7 @@ def packed(value: Any) -> tuple[str, bytes]:
 
 
 def written(found: Any) -> list[tuple[str, bytes]]:
-    """The values of pending writes, as they are serialized."""
+    """Serialized values of pending writes."""
     return [packed(value) for _, _, value in found.pending_writes]
 
 
@@ -73,7 +73,7 @@ async def put(
     old: dict[str, Any] | None = None,
     **metadata: Any,
 ) -> dict[str, Any]:
-    """Put checkpoint `number`; `old` are values that have the version 1."""
+    """Put checkpoint `number`. The values in `old` have version 1."""
     versions = {**dict.fromkeys(old or {}, version(1)), **dict.fromkeys(new, version(number))}
     made = checkpoint({**(old or {}), **new}, versions, f"{number:08}")
     about = {"source": "loop", "step": number, "parents": {}, **metadata}
@@ -81,7 +81,10 @@ async def put(
 
 
 async def stepped(uniform: Uniform, steps: int = 1, count: int = 30, thread: str = "thread") -> list[dict[str, Any]]:
-    """Supersteps of an agent with tools: a checkpoint, the model's writes with a `Send`, a checkpoint in which that is pending, its writes."""
+    """Run supersteps of an agent with tools.
+
+    Each has a checkpoint, the model's writes with a `Send`, a checkpoint with the pending `Send`, and its writes.
+    """
     where, configs = config(thread), []
     for step in range(steps):
         history = messages(count + 2 * step)
@@ -100,10 +103,10 @@ async def check(uniform: Uniform, thread: str = "thread") -> list[str]:
     return [f"{one.where}: {one.what}" for one in (await uniform.check(thread)).findings]
 
 
-# -- what was put is what is read
+# -- reading
 
 
-async def test_a_send_comes_back(target: Target, saver: Uniform) -> None:
+async def test_sends_are_read_as_they_were_put(target: Target, saver: Uniform) -> None:
     configs = await stepped(saver, 3)
     assert writes_in_chunks(data_of(target))
     check_sound(target)
@@ -131,7 +134,7 @@ async def test_a_send_comes_back(target: Target, saver: Uniform) -> None:
     ],
     ids=["zstd", "no cache", "another serializer", "encrypted"],
 )
-async def test_a_send_comes_back_with_settings(target: Target, options: dict[str, Any]) -> None:
+async def test_sends_are_read_with_other_settings(target: Target, options: dict[str, Any]) -> None:
     saver = target.uniform(**options)
     configs = await stepped(saver, 2)
     has_cuts = "serde" not in options
@@ -142,7 +145,7 @@ async def test_a_send_comes_back_with_settings(target: Target, options: dict[str
 
 
 @ONE
-async def test_a_short_send_and_other_writes_stay_as_they_were(target: Target, saver: Uniform) -> None:
+async def test_short_sends_and_other_writes_are_not_cut(target: Target, saver: Uniform) -> None:
     where = await put(saver, config("thread"), 1, {"n": 1})
     await saver.put_writes(where, [(TASKS, Send("node", {"n": 1})), ("long", messages(30))], "task")
     fields = data_of(target)
@@ -150,7 +153,7 @@ async def test_a_short_send_and_other_writes_stay_as_they_were(target: Target, s
     assert written(await saver.get_tuple(where)) == [packed(Send("node", {"n": 1})), packed(messages(30))]
 
 
-# -- what it costs
+# -- costs
 
 
 async def test_put_writes_of_sends_takes_one_round_trip(target: Target) -> None:
@@ -163,16 +166,16 @@ async def test_put_writes_of_sends_takes_one_round_trip(target: Target) -> None:
     await saver.put_writes(where, [("messages", answer[-1]), (TASKS, tool_call(answer))], "task")
     await put(saver, where, 2, {"messages": answer, TASKS: [tool_call(answer)]})
     assert counted.take() == ["EVALSHA"] * 2
-    # of a thread that is not there yet, too
+    # also if the thread does not exist yet
     await saver.put_writes(config("new", "", "1"), [(TASKS, tool_call(answer))], "task")
     await saver.put_writes(config("new", "", "1"), [(TASKS, tool_call(answer))], "task")
     assert counted.take() == ["EVALSHA"] * 2
 
 
 @ONE
-async def test_a_send_costs_little_more_than_the_messages_that_are_new(target: Target, saver: Uniform) -> None:
+async def test_a_send_costs_little_more_than_its_new_messages(target: Target, saver: Uniform) -> None:
     where = await put(saver, config("thread"), 1, {"messages": messages(400)})
-    await saver.put_writes(where, [("n", 1)], "another task")  # from now on the server knows the script
+    await saver.put_writes(where, [("n", 1)], "another task")  # the server loads the script
     answer, sent, before = messages(401), target.raw.info("stats")["total_net_input_bytes"], size(data_of(target))
     new = len(packed(answer[-1])[1])
     await saver.put_writes(where, [(TASKS, tool_call(answer))], "task")
@@ -183,7 +186,7 @@ async def test_a_send_costs_little_more_than_the_messages_that_are_new(target: T
 
 
 @ONE
-async def test_a_fan_out_stores_what_differs(target: Target, saver: Uniform) -> None:
+async def test_a_fan_out_stores_only_the_differences(target: Target, saver: Uniform) -> None:
     state = {"messages": messages(14), "notes": {f"note {number}": "n" * 100 for number in range(30)}}
     assert len(packed(state)[1]) > 10_000
     where = await put(saver, config("thread"), 1, {**state})
@@ -197,11 +200,11 @@ async def test_a_fan_out_stores_what_differs(target: Target, saver: Uniform) -> 
     assert written(found) == list(map(packed, sends))
 
 
-# -- what a process believes may be wrong
+# -- a process with outdated memory
 
 
 @pytest.mark.parametrize("lost", ["deleted", "pruned", "copied"])
-async def test_what_the_server_lacks_is_sent_again(target: Target, saver: Uniform, lost: str) -> None:
+async def test_chunks_that_the_server_lacks_are_sent_again(target: Target, saver: Uniform, lost: str) -> None:
     where = await put(saver, config("thread"), 1, {"messages": messages(30)})
     other = target.uniform()
     if lost == "deleted":
@@ -225,7 +228,7 @@ async def test_what_the_server_lacks_is_sent_again(target: Target, saver: Unifor
     assert await check(saver) == []
 
 
-async def test_a_write_that_is_sent_again_changes_nothing(target: Target, saver: Uniform) -> None:
+async def test_a_write_sent_again_changes_nothing(target: Target, saver: Uniform) -> None:
     where, answer = await put(saver, config("thread"), 1, {"messages": messages(30)}), messages(31)
 
     async def send(by: Uniform, number: int) -> None:
@@ -241,13 +244,13 @@ async def test_a_write_that_is_sent_again_changes_nothing(target: Target, saver:
     check_chunks(target, swept=True)
 
 
-async def test_of_a_task_that_writes_more_later_the_first_values_stay(target: Target, saver: Uniform) -> None:
+async def test_more_writes_of_a_task_keep_its_first_values(target: Target, saver: Uniform) -> None:
     where, answer = await put(saver, config("thread"), 1, {"messages": messages(30)}), messages(31)
     await saver.put_writes(where, [(TASKS, tool_call(answer, 1))], "task")
     other = target.uniform()
     await other.put_writes(where, [(TASKS, tool_call(messages(40, "lost"), 2)), (TASKS, tool_call(answer, 3))], "task")
     assert written(await saver.get_tuple(where)) == [packed(tool_call(answer, 1)), packed(tool_call(answer, 3))]
-    check_chunks(target)  # what was sent and is not used, `@gc_roots` tells of
+    check_chunks(target)  # `@gc_roots` names chunks that were sent but are unused
     await saver.prune(["thread"], keep_last=1)
     check_chunks(target, swept=True)
     assert await check(saver) == []
@@ -272,9 +275,7 @@ async def test_a_lost_reply_of_put_writes_is_harmless(target: Target, saver: Uni
 
 
 @pytest.mark.parametrize("keep", [1, 2, 3])
-async def test_prune_keeps_the_chunks_of_writes_that_stay_and_no_others(
-    target: Target, saver: Uniform, keep: int
-) -> None:
+async def test_prune_keeps_exactly_the_chunks_of_kept_writes(target: Target, saver: Uniform, keep: int) -> None:
     configs = await stepped(saver, 3)
     before = [await target.uniform().get_tuple(one) for one in configs]
     await saver.prune(["thread"], keep_last=keep)
@@ -285,9 +286,7 @@ async def test_prune_keeps_the_chunks_of_writes_that_stay_and_no_others(
     assert await check(saver) == []
 
 
-async def test_prune_keeps_writes_that_came_before_their_checkpoint_and_takes_what_is_stray(
-    target: Target, saver: Uniform
-) -> None:
+async def test_prune_keeps_early_writes_and_removes_stray_ones(target: Target, saver: Uniform) -> None:
     configs = await stepped(saver, 2)
     early = config("thread", "", "99999999")
     await saver.put_writes(early, [(TASKS, tool_call(messages(20, "early")))], "task")
@@ -298,7 +297,7 @@ async def test_prune_keeps_writes_that_came_before_their_checkpoint_and_takes_wh
     assert written(await target.uniform().get_tuple(early)) == [packed(tool_call(messages(20, "early")))]
 
 
-async def test_the_checkpoints_of_a_run_go_with_the_chunks_of_their_writes(target: Target, saver: Uniform) -> None:
+async def test_delete_for_runs_removes_the_chunks_of_writes(target: Target, saver: Uniform) -> None:
     configs = await stepped(saver, 3)
     await saver.delete_for_runs(["run-1"])
     check_sound(target)
@@ -306,8 +305,8 @@ async def test_the_checkpoints_of_a_run_go_with_the_chunks_of_their_writes(targe
     assert written(await target.uniform().get_tuple(configs[4]))[1] == packed(tool_call(messages(35), 2))
 
 
-async def test_a_write_that_relies_on_what_prune_is_about_to_remove(target: Target, saver: Uniform) -> None:
-    """The plan is void: it was made before the write came."""
+async def test_a_write_voids_a_prune_that_would_remove_its_chunks(target: Target, saver: Uniform) -> None:
+    """The prune was planned before the write came."""
     first = await put(saver, config("thread"), 1, {"messages": messages(30)})
     second = await put(saver, first, 2, {"messages": messages(9, "other")})
     pruner, done = target.uniform(), []
@@ -341,7 +340,7 @@ async def test_a_copy_has_the_chunks_of_its_writes(target: Target, saver: Unifor
 
 
 @ONE
-async def test_a_limited_history_keeps_what_is_needed(target: Target) -> None:
+async def test_a_limited_history_keeps_the_chunks_of_writes(target: Target) -> None:
     saver = target.uniform(history={"keep_last": 3})
     configs = await stepped(saver, 40, count=12)
     check_chunks(target)
@@ -352,11 +351,11 @@ async def test_a_limited_history_keeps_what_is_needed(target: Target) -> None:
     check_chunks(target, swept=True)
 
 
-# -- histories, damage
+# -- histories and damage
 
 
 @ONE
-async def test_a_history_of_sends_is_whole_also_when_it_is_remembered(target: Target, saver: Uniform) -> None:
+async def test_a_remembered_history_of_sends_is_complete(target: Target, saver: Uniform) -> None:
     configs = await stepped(saver, 3)
     for _ in range(2):
         history = await saver.get_delta_channel_history(config=configs[-1], channels=[TASKS])
@@ -364,7 +363,7 @@ async def test_a_history_of_sends_is_whole_also_when_it_is_remembered(target: Ta
         assert values == [packed(tool_call(messages(35), 2))] or values == []
 
 
-async def test_a_chunk_of_a_write_that_is_gone_is_damage(target: Target, saver: Uniform) -> None:
+async def test_a_missing_chunk_of_a_write_raises_thread_damaged(target: Target, saver: Uniform) -> None:
     where = await put(saver, config("thread"), 1, {"n": 1})
     await saver.put_writes(where, [(TASKS, tool_call(messages(30)))], "task")
     data = Keyspace(target.prefix).keys("thread").data_key
@@ -383,7 +382,7 @@ async def test_a_chunk_of_a_write_that_is_gone_is_damage(target: Target, saver: 
 
 @ONE
 @pytest.mark.parametrize("root", [b"", b"p", b"n" + b"x" * 16, b"p" + b"x" * 16 + b"1:a1:b" + b"c" * 15, b"z" * 40])
-async def test_a_forged_root_of_a_write_is_an_error_and_no_crash(target: Target, saver: Uniform, root: bytes) -> None:
+async def test_a_forged_root_of_a_write_raises_an_error(target: Target, saver: Uniform, root: bytes) -> None:
     where = await put(saver, config("thread"), 1, {"n": 1})
     await saver.put_writes(where, [(TASKS, tool_call(messages(30)))], "task")
     data = Keyspace(target.prefix).keys("thread").data_key
@@ -401,7 +400,7 @@ async def test_a_forged_root_of_a_write_is_an_error_and_no_crash(target: Target,
 
 
 @ONE
-async def test_cold_gets_whole_sends_and_gives_them_back(target: Target, tiers: Tiers) -> None:
+async def test_cold_gets_whole_sends_and_returns_them(target: Target, tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND)
     assert await uniform.get_tuple(config("thread")) is None
     configs = await stepped(uniform, 2)
@@ -434,7 +433,7 @@ async def test_a_fill_that_replaces_writes_notes_their_chunks(target: Target, ti
 
 
 @pytest.mark.parametrize("serde", [FastSerializer()])
-def test_a_send_is_cut_between_the_elements_that_its_channels_have(serde: Any) -> None:
+def test_a_send_is_cut_at_the_elements_of_its_channels(serde: Any) -> None:
     history = messages(40)
     own = set(serde.dumps_elements(history).elements[1:])
     files = {f"file {number}": "x" * 90 for number in range(60)}
@@ -464,7 +463,7 @@ ARGUMENTS = st.recursive(
 
 @settings(max_examples=60)
 @given(st.lists(st.builds(Send, st.text(max_size=5), ARGUMENTS), min_size=1, max_size=3), st.booleans())
-def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> None:
+def test_the_pieces_of_a_send_join_to_its_bytes(some: list[Send], alone: bool) -> None:
     value = some[0] if alone else some
     wanted = packed(value)
     encoded, opaque = FastSerializer().dumps_elements(value), OpaqueSerializer()
@@ -483,14 +482,14 @@ def test_the_pieces_of_a_send_are_its_bytes(some: list[Send], alone: bool) -> No
     st.integers(0, 5),
     st.sampled_from([b"", b"\xdd\xff\xff\xff\xff", b"\xdf\x00\x00\x10\x00", b"\xc9\xff"]),
 )
-def test_a_forged_object_in_a_send_is_cut_anyhow_or_not_at_all(noise: bytes, code: int, start: bytes) -> None:
+def test_a_forged_object_in_a_send_keeps_its_bytes(noise: bytes, code: int, start: bytes) -> None:
     forged = start + noise * (4000 // (len(noise) or 1) + 1)
     value = [Send("node", {"a": ormsgpack.Ext(code, forged), "b": "x" * 3000}), Send("node", ["y"] * 3000)]
     encoded = FastSerializer().dumps_elements(value)
     assert b"".join(encoded.elements) == packed(value)[1]
 
 
-def test_a_send_of_very_many_elements_stays_within_the_limit_of_chunks() -> None:
+def test_a_send_of_very_many_elements_respects_the_chunk_limit() -> None:
     value = [Send("node", {"texts": ["x" * 600] * 60_000})]
     stored = chunks.cut(FastSerializer().dumps_elements(value), b"p")
     assert stored is None or sum(len(level.fields) for level in stored.levels) < Limits().chunks
@@ -500,10 +499,10 @@ def test_a_send_of_very_many_elements_stays_within_the_limit_of_chunks() -> None
 
 
 def used(target: Target, agent: str, calls: int) -> tuple[int, int]:
-    """Bytes that an agent with tools stores and sends in a run: the least of two.
+    """Return the bytes that an agent with tools stores and sends in a run: the least of two runs.
 
-    LangGraph sends the writes of a task beside the put of its superstep. A put that does not wait for them sends their
-    chunks once more, and how often that happens is a matter of time.
+    LangGraph sends a task's writes and the put of its superstep concurrently. A put that does not wait for the writes
+    sends their chunks again, which depends on timing.
     """
     runs = [used_once(target, agent, calls, f"{agent} {calls} {run}") for run in range(2)]
     return min(stored for stored, _ in runs), min(sent for _, sent in runs)
@@ -526,8 +525,8 @@ def used_once(target: Target, agent: str, calls: int, thread: str) -> tuple[int,
 
 @ONE
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_an_agent_whose_tools_are_sent_the_state_costs_little_more_than_the_other(target: Target) -> None:
-    """Linear in the number of calls, where each `Send` has all messages so far."""
+def test_agents_whose_sends_carry_the_state_cost_little_more(target: Target) -> None:
+    """The cost is linear in the number of calls, although each `Send` has all messages so far."""
     load_scripts(target.raw)
     costs = {
         agent: [used(target, agent, calls) for calls in (10, 20, 40, 80)] for agent in ("edge", "Send", "the state")

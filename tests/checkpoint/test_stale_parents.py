@@ -1,4 +1,4 @@
-"""`on_fork="raise"`: whoever writes a thread that another one wrote meanwhile is refused, also where it began the thread itself."""
+"""`on_fork="raise"`: a run is refused if another one wrote the thread meanwhile."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class State(TypedDict):
 
 
 def graph(saver: Any) -> Any:
-    """Two nodes, of which each is a graph of one: so there is a namespace that is begun in the middle of a run."""
+    """Make a graph of two subgraphs, so that a namespace begins in the middle of a run."""
     inner = StateGraph(State).add_node("more", lambda state: {"n": state["n"] + 1}).add_edge(START, "more").compile()
     builder = StateGraph(State).add_node("one", inner).add_node("two", inner)
     return builder.add_edge(START, "one").add_edge("one", "two").compile(checkpointer=saver)
 
 
 async def meanwhile(uniform: Uniform, ns: str | None) -> str:
-    """Another process goes on from the newest checkpoint."""
+    """Continue from the newest checkpoint, as another process."""
     found = await uniform.get_tuple(config(ns=ns))
     made = checkpoint({"n": 50})
     await uniform.put(found.config, made, {"source": "loop", "step": found.metadata["step"] + 1}, {"n": "1"})
@@ -37,7 +37,7 @@ async def meanwhile(uniform: Uniform, ns: str | None) -> str:
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-async def test_a_run_is_refused_when_another_went_on_with_the_thread(target: Target, is_first: bool) -> None:
+async def test_a_run_is_refused_if_another_run_continued_the_thread(target: Target, is_first: bool) -> None:
     uniform, other = target.uniform(on_fork="raise"), target.uniform()
     compiled = graph(uniform.saver)
     if not is_first:
@@ -54,7 +54,7 @@ async def test_a_run_is_refused_when_another_went_on_with_the_thread(target: Tar
 
 
 async def run(compiled: Any, uniform: Uniform, steps: list[Any]) -> None:
-    """A run, with something between its steps. What a step says is stored by then."""
+    """Run a graph with actions between its steps. The output of a step is stored before the actions."""
     more: Any = {"stream_mode": "updates", "durability": "sync"}
     if uniform.native_async:
         async for part in compiled.astream({"n": 0}, config(), **more):
@@ -66,23 +66,23 @@ async def run(compiled: Any, uniform: Uniform, steps: list[Any]) -> None:
             await step(part)
 
 
-async def test_what_began_a_namespace_is_known_by_its_last_checkpoint(target: Target) -> None:
+async def test_a_namespace_is_tracked_by_its_last_checkpoint(target: Target) -> None:
     uniform, other = target.uniform(on_fork="raise"), target.uniform()
     first, second, late, past = (checkpoint({"n": n}) for n in range(4))
     begun = await uniform.put(config(ns="sub:1"), first, {"source": "input", "step": -1}, {"n": "1"})
     gone_on = await uniform.put(begun, second, {"source": "loop", "step": 0}, {"n": "1"})
-    await uniform.put(begun, past, {"source": "fork", "step": 0}, {"n": "1"})  # on purpose
+    await uniform.put(begun, past, {"source": "fork", "step": 0}, {"n": "1"})  # a fork on purpose
     await meanwhile(other, "sub:1")
     with pytest.raises(StaleParent):
         await uniform.put(gone_on, late, {"source": "loop", "step": 1}, {"n": "1"})
     explicit = await uniform.put(
         gone_on, late, {"source": "input", "step": 1}, {"n": "1"}
-    )  # by an id that a caller gave
+    )  # as if the caller had named the parent
     assert explicit["configurable"]["checkpoint_id"] == late["id"]
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_only_the_last_loops_that_began_are_remembered(target: Target, monkeypatch: Any) -> None:
+async def test_only_the_latest_loops_are_remembered(target: Target, monkeypatch: Any) -> None:
     monkeypatch.setattr(guards, "_begun", BoundedCache(3))
     uniform = target.uniform(on_fork="raise")
     for number in range(5):

@@ -1,4 +1,4 @@
-"""What bytes that somebody else wrote to Redis may do: with encryption nothing that is not encrypted is decoded, with strict=True no code runs."""
+"""Untrusted bytes in Redis: encrypting savers decode nothing plain, and with `strict=True` no code runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ran: list[str] = []
 
 
 def run(text: str) -> str:
-    """What stands for a program that somebody wants to run."""
+    """Stand-in for a program that an attacker wants to run."""
     ran.append(text)
     return text
 
@@ -36,7 +36,7 @@ def nothing_ran() -> None:
 
 
 def calling(function: Any, *arguments: Any) -> bytes:
-    """msgpack that calls a function when it is decoded."""
+    """Return msgpack that calls a function when decoded."""
     return ormsgpack.packb(ormsgpack.Ext(1, ormsgpack.packb((function.__module__, function.__name__, arguments))))
 
 
@@ -48,7 +48,7 @@ def encrypting(**more: Any) -> dict[str, Any]:
 
 
 async def thread(uniform: Uniform) -> dict[str, Any]:
-    """A thread of two checkpoints and a write to each. Answers the newer one's config."""
+    """Put two checkpoints with a write to each. Return the newer one's config."""
     parent = await put(uniform, config(), {"n": 1}, checkpoint_id="1", versions={"n": "1"})
     await uniform.put_writes(parent, [("n", "written")], "task")
     where = await put(uniform, parent, {}, checkpoint_id="2", versions={"n": "2"})
@@ -64,7 +64,7 @@ def change(target: Target, kind: bytes, edit: Any) -> None:
 
 
 def framed(position: int, kind: bytes, data: bytes) -> Any:
-    """An edit: another type and other bytes in the frames of a header or record."""
+    """Return an edit that replaces the type and bytes of a frame in a header or record."""
 
     def edit(stored: bytes) -> bytes:
         chunks = framing.unpack(stored)
@@ -75,7 +75,7 @@ def framed(position: int, kind: bytes, data: bytes) -> Any:
 
 
 def in_chunks(target: Target) -> Any:
-    """An edit: the root of a plain value that is in chunks, which are stored with it."""
+    """Store the chunks of a plain value. Return an edit that replaces a value by its root."""
     made = codec.encode_value(
         target.uniform().saver._context, [HumanMessage("x" * 900, id=str(n)) for n in range(9)], "n"
     )
@@ -101,13 +101,13 @@ PLANTED: dict[str, Any] = {
 @pytest.mark.parametrize("what", PLANTED)
 @pytest.mark.by_turns
 async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: str) -> None:
-    """Whatever is read: the error says what and where, and comes before anything is decoded."""
+    """The error says what and where, and comes before anything is decoded."""
     where = await thread(target.uniform(**encrypting()))
     change(target, *PLANTED[what](target))
     uniform = target.uniform(**encrypting())
     history = {"config": where, "channels": ["n"]}
     reads: list[Any] = [lambda: uniform.get_tuple(config(checkpoint_id="1")), lambda: uniform.list(config())]
-    if what not in ("the rest of a checkpoint", "metadata"):  # those a history does not look at
+    if what not in ("the rest of a checkpoint", "metadata"):  # a history does not read those
         reads.append(lambda: uniform.get_delta_channel_history(**history))
     if what == "metadata":
         reads += [lambda: uniform.list(config(), filter={"step": 1}), lambda: uniform.copy_thread("thread", "copy")]
@@ -125,13 +125,13 @@ async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: s
     else:
         try:
             await trusting.get_tuple(config(checkpoint_id="1"))
-        except DecodeError:  # it is no checkpoint, and was decoded
+        except DecodeError:  # it is no checkpoint, but was decoded
             pass
         assert set(ran) == {"hostile"}, "without require_encryption it is decoded, and runs"
 
 
-async def test_a_serializer_that_does_not_encrypt_everything(target: Target) -> None:
-    """With require_encryption=True, a plain value is not written either, whoever's serializer gives it."""
+async def test_a_serializer_that_encrypts_only_some_values_is_refused(target: Target) -> None:
+    """With `require_encryption=True`, no serializer can write a plain value."""
 
     class Half(EncryptedSerializer):
         def dumps_typed(self, value: Any) -> tuple[str, bytes]:
@@ -150,7 +150,7 @@ async def test_a_serializer_that_does_not_encrypt_everything(target: Target) -> 
     assert after == before
 
 
-async def test_settings_that_contradict_each_other(target: Target) -> None:
+async def test_contradictory_settings_are_refused(target: Target) -> None:
     for serde in (None, FastSerializer(), JsonPlusSerializer()):
         with pytest.raises(ValueError, match="names no cipher.*EncryptedSerializer"):
             target.uniform(serde=serde, require_encryption=True)
@@ -166,8 +166,8 @@ async def test_settings_that_contradict_each_other(target: Target) -> None:
 # -- strict
 
 
-async def test_strict_runs_nothing(target: Target) -> None:
-    """A value that calls a function when it is decoded comes back as its data; one of a plain saver runs it."""
+async def test_strict_runs_no_code(target: Target) -> None:
+    """A value that calls a function when decoded comes back as its data. A plain saver runs the function."""
     where = await thread(target.uniform())
     change(target, b"b", lambda _: framing.pack([b"msgpack"]) + HOSTILE)
     strict = target.uniform(strict=True)
@@ -190,8 +190,8 @@ def _json_object() -> bytes:
     return json.dumps(made).encode()
 
 
-async def test_strict_with_what_graphs_hold(target: Target) -> None:
-    """Messages come back as they do without it, in chunks and fast; a class of the user's does if it is allowed."""
+async def test_strict_reads_messages_and_allowed_classes(target: Target) -> None:
+    """Messages come back as without it. A user's class comes back only if it is allowed."""
     messages = [HumanMessage(f"{n} {'x' * 900}", id=str(n)) for n in range(9)]
     strict = target.uniform(strict=True)
     where = await put(strict, config(), {"messages": messages, "point": Point(1)})

@@ -1,4 +1,4 @@
-"""When threads expire: every key of a thread has one deadline, whatever is done to it, in whatever order."""
+"""Expiry: all keys of a thread have one deadline, after any operations in any order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HOUR = timedelta(hours=1)
 
 
 def left(target: Target, uniform: Uniform, thread: str = "t") -> int:
-    """The milliseconds a thread has left, -1 without a deadline: the same for both keys, read within one millisecond."""
+    """Milliseconds that a thread has left, or -1 without a deadline. Both keys are read in one millisecond."""
     script = (
         "local a, b, c repeat a = redis.call('PTTL', KEYS[1]) b = redis.call('PTTL', KEYS[2]) "
         "c = redis.call('PTTL', KEYS[1]) until a == c return {a, b}"
@@ -66,7 +66,7 @@ ACTIONS = [
 
 @pytest.mark.also_on(cluster="async")
 @pytest.mark.parametrize("first", ["put", "writes"])
-async def test_no_path_leaves_a_key_without_the_deadline(target: Target, first: str) -> None:
+async def test_every_order_of_operations_leaves_one_deadline(target: Target, first: str) -> None:
     uniform = target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True})
     for order in itertools.permutations(ACTIONS, 2):
         await uniform.delete_thread("t")
@@ -82,12 +82,12 @@ async def test_no_path_leaves_a_key_without_the_deadline(target: Target, first: 
             assert HOUR.total_seconds() * 1000 - 5000 < remaining <= HOUR.total_seconds() * 1000, order
 
 
-async def test_writing_slides_reading_only_where_asked(target: Target) -> None:
+async def test_writes_slide_the_deadline_and_reads_only_if_asked(target: Target) -> None:
     still, sliding = target.uniform(ttl=HOUR), target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True})
     configs = await chain(still, "t", 2)
 
     async def shortened(change: Any) -> bool:
-        """Whether the deadline, cut to a minute, is an hour again after a change."""
+        """Cut the deadline to a minute. Return True if the change makes it an hour again."""
         script = "local t = redis.call('TIME')[1] + 60 return {redis.call('EXPIREAT', KEYS[1], t), redis.call('EXPIREAT', KEYS[2], t)}"
         target.raw.eval(script, 2, *still.saver._context.keyspace.keys("t"))
         await change
@@ -110,7 +110,7 @@ async def test_writing_slides_reading_only_where_asked(target: Target) -> None:
     assert not await shortened(sliding.prune(["t"]))
 
 
-async def test_a_saver_without_ttl_leaves_the_deadline(target: Target) -> None:
+async def test_a_saver_without_ttl_keeps_the_deadline(target: Target) -> None:
     uniform, plain = target.uniform(ttl=HOUR), target.uniform()
     configs = await chain(uniform, "t", 1)
     before = left(target, uniform)
@@ -123,7 +123,7 @@ async def test_a_saver_without_ttl_leaves_the_deadline(target: Target) -> None:
     assert left(target, plain, "other") > 0
 
 
-async def test_a_threads_own_ttl(target: Target) -> None:
+async def test_a_thread_keeps_its_own_ttl(target: Target) -> None:
     uniform = target.uniform(ttl=HOUR)
     configs = await chain(uniform, "t", 1)
     assert HOUR - timedelta(seconds=5) < await uniform.get_thread_ttl("t") <= HOUR
@@ -140,7 +140,7 @@ async def test_a_threads_own_ttl(target: Target) -> None:
     assert await plain.get_thread_ttl("t") is None
 
 
-async def test_pin_and_unpin(target: Target) -> None:
+async def test_pin_stops_expiry_and_unpin_restarts_it(target: Target) -> None:
     uniform = target.uniform(ttl=HOUR)
     configs = await chain(uniform, "t", 1)
     await uniform.pin("t")
@@ -176,7 +176,7 @@ async def test_a_ttl_in_configurable_is_the_threads_own(target: Target, given: A
     assert await uniform.get_tuple(config("v")) is None
 
 
-async def test_an_expired_thread_is_gone_whole(target: Target) -> None:
+async def test_an_expired_thread_is_completely_gone(target: Target) -> None:
     uniform = target.uniform(ttl=timedelta(milliseconds=60))
     configs = await chain(uniform, "t", 3)
     await uniform.put_writes(configs[-1], [("n", 1)], "task")
@@ -188,7 +188,7 @@ async def test_an_expired_thread_is_gone_whole(target: Target) -> None:
 
 
 async def test_a_put_after_expiry_stores_the_whole_checkpoint(target: Target) -> None:
-    """A superstep can outlast the thread: what the run still holds is stored again, not lost."""
+    """A superstep can outlast the thread. What the run still holds is stored again."""
     uniform = target.uniform()
     first = checkpoint({"messages": ["hello"], "n": 1}, {"messages": "1", "n": "1", "empty": "1"})
     where = await uniform.put(config("t"), first, {}, first["channel_versions"])
@@ -200,7 +200,7 @@ async def test_a_put_after_expiry_stores_the_whole_checkpoint(target: Target) ->
     assert found.checkpoint["channel_versions"] == second["channel_versions"]
 
 
-async def test_missing_threads_are_said_to_be_missing(saver: Uniform) -> None:
+async def test_missing_threads_raise_lookup_error(saver: Uniform) -> None:
     assert await saver.get_thread_ttl("absent") is await saver.get_thread("absent") is None
     for method, arguments in [("set_thread_ttl", (HOUR,)), ("pin", ()), ("unpin", ())]:
         with pytest.raises(LookupError, match="'absent'"):
@@ -208,7 +208,7 @@ async def test_missing_threads_are_said_to_be_missing(saver: Uniform) -> None:
 
 
 @pytest.mark.also_on()
-async def test_a_ttl_that_makes_no_sense(target: Target) -> None:
+async def test_wrong_ttls_are_refused(target: Target) -> None:
     cases: list[tuple[Any, type[Exception], str]] = [
         (60, TypeError, "bare int"),
         (1.5, TypeError, "bare float"),
@@ -233,7 +233,7 @@ async def test_a_ttl_that_makes_no_sense(target: Target) -> None:
             target.uniform(ttl=ttl)
 
 
-async def test_fractions_of_a_minute(target: Target) -> None:
+async def test_a_ttl_may_be_a_fraction_of_a_minute(target: Target) -> None:
     uniform = target.uniform(ttl={"default_ttl": 0.25})
     await chain(uniform, "t", 1)
     assert timedelta(seconds=14) < await uniform.get_thread_ttl("t") <= timedelta(seconds=15)

@@ -1,6 +1,6 @@
-"""What you put is what you get: values of every kind, other serializers, encryption, and names of any characters.
+"""Values of every kind, other serializers, encryption, and names of any characters come back as they were put.
 
-Where LangGraph's `InMemorySaver` can do the same, its answer is what is wanted.
+If LangGraph's `InMemorySaver` can do the same, its result is expected.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Person(BaseModel):
 
 
 class OldModel:
-    """What the serializer takes for a pydantic v1 model."""
+    """A class that the serializer takes for a pydantic v1 model."""
 
     def __init__(self, **fields: Any) -> None:
         self.fields = fields
@@ -217,14 +217,14 @@ LOSSY: dict[str, Any] = {
     "array strided": np.arange(10)[::2],
     "str subclass": type("Name", (str,), {})("name"),
 }
-"""Values the serializer itself changes."""
+"""Values that the serializer itself changes."""
 
 EXACT = {**MESSAGES, **PLAIN, **RICH}
 EVERYTHING = {**EXACT, **LOSSY}
 
 
 def alike(one: Any, two: Any) -> bool:
-    """Equal, and of the same types all the way down; NaN is like NaN."""
+    """True if both are equal and of the same types at every level. NaN equals NaN."""
     if type(one) is not type(two):
         return False
     if isinstance(one, np.ndarray):
@@ -255,7 +255,7 @@ def test_alike_tells_values_apart() -> None:
 
 
 def wrong(wanted: dict[str, Any], got: dict[str, Any]) -> list[str]:
-    """The names of values that are not what is wanted."""
+    """Names of values that differ from the wanted ones."""
     return [
         name
         for name in {**wanted, **got}
@@ -267,7 +267,7 @@ async def stored_everywhere(uniform: Any, values: dict[str, Any]) -> tuple[list[
     """Store values as channels, as writes, in special writes and in metadata.
 
     Returns:
-        What comes back, by get_tuple and by list: of the channels and writes; of the special writes and the metadata.
+        The results of `get_tuple` and `list`: first the channels and writes, then the special writes and metadata.
     """
     where = await put(uniform, config(), values, metadata={"source": "loop", "step": 0, **values}, checkpoint_id="id")
     await uniform.put_writes(where, list(values.items()), "task", "path")
@@ -287,7 +287,7 @@ async def stored_everywhere(uniform: Any, values: dict[str, Any]) -> tuple[list[
 
 
 @pytest.mark.parametrize("kind", ["messages", "plain", "rich", "lossy"])
-async def test_values_come_back(saver: Uniform, kind: str) -> None:
+async def test_values_come_back_as_from_inmemorysaver(saver: Uniform, kind: str) -> None:
     values = {"messages": MESSAGES, "plain": PLAIN, "rich": RICH, "lossy": LOSSY}[kind]
     single, nested = await stored_everywhere(saver, values)
     memory = Uniform(InMemorySaver())  # type: ignore[arg-type]
@@ -298,13 +298,13 @@ async def test_values_come_back(saver: Uniform, kind: str) -> None:
 
 
 def split(stored: bytes) -> tuple[str, bytes]:
-    """A stored value as (type, bytes), by hand."""
+    """Split a stored value into type and bytes."""
     length, _, rest = stored.partition(b":")
     return rest[: int(length)].decode(), rest[int(length) :]
 
 
-async def test_stored_bytes_are_the_serializers(saver: Uniform, target: Target) -> None:
-    """The field of a channel version holds the type, then the serializer's bytes as they are, and nothing else."""
+async def test_stored_bytes_are_the_serializers_output(saver: Uniform, target: Target) -> None:
+    """A channel version's field holds the type and the serializer's bytes, unchanged."""
     await put(saver, config(), EVERYTHING, versions=dict.fromkeys(EVERYTHING, "7.x"))
     _, data = saver.saver._context.keyspace.keys("thread")
     fields = target.raw.hgetall(data)
@@ -319,7 +319,7 @@ async def test_stored_bytes_are_the_serializers(saver: Uniform, target: Target) 
 
 
 @pytest.mark.parametrize("size", ["bytes", "list"])
-async def test_twenty_megabytes(size: str) -> None:
+async def test_values_of_twenty_megabytes_come_back(size: str) -> None:
     big: Any = b"\0\xff:7" * 5_000_000 if size == "bytes" else [f"{number:0100}" for number in range(200_000)]
     for server, flavour in (("redis", "async"), ("redis62", "sync")):
         target = Target(server, flavour, url_of(server), f"big-{uuid4().hex}")
@@ -333,8 +333,8 @@ async def test_twenty_megabytes(size: str) -> None:
         await target.close()
 
 
-async def test_values_are_taken_when_they_are_put(saver: Uniform) -> None:
-    """Changing a value after put, or one that was read, changes nothing that is stored."""
+async def test_later_changes_of_a_value_are_not_stored(saver: Uniform) -> None:
+    """This also holds for a value that was read."""
     value, raw = {"list": [1]}, bytearray(b"x")
     where = await put(saver, config(), {"value": value, "raw": raw})
     await saver.put_writes(where, [("value", value), ("raw", raw)], "task")
@@ -351,7 +351,7 @@ async def test_values_are_taken_when_they_are_put(saver: Uniform) -> None:
 
 
 class Strange:
-    """A value only pickle knows."""
+    """A value that only pickle can encode."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -366,7 +366,7 @@ STRANGE = {"object": Strange("MARKER of a pickle"), "complex": 1 + 2j, "big int"
 REFUSED = {**STRANGE, "array of times": np.array(["2026-01-01"], dtype="datetime64[s]"), "surrogate key": {"\ud800": 1}}
 
 
-async def test_pickle_fallback(target: Target) -> None:
+async def test_pickle_fallback_stores_any_object(target: Target) -> None:
     serde = JsonPlusSerializer(pickle_fallback=True)
     uniform = target.uniform(serde=serde)
     values = {**STRANGE, "plain": [1]}
@@ -381,8 +381,8 @@ async def test_pickle_fallback(target: Target) -> None:
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.by_turns
-async def test_values_the_serializer_refuses(saver: Uniform, target: Target, name: str) -> None:
-    """Refused as the serializer refuses them, and nothing at all is written."""
+async def test_values_that_the_serializer_refuses_raise_encode_error(saver: Uniform, target: Target, name: str) -> None:
+    """Nothing is written then."""
     bad = {"good": 1, "bad": [REFUSED[name]]}
     with pytest.raises(EncodeError, match="channel 'bad'"):
         await put(saver, config(), bad)
@@ -394,7 +394,7 @@ async def test_values_the_serializer_refuses(saver: Uniform, target: Target, nam
 
 
 class Odd:
-    """A serializer that gives each value the next of some odd type names, and must get the same one back."""
+    """A serializer that gives values odd type names in turn, and must get the same names back."""
 
     KINDS = ("", ":", "5:", "0:0:", "\0", "é\U0001f600", "\ud800", "msgpack+x", "empty", "null", " ", "x" * 300)
 
@@ -415,7 +415,7 @@ class Odd:
         return value
 
 
-async def test_odd_type_names(target: Target) -> None:
+async def test_odd_type_names_come_back(target: Target) -> None:
     uniform = target.uniform(serde=Odd())
     for _ in range(2):
         values = {f"channel {number}": None if number % 5 == 0 else [number] for number in range(25)}
@@ -427,7 +427,7 @@ async def test_odd_type_names(target: Target) -> None:
 
 
 class Untyped:
-    """A serializer from before types: dumps and loads alone."""
+    """A serializer without types: only `dumps` and `loads`."""
 
     def dumps(self, value: Any) -> bytes:
         return pickle.dumps(value)
@@ -436,14 +436,14 @@ class Untyped:
         return pickle.loads(data)
 
 
-async def test_serializer_without_types(target: Target) -> None:
+async def test_a_serializer_without_types_works(target: Target) -> None:
     for got in itertools.chain(*await stored_everywhere(target.uniform(serde=Untyped()), STRANGE)):
         assert got == STRANGE
 
 
 @pytest.mark.parametrize("encrypted", [False, True])
-async def test_allowlist(target: Target, encrypted: bool) -> None:
-    """with_allowlist answers a clone on the same client, which may load more types; the original may not."""
+async def test_with_allowlist_returns_a_clone_that_loads_more_types(target: Target, encrypted: bool) -> None:
+    """The clone shares the client, and the original still refuses the types."""
     serde: Any = JsonPlusSerializer(allowed_msgpack_modules=None)
     if encrypted:
         serde = EncryptedSerializer.from_pycryptodome_aes(serde, key=b"0123456789abcdef")
@@ -477,8 +477,8 @@ def raw_bytes(target: Target) -> bytes:
     return b"\n".join(chunks)
 
 
-async def test_encrypted(target: Target) -> None:
-    """Values come back; nothing of a value, a metadata value or a write can be found in Redis."""
+async def test_encrypted_threads_hold_no_plain_values(target: Target) -> None:
+    """Values come back, but no value, metadata value or write can be found in Redis."""
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
     uniform = target.uniform(serde=serde)
     values = {name: value for name, value in EVERYTHING.items() if name != "long str"}
@@ -510,7 +510,7 @@ async def test_encrypted(target: Target) -> None:
     assert len(re.findall(rb"MARKER", raw_bytes(target))) > 15, "without encryption the scan finds them"
 
 
-async def test_encrypted_with_another_key(target: Target) -> None:
+async def test_another_key_cannot_decode(target: Target) -> None:
     where = await put(target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY)), config(), {"n": 1})
     stranger = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY[::-1]))
     with pytest.raises(DecodeError):
@@ -519,8 +519,8 @@ async def test_encrypted_with_another_key(target: Target) -> None:
         await target.uniform().get_tuple(where)
 
 
-async def test_encryption_taken_up_later(target: Target) -> None:
-    """With require_encryption=False an encrypting saver reads what was stored before it; what it writes is encrypted."""
+async def test_an_encrypting_saver_can_read_older_plain_values(target: Target) -> None:
+    """With `require_encryption=False` it reads plain values and writes encrypted ones."""
     before = await put(target.uniform(), config(), {"n": 1, "s": "MARKER"}, versions={"n": "1", "s": "1"})
     uniform = target.uniform(serde=EncryptedSerializer.from_pycryptodome_aes(key=KEY), require_encryption=False)
     assert (await uniform.get_tuple(before)).checkpoint["channel_values"] == {"n": 1, "s": "MARKER"}
@@ -537,10 +537,10 @@ NAMES = [
     "?", "[a-z]", "\\", "\\*", "a\1b", "ab", "\0\0", "\0\1", "\1\0", "\1\1", "\1\2", "\2", "\n", "%25", "%7B", "}:index",
     "{x}:data", "\uffff", "e\u0301", "\udfff", "A", "a",
 ]  # fmt: skip
-"""Any string may be a name. Each of these is another one."""
+"""Names of every kind, all different."""
 
 REAL = [name for name in NAMES if name]
-"""Names of checkpoints: LangGraph takes an empty checkpoint id for none."""
+"""Names of checkpoints. LangGraph takes an empty checkpoint id for none."""
 
 
 def test_names_do_not_collide() -> None:
@@ -563,8 +563,8 @@ async def everything_in(uniform: Any, thread: str) -> list[Any]:
     return [await uniform.get_tuple(config(thread)), *await uniform.list(config(thread, None))]
 
 
-async def test_threads(saver: Uniform, target: Target) -> None:
-    """Reading, listing, writing, pinning and deleting one thread is about this thread."""
+async def test_threads_of_any_name_are_independent(saver: Uniform, target: Target) -> None:
+    """Reading, listing, writing, pinning and deleting affect only the named thread."""
     wanted = {}
     for position, name in enumerate(NAMES):
         where = await put(saver, config(name), {"n": position}, metadata={"step": position, "of": position})
@@ -598,8 +598,8 @@ async def test_threads(saver: Uniform, target: Target) -> None:
     assert target.keys() == []
 
 
-async def test_prefixes(target: Target) -> None:
-    """A saver sees the threads of its own prefix, whatever characters that has."""
+async def test_savers_see_only_threads_of_their_prefix(target: Target) -> None:
+    """Prefixes may have any characters."""
     prefixes = [target.prefix + end for end in ("", "*", "?", "[a]", "a", "\\", ":", ":x", "^", "é", "\0", "%", "**")]
     for prefix in prefixes:
         await put(target.uniform(prefix=prefix), config(prefix), {"n": 1})
@@ -611,7 +611,7 @@ async def test_prefixes(target: Target) -> None:
     assert [len(await target.uniform(prefix=prefix).threads()) for prefix in prefixes] == [1, 0, *[1] * 11]
 
 
-async def test_namespaces(saver: Uniform) -> None:
+async def test_namespaces_may_have_any_name(saver: Uniform) -> None:
     made = {name: await chain(saver, "thread", 2, name) for name in NAMES}
     for name in NAMES:
         await saver.put_writes(made[name][-1], [("n", name.encode("utf-8", "surrogatepass"))], "task")
@@ -633,15 +633,15 @@ async def test_namespaces(saver: Uniform) -> None:
     )
 
 
-async def test_channels(saver: Uniform) -> None:
-    """Values, versions and writes of each channel; the history of each delta channel."""
+async def test_channels_may_have_any_name(saver: Uniform) -> None:
+    """Covers values, versions, writes and delta histories."""
     values = {name: f"value {position}" for position, name in enumerate(NAMES)}
     versions = {name: f"{position:032}.{name}" for position, name in enumerate(NAMES)}
     root = await put(saver, config(), {}, versions={})
     made = {
         **checkpoint(values, versions),
         "versions_seen": {},
-    }  # LangGraph's serializer has no keys with lone surrogates
+    }  # LangGraph's serializer refuses keys with lone surrogates
     old = await saver.put(root, made, {"step": 1}, versions)
     await saver.put_writes(old, [(name, [name == one for one in NAMES]) for name in NAMES], "task")
     other = {name: f"{version}+" for name, version in versions.items()}
@@ -660,8 +660,8 @@ async def test_channels(saver: Uniform) -> None:
     assert await saver.get_delta_channel_history(config=new, channels=["b"]) == {"b": {"writes": []}}
 
 
-async def test_thousands_of_channels(saver: Uniform) -> None:
-    """New ones, unchanged ones, with and without a value, more of each than one call of a script takes."""
+async def test_a_checkpoint_may_have_thousands_of_channels(saver: Uniform) -> None:
+    """New and unchanged channels, with and without a value: more of each than one call of a script takes."""
     count, whole = 4500, ["x" * 1200, "y" * 1200]
     values: dict[str, Any] = {f"c{n:04}": whole if n % 1500 == 0 else n for n in range(count)}
     versions = dict.fromkeys(values, "1")
@@ -685,8 +685,8 @@ async def test_thousands_of_channels(saver: Uniform) -> None:
     assert len(await saver.list(config())) == 1
 
 
-async def test_tasks_and_paths(saver: Uniform) -> None:
-    """Writes of each task, regular and special, are its own; the order is by path and task."""
+async def test_tasks_and_paths_may_have_any_name(saver: Uniform) -> None:
+    """Each task has its own writes, ordered by path and task."""
     where = await put(saver, config(), {"n": 0})
     writes = {}
     for path, task in [("", name) for name in NAMES] + [(name, f"in {name}") for name in REAL]:
@@ -701,8 +701,8 @@ async def test_tasks_and_paths(saver: Uniform) -> None:
     assert (await saver.get_tuple(where)).pending_writes == wanted
 
 
-async def test_checkpoint_ids(saver: Uniform) -> None:
-    """Each id is found by its name; the order of ids is the order of code points; writes go where they belong."""
+async def test_checkpoint_ids_may_be_any_text(saver: Uniform) -> None:
+    """Ids are ordered by code points."""
     order = sorted(REAL)
     parents = dict(zip(REAL[1:], REAL, strict=False))
     for name in REAL:
@@ -725,8 +725,8 @@ async def test_checkpoint_ids(saver: Uniform) -> None:
 
 
 @pytest.mark.parametrize("source", ["config", "metadata"])
-async def test_runs(saver: Uniform, source: str) -> None:
-    """delete_for_runs removes the checkpoints whose metadata name the run, and no others."""
+async def test_runs_may_have_any_name(saver: Uniform, source: str) -> None:
+    """`delete_for_runs` removes only checkpoints whose metadata name the run."""
     runs = [name for name in REAL if "\0" not in name]
     await started(saver, runs, source)
     assert {one.thread_id: one.checkpoints for one in await saver.threads()} == {f"thread {name}": 2 for name in runs}
@@ -737,7 +737,7 @@ async def test_runs(saver: Uniform, source: str) -> None:
 
 
 async def started(saver: Uniform, runs: list[str], source: str) -> None:
-    """A thread for each run, with a checkpoint of the run and one of no run."""
+    """Make a thread for each run, with a checkpoint of the run and one of no run."""
     for name in runs:
         said = {"run_id": name}
         where = {**config(f"thread {name}"), "metadata": said if source == "config" else {}}
@@ -747,15 +747,14 @@ async def started(saver: Uniform, runs: list[str], source: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["a\0b", "\0a", ""])
-async def test_runs_whose_name_metadata_change(saver: Uniform, name: str) -> None:
-    """LangGraph leaves NUL out of metadata; a run is found by the id it was started with all the same."""
+async def test_runs_whose_id_metadata_cannot_hold_are_found(saver: Uniform, name: str) -> None:
+    """LangGraph removes NUL from metadata. The run is found by its original id."""
     await started(saver, [name], "config")
     await saver.delete_for_runs([name])
     assert [one.checkpoints for one in await saver.threads()] == [1]
 
 
-async def test_checkpoints_of_no_run_stay(saver: Uniform) -> None:
-    """No list of runs removes a checkpoint that belongs to none."""
+async def test_delete_for_runs_keeps_checkpoints_without_a_run(saver: Uniform) -> None:
     first = await put(saver, config(), {"n": 1})
     run = {**config(checkpoint_id=first["configurable"]["checkpoint_id"]), "metadata": {"run_id": "run"}}
     second = await put(saver, run, {"n": 2})
@@ -765,8 +764,8 @@ async def test_checkpoints_of_no_run_stay(saver: Uniform) -> None:
     assert [one.config for one in await saver.list(config())] == [first]
 
 
-async def test_copies(saver: Uniform) -> None:
-    """Copying one thread onto another changes this other one alone."""
+async def test_a_copy_changes_only_its_target(saver: Uniform) -> None:
+    """Threads may have any name."""
     content = {}
     for position, name in enumerate(NAMES):
         made = await chain(saver, name, 2, of=position)
@@ -783,8 +782,7 @@ async def test_copies(saver: Uniform) -> None:
     assert sorted(one.metadata["of"] for one in await saver.list(None)) == sorted([*range(20)] * 4)
 
 
-async def test_prune(saver: Uniform) -> None:
-    """Pruning a thread prunes this one."""
+async def test_prune_changes_only_the_named_thread(saver: Uniform) -> None:
     for name in NAMES:
         await chain(saver, name, 3)
     left = dict.fromkeys(NAMES, 3)
@@ -797,11 +795,11 @@ async def test_prune(saver: Uniform) -> None:
         assert {one.thread_id: one.checkpoints for one in await saver.threads()} == left
 
 
-# -- what is remembered of them
+# -- memory for names
 
 
 class Nothing(BaseCheckpointSaver[str]):
-    """A cold saver that has nothing, and remembers nothing."""
+    """A cold saver that is always empty."""
 
     def get_tuple(self, config: Any) -> None:
         return None
@@ -812,8 +810,8 @@ class Nothing(BaseCheckpointSaver[str]):
 
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_what_is_remembered_of_long_names_is_bounded(target: Target) -> None:
-    """Forty of half a megabyte each, of threads, namespaces, ids and channels: they took hundreds of megabytes."""
+async def test_memory_for_long_names_is_bounded(target: Target) -> None:
+    """Forty names of half a megabyte each, of threads, namespaces, ids and channels."""
     limits = Limits(name_bytes=2**21)
     uniform = target.uniform(cache_bytes=0, limits=limits)
     tiers = Uniform(TieredSaver(target.uniform(limits=limits).saver, Nothing(), verify="on_open"))

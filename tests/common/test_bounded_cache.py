@@ -1,4 +1,4 @@
-"""The cache keeps its bounds, forgets the oldest items first, and survives OS threads, finalizers and forks."""
+"""The cache keeps its bounds, evicts the oldest items first, and survives OS threads, finalizers and forks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from redis_saver._common.bounded_cache import BoundedCache
 
 
-def test_beyond_its_items_the_oldest_go_first() -> None:
+def test_too_many_items_evict_the_oldest() -> None:
     cache: BoundedCache[str, int] = BoundedCache(max_items=3)
     for number, key in enumerate("abc"):
         cache.store(key, number)
@@ -23,14 +23,14 @@ def test_beyond_its_items_the_oldest_go_first() -> None:
     assert list(cache.items()) == [("a", 9), ("b", 1), ("d", 3)]
 
 
-def test_beyond_its_bytes_the_oldest_go_first() -> None:
+def test_too_many_bytes_evict_the_oldest() -> None:
     cache: BoundedCache[str, int] = BoundedCache(max_bytes=10)
     for key, size in (("a", 4), ("b", 4), ("c", 4)):
         cache.store(key, 0, size)
     assert (list(cache), cache.bytes) == (["b", "c"], 8)
     cache.store("b", 1, 6)
     assert (list(cache), cache.bytes) == (["c", "b"], 10)
-    cache.store("c", 1, 11)  # too large for any room
+    cache.store("c", 1, 11)  # larger than the cache
     assert (list(cache), cache.bytes) == (["b"], 6)
     cache.forget("b")
     cache.forget("b")
@@ -56,7 +56,7 @@ def test_an_item_is_taken_once() -> None:
     assert (len(cache), cache.bytes, cache.take(1)) == (0, 0, None)
 
 
-def test_os_threads_share_it() -> None:
+def test_os_threads_can_share_a_cache() -> None:
     cache: BoundedCache[int, int] = BoundedCache(max_items=50, max_bytes=2000)
     failed: list[BaseException] = []
 
@@ -93,7 +93,7 @@ class Storing:
 
 
 @pytest.mark.timeout(20)
-def test_a_finalizer_may_store_meanwhile() -> None:
+def test_a_finalizer_may_store_during_a_store() -> None:
     cache: BoundedCache[Any, Any] = BoundedCache(max_items=2)
     for number in range(5):
         cache.store(number, Storing(cache), 1)
@@ -104,7 +104,7 @@ def test_a_finalizer_may_store_meanwhile() -> None:
 @pytest.mark.timeout(20)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_the_child_of_a_fork_begins_with_an_empty_one() -> None:
+def test_a_forked_child_begins_with_an_empty_cache() -> None:
     cache: BoundedCache[str, int] = BoundedCache(max_bytes=100)
     cache.store("a", 1, 10)
     held, leave = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""What `stats()` counts is what happened: each call under its method's name, each round trip, and the bytes, from any number of OS threads."""
+"""`stats()` counts each call under its method's name, round trips and bytes, from any number of OS threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from redis_saver._engine.requests import Page, Sleep
 from redis_saver._engine.stats import BOUNDS, Counting, Traffic
 
 NOT_COUNTED = {"get", "get_iter", "get_next_version", "setup", "stats", "with_allowlist", "flush", "close", "config_specs"}  # fmt: skip
-"""Methods that ask nothing of their own."""
+"""Methods that send no requests of their own."""
 
 
 def calls(stats: Any) -> dict[str, tuple[int, int]]:
@@ -151,12 +151,12 @@ async def test_every_method_of_a_cache_counts_under_its_name(target: Target) -> 
 
 
 @pytest.mark.everywhere
-async def test_what_is_sent_is_what_is_counted(target: Target) -> None:
-    """Beside a client that notes what it is asked to send."""
+async def test_counted_traffic_is_what_the_client_sends(target: Target) -> None:
+    """The reference is a client that notes all requests."""
     client = target.client()
-    saver = target.uniform(client=client, cache_bytes=0)  # it does not know what it put
+    saver = target.uniform(client=client, cache_bytes=0)  # it does not remember what it put
     where = await put(saver, config(), {"a": "x" * 1000})
-    for _ in range(2):  # then the server knows the scripts, and a cluster's client its nodes
+    for _ in range(2):  # then the server has the scripts, and a cluster's client knows the nodes
         await saver.get_tuple(where)
         await saver.put_writes(where, [("a", 1)], "before")
     noted, before = Counted(client), saver.saver.stats()
@@ -175,7 +175,7 @@ async def test_what_is_sent_is_what_is_counted(target: Target) -> None:
 
 @pytest.mark.parametrize("flavour", ["async"])
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-async def test_calls_that_travel_together_are_one_round_trip(target: Target) -> None:
+async def test_calls_sent_together_count_as_one_round_trip(target: Target) -> None:
     saver = target.uniform()
     where = await put(saver, config(), {"a": 1})
     await saver.get_tuple(where)
@@ -190,10 +190,10 @@ async def test_calls_that_travel_together_are_one_round_trip(target: Target) -> 
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_script_that_the_server_does_not_know(target: Target) -> None:
+async def test_a_missing_script_counts_as_a_script_load(target: Target) -> None:
     from tests.support.servers import Server
 
-    server = Server()  # of its own: others' scripts stay
+    server = Server()  # a server of its own, so that others keep their scripts
     there = Target("redis", target.flavour, server.url, "scripts")
     saver = there.uniform()
     where = await put(saver, config(), {"a": 1})
@@ -215,7 +215,7 @@ async def test_a_script_that_the_server_does_not_know(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["cluster"])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_a_request_that_is_sent_again(target: Target) -> None:
+async def test_a_repeated_request_counts_as_a_retry(target: Target) -> None:
     client = target.client()
     saver = target.uniform(client=client)
     where = await put(saver, config(), {"a": 1})
@@ -239,7 +239,7 @@ async def test_a_request_that_is_sent_again(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_errors(target: Target) -> None:
+async def test_failed_calls_count_as_errors(target: Target) -> None:
     saver = target.uniform()
 
     class Unknown:
@@ -265,7 +265,7 @@ def failing(request: Any) -> Generator[Any, Any, Any]:
 
 @pytest.mark.parametrize("flavour", ["async"])
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_call_that_is_cancelled(target: Target) -> None:
+async def test_a_cancelled_call_counts_as_an_error(target: Target) -> None:
     saver, asked = target.uniform(), asyncio.Event()
 
     def hanging(request: Any) -> Generator[Any, Any, Any]:
@@ -292,7 +292,7 @@ async def test_a_call_that_is_cancelled(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_who_stops_to_draw_has_made_a_good_call(target: Target) -> None:
+async def test_closing_a_stream_early_counts_as_success(target: Target) -> None:
     saver = target.uniform()
     await chain(saver, "a", 3)
     if saver.native_async:
@@ -307,8 +307,8 @@ async def test_who_stops_to_draw_has_made_a_good_call(target: Target) -> None:
     assert calls(saver.saver.stats())["list"] == (1, 0)
 
 
-def test_a_stream_takes_the_time_that_it_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That in which its caller looks at a page is not in it."""
+def test_a_stream_counts_only_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time that the caller spends on a page is not counted."""
     now = 0.0
 
     def listing() -> Generator[Any, Any, None]:
@@ -327,7 +327,7 @@ def test_a_stream_takes_the_time_that_it_works(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(("seconds", "bound"), [(0.0, 0.0001), (0.0001, 0.0001), (0.00011, 0.00025), (10, 10.0), (11, inf)])  # fmt: skip
-def test_buckets(monkeypatch: pytest.MonkeyPatch, seconds: float, bound: float) -> None:
+def test_durations_fall_into_their_bucket(monkeypatch: pytest.MonkeyPatch, seconds: float, bound: float) -> None:
     now = iter((0.0, seconds))
     monkeypatch.setattr(counted, "perf_counter", lambda: next(now))
     counting = Counting()
@@ -341,15 +341,15 @@ def iter_of() -> Generator[Any, Any, None]:
 
 @pytest.fixture
 def impatient() -> Iterator[None]:
-    """OS threads take turns as often as the interpreter lets them."""
+    """Make OS threads switch as often as the interpreter can."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
     sys.setswitchinterval(before)
 
 
-def test_os_threads_lose_nothing(impatient: None) -> None:
-    """Nobody waits for a lock, and all numbers are exact: nothing is called between reading a number and storing the sum."""
+def test_os_threads_lose_no_counts(impatient: None) -> None:
+    """No lock is needed, as nothing is called between reading a number and storing the sum."""
     counting, traffic = Counting(), Traffic()
     arguments = [b"x"] * 20
 
@@ -382,7 +382,7 @@ def test_a_forked_child_begins_with_zero() -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_what_is_remembered(target: Target) -> None:
+async def test_cache_hits_and_misses_are_counted(target: Target) -> None:
     texts = {"a": [f"text {number} " * 20 for number in range(100)]}
     saver, forgetful = target.uniform(), target.uniform(cache_bytes=0)
     for each in (saver, forgetful):
@@ -403,7 +403,7 @@ async def test_what_is_remembered(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_two_tiers_count_calls_and_hot_what_they_send(target: Target) -> None:
+async def test_tiers_count_calls_and_hot_counts_traffic(target: Target) -> None:
     hot = target.uniform().saver
     kind: Any = AsyncTieredSaver if target.flavour == "async" else TieredSaver
     saver = Uniform(kind(hot, InMemorySaver()))

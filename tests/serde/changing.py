@@ -1,6 +1,7 @@
-"""The process of test_changing.py: it stores a value while OS threads change it at every depth. It ends by itself, with 0 if all was right.
+"""Store a value while OS threads change it at every depth, and exit with 0 if all was right.
 
-Its arguments: "serializer" and whether that has its compiled part (`with` or `without`); or "savers", "sync" or "async", a URL and a prefix.
+test_changing.py runs this in its own process. The arguments are "serializer" and `with` or `without` (the compiled
+part), or "savers", "sync" or "async", a URL and a prefix.
 """
 
 from __future__ import annotations
@@ -44,9 +45,9 @@ from redis_saver._serde.serializer import FastSerializer, safe
 WHEN = datetime.datetime(2026, 1, 1)
 ROUNDS = 2
 STORED = ("nested", "messages", "model", "data", "pair", "queue", "send", "named", "odd first")
-"""What of it goes through the savers."""
+"""Values that go through the savers."""
 FAILURES = ("changed size", "mutated during", "changed during")
-"""What Python says of what it was iterating over; every other error is a bug."""
+"""Texts of Python's errors about a collection that changed. Every other error is a bug."""
 
 
 class Model(BaseModel, extra="allow"):
@@ -79,7 +80,7 @@ class Color(enum.Enum):
 
 
 class Own(JsonPlusSerializer):
-    """A serializer of a user's, which asks its parent."""
+    """A user's serializer that calls its parent."""
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         kind, data = super().dumps_typed(obj)
@@ -91,7 +92,7 @@ class Own(JsonPlusSerializer):
 
 
 def rows() -> list[Any]:
-    """A list of which packing takes Python code, so that other OS threads run."""
+    """Return a list that needs Python code to pack, so that other OS threads run."""
     return [WHEN, [1, "x", [WHEN]], {"k": [uuid.UUID(int=5)]}, "s" * 50, AIMessage("x", id="1")] * 6
 
 
@@ -104,7 +105,7 @@ def odd_keys() -> dict[Any, Any]:
 
 
 class State:
-    """A graph's values, and what of them is changed."""
+    """A graph's values, and the parts of them that change."""
 
     def __init__(self) -> None:
         self.lists: list[Any] = []
@@ -149,10 +150,10 @@ class State:
         return self.dicts[-1][0]
 
     def change(self, seed: int) -> None:
-        """Change what there is until the end."""
+        """Change values until the end."""
         chance = random.Random(seed)
         while not self.done:
-            time.sleep(5e-5)  # so that what is stored gets on
+            time.sleep(5e-5)  # leaves time for storing
             each, (entries, fill) = chance.choice(self.lists), chance.choice(self.dicts)
             try:
                 chance.choice(
@@ -178,7 +179,7 @@ class State:
                 if len(self.queue) > 60:
                     self.queue.clear()
             except (IndexError, KeyError):
-                pass  # it was empty, or another one was faster
+                pass  # it was empty, or another OS thread was faster
 
     def __enter__(self) -> State:
         sys.setswitchinterval(1e-6)
@@ -198,7 +199,7 @@ def is_change(error: Exception) -> bool:
 
 
 def serializers(found: list[Any]) -> None:
-    """Encode each value, and decode what comes of it."""
+    """Encode and decode each value."""
     encoded = failed = 0
     with State() as state:
         for serializer in found:
@@ -220,7 +221,7 @@ def serializers(found: list[Any]) -> None:
 
 
 async def savers(flavour: str, url: str, prefix: str) -> None:
-    """Store the values, by every kind of serializer, and read them."""
+    """Store and read the values with every kind of serializer."""
     cipher = EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef")
     kind: Any = AsyncRedisSaver if flavour == "async" else RedisSaver
     tiered: Any = AsyncTieredSaver if flavour == "async" else TieredSaver

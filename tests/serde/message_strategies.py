@@ -1,4 +1,4 @@
-"""Messages, ordinary and odd, as hypothesis draws them."""
+"""Hypothesis strategies for ordinary and unusual messages."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ openai_calls = st.lists(
 
 @st.composite
 def messages(draw: Any, odd_values: bool = False) -> Any:
-    """A message as an application makes it, of any class."""
+    """Draw a message of any class, as an application makes it."""
     cls = draw(st.sampled_from([*CLASSES, lc.AIMessage, lc.AIMessage, MyMessage, MyAIMessage]))
     maps = odd_dicts if odd_values else dicts
     given_: dict[str, Any] = {key: draw(st.text(max_size=4)) for key in NEEDED if key in cls.model_fields}
@@ -229,7 +229,7 @@ def payload_of(message: Any) -> bytes:
 
 
 def outcome(act: Any, *args: Any) -> Any:
-    """What a call answers, or the type of what it raises."""
+    """Return a call's result, or the type of its error."""
     try:
         return act(*args)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Values that other OS threads change while they are stored: never a crash, never bytes that cannot be read."""
+"""Values that other OS threads change while they are stored cause no crash and no unreadable bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def target_name() -> str:
 
 
 def run(*arguments: str) -> None:
-    """Run tests/serde/changing.py, which crashes if the interpreter does. (Pydantic's panics take long to print.)"""
+    """Run tests/serde/changing.py in a process that may crash. Rust's traces are off, as they take long to print."""
     script, without_traces = (
         Path(__file__).with_name("changing.py"),
         {**os.environ, "RUST_BACKTRACE": "0", "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -45,15 +45,15 @@ def run(*arguments: str) -> None:
 
 @pytest.mark.random
 @pytest.mark.parametrize("compiled", [pytest.param("with", marks=needs_compiled), "without"])
-def test_encoding_what_changes_at_every_depth(compiled: str) -> None:
-    """`python tests/serde/changing.py unsafe` does the same with LangGraph's own JsonPlusSerializer: it dies of SIGSEGV or SIGABRT."""
+def test_encoding_survives_changes_at_every_depth(compiled: str) -> None:
+    """`python tests/serde/changing.py unsafe` uses LangGraph's own serializer, which dies of SIGSEGV or SIGABRT."""
     run("serializer", compiled)
 
 
 @pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync", pytest.param("async", marks=pytest.mark.slow)], indirect=True)
-async def test_storing_what_changes_at_every_depth(target: Target) -> None:
-    """By every kind of serializer, and in two tiers. Without `safe` in `Base` and `TwoTiers` it crashes, too."""
+async def test_storing_survives_changes_at_every_depth(target: Target) -> None:
+    """Covers every kind of serializer and two tiers. Without `safe` in `Base` and `TwoTiers` it crashes too."""
     run("savers", target.flavour, target.url, target.prefix)
 
 
@@ -61,7 +61,7 @@ async def test_storing_what_changes_at_every_depth(target: Target) -> None:
 
 
 class Own(JsonPlusSerializer):
-    """A user's, with state and a `dumps_typed` that asks its parent."""
+    """A user's serializer with state, whose `dumps_typed` calls its parent."""
 
     calls = 0
 
@@ -70,7 +70,7 @@ class Own(JsonPlusSerializer):
         return super().dumps_typed(obj)
 
 
-def test_what_is_made_safe_is_what_it_was() -> None:
+def test_a_safe_serializer_keeps_its_behaviour() -> None:
     given = Own(pickle_fallback=True, allowed_msgpack_modules=[("a", "B")])
     found: Any = safe(given)
     assert isinstance(found, Own)
@@ -92,7 +92,7 @@ def test_what_is_made_safe_is_what_it_was() -> None:
 
 
 def test_a_cold_saver_gets_a_safe_serializer_in_place() -> None:
-    """A copy of the saver would have connections of its own, which nobody closes."""
+    """A copy of the saver would have its own connections, which nobody closes."""
     serde, cold = Own(), InMemorySaver()
     cold.serde = serde
     with RedisSaver.from_conn_string("memory://") as hot:
@@ -103,25 +103,25 @@ def test_a_cold_saver_gets_a_safe_serializer_in_place() -> None:
     assert type(serde) is Own
 
 
-def test_bytes_that_can_be_changed_are_copied() -> None:
+def test_mutable_bytes_are_copied() -> None:
     value = bytearray(b"x")
     kind, data = FAST.dumps_typed(value)
     value[0] = 0
     assert (kind, data) == ("bytearray", b"x")
 
 
-# -- copies are the same bytes
+# -- copies have the same bytes
 
 
 @pytest.fixture(params=["with", "without"])
 def compiled_part(request: pytest.FixtureRequest) -> Any:
-    """Runs a test with the compiled part, and without."""
+    """Run a test with the compiled part, and without."""
     with compiled_left_out(FAST) if request.param == "without" else nullcontext():
         yield
 
 
 class Liar(list):  # type: ignore[type-arg]
-    """A list that says something else of itself."""
+    """A list whose methods lie about its contents."""
 
     def __iter__(self) -> Any:
         return iter(["other"])
@@ -136,7 +136,7 @@ class Liar(list):  # type: ignore[type-arg]
 
 
 class Fibber(dict):  # type: ignore[type-arg]
-    """A dict that does."""
+    """A dict whose methods lie about its contents."""
 
     def items(self) -> Any:
         return [("other", 1)]
@@ -158,7 +158,7 @@ class Color(Enum):
 
 
 def moved() -> OrderedDict[str, Any]:
-    """An OrderedDict in another order than that in which the packer finds it."""
+    """Return an `OrderedDict` in another order than the packer finds it in."""
     found = OrderedDict(a=1, b=2, c={3})
     found.move_to_end("a")
     return found
@@ -182,11 +182,11 @@ WHEN = datetime(2026, 1, 1)
     ],
     ids=repr,
 )
-def test_a_copy_is_packed_as_the_value(value: Any) -> None:
+def test_a_copy_is_packed_like_the_value(value: Any) -> None:
     for each in (value, [value, 1], {"a": value, "b": 1}, deque([value]), [{1}, value]):
         try:
             wanted = JSONPLUS.dumps_typed(each)
-        except TypeError:  # a key that is half of a pair of surrogates
+        except TypeError:  # a key with a lone surrogate
             with pytest.raises(TypeError):
                 FAST.dumps_typed(each)
             continue
@@ -195,8 +195,8 @@ def test_a_copy_is_packed_as_the_value(value: Any) -> None:
 
 
 @pytest.mark.usefixtures("compiled_part")
-def test_what_is_copied_is_nobody_elses() -> None:
-    """Nothing that `default` does to the value while it is packed is seen."""
+def test_a_copy_does_not_see_later_changes() -> None:
+    """This includes changes that `default` makes during packing."""
 
     class Clearing:
         def model_dump(self) -> Any:
@@ -211,11 +211,11 @@ def test_what_is_copied_is_nobody_elses() -> None:
     assert list(found.values()) == kept
 
 
-# -- what cannot be stored is an error, which says so
+# -- errors of values that cannot be stored
 
 
 class Changing:
-    """Something that cannot say what it holds, so often."""
+    """An object whose encoding fails `times` times."""
 
     def __init__(self, times: int) -> None:
         self.times = times
@@ -227,7 +227,7 @@ class Changing:
         return {"a": 1}
 
 
-async def test_what_changes_is_asked_again_and_then_named(target: Target) -> None:
+async def test_a_changing_value_is_retried_and_then_named(target: Target) -> None:
     uniform = target.uniform()
     await put(uniform, config(), {"a": [Changing(3)]})
     with pytest.raises(EncodeError, match=r"'a'.*Changing cannot be encoded: dictionary changed size.*a copy"):
@@ -236,8 +236,8 @@ async def test_what_changes_is_asked_again_and_then_named(target: Target) -> Non
         await put(uniform, config(), {"a": [object()]})
 
 
-def test_what_holds_itself_is_an_error_and_no_crash() -> None:
-    """In a process of its own: LangGraph's JsonPlusSerializer exhausts the C stack with it."""
+def test_a_value_that_contains_itself_raises_an_error() -> None:
+    """In its own process, as it exhausts the C stack of LangGraph's JsonPlusSerializer."""
     code = """
 from collections import deque
 from contextlib import nullcontext

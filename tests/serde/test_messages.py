@@ -1,4 +1,4 @@
-"""Which classes of messages are known: nothing is taken for plain that pydantic would change, and what is not known is refused."""
+"""Known classes of messages: a plain value is one that pydantic leaves unchanged, and unknown classes are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Inner(TypedDict, total=False):
 
 
 class Outer(TypedDict):
-    kind: NotRequired[Literal["o"]]  # needed all the same: it tells the kinds of tool calls apart
+    kind: NotRequired[Literal["o"]]  # required all the same, as it tells the kinds of tool calls apart
     name: str | None
     inner: NotRequired[Inner]
 
@@ -51,7 +51,7 @@ ANNOTATIONS: list[Any] = [
     list[list[Inner]],
     TypedDict("Many", dict.fromkeys("abcdefg", int), total=False),  # type: ignore[operator]
 ]
-# No keys that are no strings: these the packer refuses, and the unpacker.
+# All keys are strings: the packer and the unpacker refuse others.
 VALUES: list[Any] = [
     None, True, 0, 1.5, "", "a", "o", b"a", [], ["a"], ["a", 1], [{}], ["a", {"a": 1}], [None], [[{}], []], [[{"a": 1}]], [[{"b": 1}]],
     {}, {"a": 1}, {"a": "1"}, {"a": True}, {"b": 1}, {"kind": "o", "name": None}, {"name": None}, {"kind": "p", "name": "n"},
@@ -62,14 +62,14 @@ VALUES: list[Any] = [
 
 
 def like_langchains(kind: Any, default: Any) -> Any:
-    """A class of messages with one more field, as langchain-core may have it one day."""
+    """Return a message class with one more field, as langchain-core may have it one day."""
     return create_model("Typed", __base__=lc.HumanMessage, __module__=human.__name__, more=(kind, default))
 
 
 @needs_compiled
 @pytest.mark.parametrize("annotation", ANNOTATIONS, ids=str)
-def test_pydantic_leaves_what_is_plain_as_it_is(annotation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A field that holds anything else is left to pydantic, when it is written and when it is read."""
+def test_pydantic_leaves_plain_values_unchanged(annotation: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fields with other values are written and read by pydantic."""
     adapter: TypeAdapter[Any] = TypeAdapter(annotation)
     default = next(value for value in VALUES if stays(adapter, value))
     cls = like_langchains(annotation, default)
@@ -101,7 +101,7 @@ def stays(adapter: TypeAdapter[Any], value: Any) -> bool:
         return False
 
 
-def test_what_an_annotation_says() -> None:
+def test_kind_of_describes_annotations() -> None:
     inner = Kind(0, keys={"a": (kind_of(int), False)})
     assert kind_of(Any) is None
     assert kind_of(Inner) == inner
@@ -120,12 +120,12 @@ def test_what_an_annotation_says() -> None:
     ],
     ids=str,
 )
-def test_annotations_that_are_not_known(annotation: Any) -> None:
+def test_unknown_annotations_are_refused(annotation: Any) -> None:
     with pytest.raises(UnknownError):
         kind_of(annotation)
 
 
-def test_what_is_not_known_of_a_class_leaves_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_classes_with_unknown_parts_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(map(messages.is_plain, messages.CANDIDATES))
 
     class Serialized(lc.HumanMessage):
@@ -144,9 +144,7 @@ def test_what_is_not_known_of_a_class_leaves_it_out(monkeypatch: pytest.MonkeyPa
 
 @needs_compiled
 @pytest.mark.parametrize("name", ["encode", "payload", "pack", "unchanged", "read", "make"])
-def test_a_class_of_which_the_compiled_module_tells_something_else_is_left_out(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_classes_that_the_compiled_module_gets_wrong_are_left_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     native = messages.native
     other = {
         "encode": lambda pair: b"",

@@ -1,4 +1,4 @@
-"""`native.c` does what `JsonPlusSerializer` does, or says that it cannot; it neither leaks nor crashes."""
+"""`native.c` does what `JsonPlusSerializer` does or declines, and neither leaks nor crashes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PLAIN = [message for message in ORDINARY_MESSAGES if not message.model_extra]
 
 
 def ordinary(value: Any) -> Any:
-    """A value as it is read without us."""
+    """Return a value as LangGraph's serializer reads it."""
     return JSONPLUS.loads_typed(JSONPLUS.dumps_typed(value))
 
 
@@ -52,7 +52,7 @@ def states(found: list[Any]) -> list[Any]:
 
 
 def shown(message: Any) -> Any:
-    """All of a message. NaN is like NaN."""
+    """Return all of a message, with NaN equal to NaN."""
     inner = message.__pydantic_extra__, sorted(message.__pydantic_fields_set__), message.__pydantic_private__
     return type(message), repr(vars(message)), inner
 
@@ -61,13 +61,13 @@ def readable(cls: Any) -> bool:
     return codec.rule_of(cls) != codec.UNREADABLE
 
 
-def test_every_class_is_known() -> None:
+def test_every_message_class_is_known() -> None:
     assert codec.CLASSES == set(codec.CANDIDATES)
     assert {cls.__name__ for cls in codec.CLASSES if not readable(cls)} == {"AIMessageChunk", "RemoveMessage"}
 
 
 @pytest.mark.parametrize("message", PLAIN, ids=lambda message: type(message).__name__)
-def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
+def test_ordinary_messages_are_never_declined(message: Any) -> None:
     pair = [message, message]
     kinds, (bodies, fields) = (type(message),) * 2, native.pack(pair)
     payload, data = payload_of(message), JSONPLUS.dumps_typed(pair)[1]
@@ -95,7 +95,7 @@ def test_ordinary_messages_are_left_to_nobody(message: Any) -> None:
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_what_is_left_to_the_ordinary_path(value: Any) -> None:
+def test_values_that_are_not_plain_are_declined(value: Any) -> None:
     message = lc.HumanMessage("x", additional_kwargs={"a": [value]})
     plain = type(value) in (type(None), bytes, float) or (isinstance(value, int) and -(2**63) <= value < 2**64)
     payload = native.payload(message)
@@ -110,7 +110,7 @@ def test_what_is_left_to_the_ordinary_path(value: Any) -> None:
 
 
 @pytest.mark.parametrize(("depth", "plain"), [(60, True), (70, False), (100_000, False)])
-def test_depth(depth: int, plain: bool) -> None:
+def test_values_nested_too_deep_are_declined(depth: int, plain: bool) -> None:
     value: Any = []
     for _ in range(depth):
         value = [value]
@@ -125,17 +125,17 @@ def test_depth(depth: int, plain: bool) -> None:
     deep = short.replace(b"\xb1additional_kwargs\x80", b"\xb1additional_kwargs" + ends)
     assert deep != short
     assert (native.read(deep) is not None) == plain
-    del value, message  # without a recursion of its own
+    del value, message  # must not recurse
 
 
 @often
 @given(st.lists(messages(), min_size=1, max_size=40), st.data())
-def test_what_is_unchanged(value: list[Any], data: Any) -> None:
+def test_unchanged_counts_the_unchanged_front(value: list[Any], data: Any) -> None:
     packed = outcome(native.pack, value)
     if packed is None:
         return
     kinds, before = list(map(type, value)), list(map(payload_of, value))
-    contents = [repr(vars(message)) for message in value]  # in which NaN is like NaN
+    contents = [repr(vars(message)) for message in value]  # in a repr, NaN equals NaN
     fingerprint = Fingerprint().with_more(kinds, packed[1], read=True)
     step = data.draw(st.sampled_from(["nothing", "change", "drop", "longer", "shorter"]))
     where = data.draw(st.integers(0, len(value) - 1))
@@ -174,7 +174,7 @@ NESTED = st.recursive(
 
 
 def edited(value: Any, data: Any) -> Any:
-    """A value with one thing in it put in another's place, turned round or added."""
+    """Return the value with one part replaced, reversed or added."""
     if isinstance(value, (dict, list)) and value and data.draw(st.integers(0, 5)):
         where = data.draw(st.sampled_from(list(value) if isinstance(value, dict) else range(len(value))))
         value[where] = edited(value[where], data)
@@ -191,7 +191,7 @@ def edited(value: Any, data: Any) -> Any:
 
 @often
 @given(NESTED, st.data())
-def test_a_value_is_the_same_where_its_bytes_are(value: Any, data: Any) -> None:
+def test_a_value_is_unchanged_if_its_bytes_are(value: Any, data: Any) -> None:
     one = lc.AIMessage("", response_metadata={"of": value})
     bodies, fields = native.pack([one])
     other = one.model_copy(deep=True)
@@ -205,7 +205,7 @@ def test_a_value_is_the_same_where_its_bytes_are(value: Any, data: Any) -> None:
 
 @often
 @given(NESTED, st.data())
-def test_what_is_remembered_is_nobody_elses(value: Any, data: Any) -> None:
+def test_remembered_fields_are_never_shared(value: Any, data: Any) -> None:
     calls = [{"name": "f", "args": {"a": value}, "id": "1", "type": "tool_call"}]
     one = lc.AIMessage("", response_metadata={"of": value}, additional_kwargs={"a": [value]}, tool_calls=calls)
     packed = native.pack([one])
@@ -225,7 +225,7 @@ def test_what_is_remembered_is_nobody_elses(value: Any, data: Any) -> None:
 
 @often
 @given(messages(), st.data())
-def test_damaged_payloads(message: Any, data: Any) -> None:
+def test_damaged_payloads_are_declined_or_match_jsonplus(message: Any, data: Any) -> None:
     payload = payload_of(message)
     for _ in range(20):
         damaged = bytearray(payload)
@@ -239,7 +239,7 @@ def test_damaged_payloads(message: Any, data: Any) -> None:
             assert shown(found) == shown(wanted)
 
 
-def test_fields_that_are_no_fields() -> None:
+def test_wrong_fields_are_declined() -> None:
     value = [lc.HumanMessage(str(n), id=str(n)) for n in range(5)]
     kinds, (bodies, fields) = (lc.HumanMessage,) * 5, native.pack(value)
     assert states(native.make(kinds, fields)) == states(ordinary(value))
@@ -259,8 +259,8 @@ def test_fields_that_are_no_fields() -> None:
     assert native.unchanged(["x"], kinds, fields) == 0
 
 
-def test_a_message_that_comes_and_goes_and_is_not_plain() -> None:
-    """With it the list is encoded whole, and nothing is remembered of it."""
+def test_a_message_that_is_not_plain_ends_remembering() -> None:
+    """The list is then encoded completely, and nothing is remembered of it."""
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(40)]
     odd = lc.AIMessage("more", extra=1)
     first, read = FAST.dumps_elements(value), FAST.loads_elements(*FAST.dumps_typed(value))[1][1]
@@ -280,7 +280,7 @@ def test_a_message_that_comes_and_goes_and_is_not_plain() -> None:
 
 
 @pytest.mark.parametrize("name", ["encode", "payload", "pack", "unchanged", "read", "make", "forget"])
-def test_arguments_of_other_types(name: str) -> None:
+def test_arguments_of_wrong_types_are_harmless(name: str) -> None:
     for arguments in ((), (1,), (None, None), ([], [], []), ([None], [None], [None]), ([], [None]), ([None], [None])):
         try:
             found = getattr(native, name)(*arguments)
@@ -326,8 +326,8 @@ def test_nothing_is_leaked() -> None:
 
 
 @pytest.mark.parametrize("meddle", ["clear", "append", "copy"])
-def test_a_collection_in_the_middle(meddle: str) -> None:
-    """Python 3.10 and 3.11 collect garbage where something is allocated, and run others' code there."""
+def test_garbage_collection_during_a_call_is_harmless(meddle: str) -> None:
+    """Python 3.10 and 3.11 collect garbage at allocations, and then run other code."""
     value = [one for one in PLAIN if type(one) is not lc.RemoveMessage] * 5
     value = [type(one).__new__(type(one)) for one in value] if meddle == "append" else value
     kinds, fields = (
@@ -352,7 +352,7 @@ def test_a_collection_in_the_middle(meddle: str) -> None:
     payload = native.payload(lc.AIMessage("x", additional_kwargs={"a": [[[{"b": []}]] * 3] * 3}))
     wanted = states([native.read(payload)])
     threshold = gc.get_threshold()
-    gc.freeze()  # so that only what is made here is looked at: others may be many, and ormsgpack 1.12 leaves halves of lists it could not read
+    gc.freeze()  # look only at objects made here, as ormsgpack 1.12 leaves halves of unread lists
     gc.callbacks.append(collecting)
     try:
         for every in range(1, 60):
@@ -379,7 +379,7 @@ def test_a_collection_in_the_middle(meddle: str) -> None:
 
 
 @pytest.mark.parametrize("found", ["nothing", "another machine's"])
-def test_without_the_compiled_module(found: str) -> None:
+def test_the_compiled_module_is_optional(found: str) -> None:
     code = f"""
 import sys, logging
 logging.basicConfig(stream=sys.stdout, format="%(message)s")

@@ -1,4 +1,4 @@
-"""`FastSerializer` writes and reads what `JsonPlusSerializer` does, whatever the value."""
+"""`FastSerializer` writes and reads any value like `JsonPlusSerializer`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 @pytest.fixture(autouse=True, scope="module", params=["with", "without"])
 def _compiled_part(request: pytest.FixtureRequest) -> Any:
-    """Runs each test with the compiled part, and without."""
+    """Run each test with the compiled part, and without."""
     if request.param == "with" and codec.native is None:
         pytest.skip("redis_saver._serde.native was not built: there was no C compiler when redis_saver was installed")
     with compiled_left_out(FAST) if request.param == "without" else contextlib.nullcontext():
@@ -89,7 +89,7 @@ def _compiled_part(request: pytest.FixtureRequest) -> Any:
 
 @pytest.fixture
 def remembers() -> None:
-    """Leaves a test out without the compiled part: then nothing is known of an earlier version of a list of messages."""
+    """Skip a test without the compiled part, which remembers earlier versions of lists of messages."""
     if not codec.CLASSES:
         pytest.skip("nothing is remembered of messages")
 
@@ -105,7 +105,7 @@ class Holder(BaseModel):
 
 
 def chunks(value: Any) -> Any:
-    """A value taken apart, with all that tells two values apart: types, order, and a message's inner state."""
+    """Take a value apart into all that distinguishes it: types, order, and a message's inner state."""
     if isinstance(value, BaseModel):
         state = {
             slot: getattr(value, slot)
@@ -143,7 +143,7 @@ def assert_reads_alike(stored: tuple[str, bytes]) -> Any:
 def assert_is_what_would_be_written(
     data: bytes, value: Any, known: tuple[list[int], EncodedElements]
 ) -> EncodedElements:
-    """What a reader knows of pieces holds for the bytes it read; the pieces with them."""
+    """Check that what a reader knows of pieces holds for its bytes. Return it with the pieces."""
     sizes, last = known
     ends = list(accumulate(sizes))
     assert ends[-1] == len(data)
@@ -156,7 +156,7 @@ def assert_is_what_would_be_written(
 
 
 def cut_anyhow(value: Any, **given_: Any) -> list[bytes]:
-    """The elements of a value, however short it is."""
+    """Cut a value of any length into elements."""
     kept, element_codec.MIN_BYTES = element_codec.MIN_BYTES, 0
     try:
         return FAST.dumps_elements(value, **given_)[1]
@@ -165,7 +165,7 @@ def cut_anyhow(value: Any, **given_: Any) -> list[bytes]:
 
 
 def assert_same(value: Any) -> None:
-    """Both write the same, or fail alike, and both read it alike."""
+    """Check that both serializers write the same or fail alike, and read alike."""
     wanted = outcome(JSONPLUS.dumps_typed, value)
     assert outcome(FAST.dumps_typed, value) == wanted
     pieces = outcome(FAST.dumps_elements, value)
@@ -180,20 +180,20 @@ def assert_same(value: Any) -> None:
 
 @often
 @given(messages())
-def test_messages(message: Any) -> None:
+def test_messages_match_jsonplus(message: Any) -> None:
     assert_same(message)
     assert_same([message, message])
 
 
 @often
 @given(messages(odd_values=True))
-def test_messages_with_values_of_every_kind(message: Any) -> None:
+def test_messages_with_values_of_every_kind_match_jsonplus(message: Any) -> None:
     assert_same([message, lc.HumanMessage("after")])
 
 
 @often
 @given(messages(), st.data())
-def test_messages_whose_fields_were_set_to_anything(message: Any, data: Any) -> None:
+def test_messages_with_fields_set_to_anything_match_jsonplus(message: Any, data: Any) -> None:
     field = data.draw(st.sampled_from(sorted(message.__dict__)))
     value = data.draw(anything | usage | st.lists(calls | odd_dicts | plain, max_size=2))
     message.__dict__[field] = value
@@ -202,7 +202,7 @@ def test_messages_whose_fields_were_set_to_anything(message: Any, data: Any) -> 
 
 @often
 @given(messages(), st.data())
-def test_messages_whose_inner_state_was_changed(message: Any, data: Any) -> None:
+def test_messages_with_changed_inner_state_match_jsonplus(message: Any, data: Any) -> None:
     names = data.draw(st.permutations(sorted(message.__dict__)))
     kept = names[data.draw(st.integers(0, 2)) :]
     fields = dict(message.__dict__)
@@ -217,7 +217,7 @@ def test_messages_whose_inner_state_was_changed(message: Any, data: Any) -> None
 
 @often
 @given(st.lists(messages(), max_size=4), plain, odd)
-def test_messages_inside_other_values(found: list[Any], value: Any, strange: Any) -> None:
+def test_messages_inside_other_values_match_jsonplus(found: list[Any], value: Any, strange: Any) -> None:
     for wrapped in (
         {"messages": found, "n": value},
         (*found, value),
@@ -240,18 +240,18 @@ def test_messages_inside_other_values(found: list[Any], value: Any, strange: Any
 
 @often
 @given(anything)
-def test_other_values(value: Any) -> None:
+def test_other_values_match_jsonplus(value: Any) -> None:
     assert_same(value)
     assert_same(_DeltaSnapshot(value))
 
 
-def test_values_that_are_no_msgpack() -> None:
+def test_none_and_bytes_match_jsonplus() -> None:
     for value in (None, b"", b"x", bytearray(b"x")):
         assert_same(value)
 
 
 @pytest.mark.parametrize("depth", [*range(245, 258), 400])
-def test_deep_values(depth: int) -> None:
+def test_deep_values_match_jsonplus(depth: int) -> None:
     nested: Any = 1
     for _ in range(depth):
         nested = [nested]
@@ -261,7 +261,7 @@ def test_deep_values(depth: int) -> None:
         assert_same(value)
 
 
-def test_nested_exts() -> None:
+def test_nested_exts_match_jsonplus() -> None:
     for depth in (50, 200):
         value: Any = [lc.HumanMessage("x")]
         for _ in range(depth):
@@ -269,14 +269,14 @@ def test_nested_exts() -> None:
         assert_same(value)
 
 
-def test_long_messages() -> None:
+def test_long_messages_match_jsonplus() -> None:
     for size in [*range(100, 300), *range(1900, 2100), 65400, 65500, 65536, 70000]:
         value = [lc.HumanMessage("x" * size), lc.HumanMessage("x")]
         assert FAST.dumps_typed(value) == JSONPLUS.dumps_typed(value)
         assert b"".join(FAST.dumps_elements(value)[1]) == JSONPLUS.dumps_typed(value)[1]
 
 
-# -- the short path is taken, and left
+# -- the short path
 
 
 for number, one in enumerate(ORDINARY_MESSAGES):
@@ -285,7 +285,7 @@ for number, one in enumerate(ORDINARY_MESSAGES):
 
 @pytest.fixture
 def ordinary_road(monkeypatch: Any) -> list[str]:
-    """What passed through pydantic."""
+    """Calls that went through pydantic."""
     passed: list[str] = []
     dump, init = BaseModel.model_dump, BaseModel.__init__
 
@@ -303,7 +303,7 @@ def ordinary_road(monkeypatch: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
-def test_ordinary_messages_take_the_short_road(message: Any, ordinary_road: list[str]) -> None:
+def test_ordinary_messages_take_the_short_path(message: Any, ordinary_road: list[str]) -> None:
     snapshot = [_DeltaSnapshot([message]), Send("n", {"m": [message]}), Command(update=[message])]
     kind = type(message)
     written = kind in codec.CLASSES and not message.model_extra
@@ -334,14 +334,14 @@ def test_ordinary_messages_take_the_short_road(message: Any, ordinary_road: list
     ],
     ids=range(6),
 )
-def test_other_messages_go_the_ordinary_road(message: Any, ordinary_road: list[str]) -> None:
+def test_other_messages_take_the_ordinary_path(message: Any, ordinary_road: list[str]) -> None:
     stored = FAST.dumps_typed(message)
     assert "dump" in ordinary_road
     assert stored == JSONPLUS.dumps_typed(message)
     assert_reads_alike(stored)
 
 
-# -- what was written otherwise
+# -- payloads of another form
 
 
 def stored_message(module: str, name: str, fields: Any, *rest: Any) -> tuple[str, bytes]:
@@ -351,7 +351,7 @@ def stored_message(module: str, name: str, fields: Any, *rest: Any) -> tuple[str
 
 @often
 @given(messages(odd_values=False), st.data())
-def test_payloads_of_other_shapes(message: Any, data: Any) -> None:
+def test_payloads_of_other_forms_match_jsonplus(message: Any, data: Any) -> None:
     fields = message.model_dump()
     for _ in range(data.draw(st.integers(1, 3))):
         change = data.draw(st.sampled_from(["drop", "set", "add", "order", "nest"]))
@@ -377,7 +377,7 @@ def test_payloads_of_other_shapes(message: Any, data: Any) -> None:
 
 
 @pytest.mark.parametrize("cls", [lc.AIMessage, lc.AIMessageChunk])
-def test_tool_calls_only_in_additional_kwargs(cls: Any) -> None:
+def test_tool_calls_only_in_additional_kwargs_are_read(cls: Any) -> None:
     for arguments in ('{"a": 1}', "{"):
         call = {"id": "1", "function": {"name": "f", "arguments": arguments}, "type": "function"}
         fields = {**cls("x").model_dump(), "additional_kwargs": {"tool_calls": [call]}}
@@ -386,7 +386,7 @@ def test_tool_calls_only_in_additional_kwargs(cls: Any) -> None:
 
 
 @pytest.mark.parametrize("position", [None, "last"])
-def test_chunks_that_their_validators_change(position: Any) -> None:
+def test_chunks_that_validators_change_match_jsonplus(position: Any) -> None:
     module, name = lc.AIMessageChunk.__module__, lc.AIMessageChunk.__name__
     call = {"name": "f", "args": {"a": 1}, "id": "1", "type": "tool_call"}
     chunk = {"name": "f", "args": '{"a": 1}', "id": "1", "index": 0, "type": "tool_call_chunk"}
@@ -407,7 +407,7 @@ def test_chunks_that_their_validators_change(position: Any) -> None:
     assert (found.content[0]["type"] == "server_tool_call") == (position == "last")
 
 
-def test_payloads_that_are_no_message() -> None:
+def test_payloads_that_are_no_message_match_jsonplus() -> None:
     human = "langchain_core.messages.human"
     fields = lc.HumanMessage("x").model_dump()
     for stored in (
@@ -444,16 +444,16 @@ def test_payloads_that_are_no_message() -> None:
 
 
 @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview])
-def test_bytes_of_any_type(wrap: Any) -> None:
+def test_bytes_of_any_type_can_be_read(wrap: Any) -> None:
     stored = JSONPLUS.dumps_typed([lc.HumanMessage("x")])
     assert FAST.loads_typed((stored[0], wrap(stored[1]))) == [lc.HumanMessage("x")]
 
 
-# -- a message read is a real one
+# -- behaviour of a read message
 
 
 @pytest.mark.parametrize("message", ORDINARY_MESSAGES, ids=lambda message: type(message).__name__)
-def test_a_message_read_behaves(message: Any) -> None:
+def test_a_read_message_behaves_like_an_ordinary_one(message: Any) -> None:
     stored = JSONPLUS.dumps_typed(message)
     found, wanted = FAST.loads_typed(stored), JSONPLUS.loads_typed(stored)
     for act in (
@@ -487,7 +487,7 @@ def test_a_message_read_behaves(message: Any) -> None:
         assert chunks(act(found)) == chunks(act(wanted))
 
 
-def test_messages_read_share_nothing() -> None:
+def test_read_messages_share_nothing() -> None:
     for message in ORDINARY_MESSAGES:
         stored = FAST.dumps_typed([message, message])
         one, two = FAST.loads_typed(stored)
@@ -509,7 +509,7 @@ def test_messages_read_share_nothing() -> None:
 
 @contextlib.contextmanager
 def fresh_warnings(caplog: Any) -> Any:
-    """The events and the log of what is read meanwhile."""
+    """Record the events and the log of reads."""
     seen: list[Any] = []
     for known in (jsonplus._warned_unregistered_types, jsonplus._warned_blocked_types):
         known.clear()
@@ -551,7 +551,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("given_settings", SETTINGS, ids=range(len(SETTINGS)))
-def test_allowlists_warnings_and_events(given_settings: dict[str, Any], caplog: Any) -> None:
+def test_allowlists_warnings_and_events_match_jsonplus(given_settings: dict[str, Any], caplog: Any) -> None:
     stored = JSONPLUS.dumps_typed(MIXED)
     assert FAST.dumps_typed(MIXED) == stored
     ours, theirs = FastSerializer(**given_settings), JsonPlusSerializer(**given_settings)
@@ -568,7 +568,7 @@ def test_allowlists_warnings_and_events(given_settings: dict[str, Any], caplog: 
 
 
 @pytest.mark.usefixtures("remembers")
-def test_a_serializer_with_a_longer_allowlist_is_fast(ordinary_road: list[str]) -> None:
+def test_a_longer_allowlist_keeps_the_short_path(ordinary_road: list[str]) -> None:
     serde = FastSerializer(allowed_msgpack_modules=None).with_msgpack_allowlist([Point])
     value = [lc.HumanMessage("x"), Point([lc.HumanMessage("y")])]
     stored = JSONPLUS.dumps_typed(value)
@@ -577,14 +577,14 @@ def test_a_serializer_with_a_longer_allowlist_is_fast(ordinary_road: list[str]) 
     assert ordinary_road == []
 
 
-def test_strict_mode_by_environment(monkeypatch: Any, caplog: Any) -> None:
+def test_strict_mode_can_be_set_by_the_environment(monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setattr(_msgpack, "STRICT_MSGPACK_ENABLED", True)
     stored = JSONPLUS.dumps_typed(MIXED)
     assert read(FastSerializer(), stored, caplog) == read(JsonPlusSerializer(), stored, caplog)
     assert FastSerializer()._allowed_msgpack_modules is None
 
 
-def test_a_message_that_is_not_safe_is_blocked_as_ever(monkeypatch: Any, caplog: Any) -> None:
+def test_an_unsafe_message_is_blocked(monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setattr(_msgpack, "SAFE_MSGPACK_TYPES", frozenset())
     stored = JSONPLUS.dumps_typed([lc.HumanMessage("x")])
     ours, theirs = (kind(allowed_msgpack_modules=None) for kind in (FastSerializer, JsonPlusSerializer))
@@ -593,7 +593,7 @@ def test_a_message_that_is_not_safe_is_blocked_as_ever(monkeypatch: Any, caplog:
     assert read(ours, stored, caplog) == wanted
 
 
-def test_a_hook_of_ones_own() -> None:
+def test_a_custom_hook_is_called() -> None:
     def hook(code: int, data: bytes) -> Any:
         return code, len(data)
 
@@ -604,7 +604,7 @@ def test_a_hook_of_ones_own() -> None:
     assert ours.with_msgpack_allowlist([Point]).loads_typed(stored) == theirs.loads_typed(stored)
 
 
-def test_pickle_fallback() -> None:
+def test_pickle_fallback_matches_jsonplus() -> None:
     ours, theirs = FastSerializer(pickle_fallback=True), JsonPlusSerializer(pickle_fallback=True)
     for value in (1j, [lc.HumanMessage("x"), 2**70], [1, 1j], {"a": 1j, "b": 2}, _DeltaSnapshot([1, 1j]), {1: 1j}):
         stored = theirs.dumps_typed(value)
@@ -615,7 +615,7 @@ def test_pickle_fallback() -> None:
         assert outcome(FAST.dumps_typed, value) is outcome(FAST.dumps_elements, value) is TypeError
 
 
-def test_warnings_are_kept_for_what_changes_the_bytes() -> None:
+def test_pydantics_warnings_are_kept() -> None:
     message = lc.AIMessage("x")
     message.__dict__["tool_calls"] = "no list"
     for serde in (JSONPLUS, FAST):
@@ -662,7 +662,7 @@ def test_small_elements_share_pieces(kind: Any, count: int) -> None:
         assert max(map(len, found)) < 16_000
 
 
-def test_the_pieces_of_a_list_that_grows_stay() -> None:
+def test_a_growing_list_keeps_its_pieces() -> None:
     for value in (list(range(300, 2000)), [lc.HumanMessage(str(n) * 9) for n in range(100)], ["word"] * 900):
         longest = cut_anyhow(value)[1:]
         for length in range(20, len(value), 37):
@@ -670,7 +670,7 @@ def test_the_pieces_of_a_list_that_grows_stay() -> None:
             assert pieces[:-1] == longest[: len(pieces) - 1]
 
 
-def test_elements_large_and_small() -> None:
+def test_large_and_small_elements_match_jsonplus() -> None:
     for value in (
         [1] * 16 + ["x" * 5000] * 20,
         ["x" * 5000] * 16 + [1] * 50,
@@ -704,25 +704,25 @@ def test_elements_large_and_small() -> None:
         assert_same(value)
 
 
-def test_what_is_not_cut() -> None:
+def test_short_and_unusual_values_are_not_cut() -> None:
     for value in (None, b"x", "x", 1, [], [1], {}, {"a": 1}, {1: 2, 3: 4}, (1, 2), Mapping(a=1, b=2), Sequence([1, 2])):
         assert len(cut_anyhow(value)) == 1
     for value in ([1, 2], {"a": 1, "b": 2}):
         assert len(cut_anyhow(value)) == 2
 
 
-def test_headers_of_exts() -> None:
+def test_ext_headers_match_ormsgpack() -> None:
     for size in [*range(17, 300), 65535, 65536]:
         data = b"x" * size
         assert heads.ext_header(7, size) + data == ormsgpack.packb(ormsgpack.Ext(7, data))
     assert len(set(itertools.starmap(heads.ext_header, itertools.product((5, 7), range(17, 70_000, 7))))) > 9000
 
 
-# -- a list that grew
+# -- growing lists
 
 
 def assert_elements(value: Any, last: Any) -> Any:
-    """Elements with those of an earlier version are as those without."""
+    """Check that elements are the same with and without an earlier version."""
     wanted = outcome(JSONPLUS.dumps_typed, value)
     found = outcome(lambda: FAST.dumps_elements(value, last))
     if not isinstance(wanted, tuple):
@@ -738,7 +738,7 @@ def assert_elements(value: Any, last: Any) -> Any:
 
 
 def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last: Any, data: Any) -> None:
-    """A list of which the front is known is read as one of which nothing is."""
+    """Check that a list with a known front is read like one without."""
     most, same = min(last.fingerprint.read, len(elements) - 1), 0
     while same < most and elements[1 + same] == WHOLE[id(last)][1 + same]:
         same += 1
@@ -748,16 +748,16 @@ def assert_reads_the_rest(stored: tuple[str, bytes], elements: list[bytes], last
     _, fresh = FAST.loads_elements(*stored)
     if behind:
         assert behind[0][1:] == list(map(len, elements[1 + same :]))
-        assert repr(behind[1].fingerprint) == repr(fresh[1].fingerprint)  # in which NaN is like NaN
+        assert repr(behind[1].fingerprint) == repr(fresh[1].fingerprint)  # in a repr, NaN equals NaN
     else:
         assert fresh is None
 
 
 WHOLE: dict[int, list[bytes]] = {}
-"""All pieces of what `assert_elements` answered, with those that were the same as before."""
+"""All pieces of what `assert_elements` returned, including unchanged ones."""
 
 
-def test_versions_of_a_list(monkeypatch: Any) -> None:
+def test_versions_of_a_list_match_jsonplus(monkeypatch: Any) -> None:
     monkeypatch.setattr(element_codec, "MIN_BYTES", 0)
 
     @often
@@ -802,7 +802,7 @@ def test_versions_of_a_list(monkeypatch: Any) -> None:
 
 @pytest.mark.usefixtures("remembers")
 @pytest.mark.parametrize("count", [16, 100])
-def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: list[str]) -> None:
+def test_the_front_of_a_growing_list_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
     value = [lc.HumanMessage(str(n) * 99, id=str(n)) for n in range(count)]
     last = FAST.dumps_elements(value)
     assert (last.same, len(last.fingerprint.kinds)) == (0, count)
@@ -826,7 +826,7 @@ def test_the_front_of_a_list_that_grew_is_the_same(count: int, ordinary_road: li
 
 @pytest.mark.usefixtures("remembers")
 @pytest.mark.parametrize("count", [2, 31, 32, 33, 100])
-def test_what_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
+def test_a_list_that_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]) -> None:
     kinds = (lc.HumanMessage, lc.AIMessage, lc.SystemMessage)
     value = [kinds[n % 3](str(n) * 999, id=str(n), response_metadata={"a": [1]}) for n in range(count)]
     found, read = FAST.loads_elements(*FAST.dumps_typed(value))
@@ -843,11 +843,11 @@ def test_what_was_read_is_not_encoded_again(count: int, ordinary_road: list[str]
     assert "dump" not in ordinary_road
 
 
-def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None:
+def test_only_lists_of_ordinary_messages_are_remembered_when_read() -> None:
     message = JSONPLUS.dumps_typed(lc.HumanMessage("x"))[1]
     assert bool(FAST.loads_elements("msgpack", b"\x92" + 2 * message)[1]) == bool(codec.CLASSES)
     for data in (
-        b"\xdc\x00\x02" + 2 * message,  # a longer header than need be
+        b"\xdc\x00\x02" + 2 * message,  # a longer header than needed
         b"\x92" + message + message.replace(b"model_validate_json", b"model_validate_JSON"),
         b"\x92" + message + b"\xc8\x00" + message[1:],
         b"\x92" + message + b"\x91" + message,
@@ -859,20 +859,20 @@ def test_what_is_known_of_what_was_read_is_of_messages_as_written_here() -> None
 
 
 class Whispering(FastSerializer):
-    """One that changes what it reads."""
+    """A serializer that changes what it reads."""
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         return str(super().loads_typed(data)).lower()
 
 
-def test_what_a_subclass_reads_is_its_own_affair() -> None:
+def test_a_subclass_reads_with_its_own_methods() -> None:
     stored = FAST.dumps_typed([lc.HumanMessage("X")] * 9)
     assert Whispering().loads_elements(*stored) == (Whispering().loads_typed(stored), None)
     hooked = FastSerializer(__unpack_ext_hook__=lambda code, data: (code, data))
     assert hooked.loads_elements(*stored) == (hooked.loads_typed(stored), None)
 
 
-def test_what_equal_bytes_do_not_tell_changes_nothing() -> None:
+def test_values_with_equal_bytes_but_other_types_match_jsonplus() -> None:
     value = [lc.AIMessage("x" * 99, additional_kwargs={"a": [1, 2]}) for _ in range(30)]
     last = assert_elements(value, None)
     for other in ((1, 2), [True, 2], [1.0, 2], [1, Number(2)], Sequence([1, 2]), {1, 2}, Pair(1, 2), deque([1, 2])):
@@ -890,7 +890,7 @@ def test_short_values_are_one_piece() -> None:
 
 @often
 @given(st.data())
-def test_strings_are_cut_where_they_end(data: Any) -> None:
+def test_strings_are_cut_at_their_ends(data: Any) -> None:
     sizes_ = st.sampled_from([0, 1, 31, 32, 255, 256, 2000, 65535, 65536])
     strings = st.builds(lambda size, text: (text * size)[:size], sizes_, st.sampled_from(["a", "\u00e9", "\U0001f600"]))
     values = data.draw(
@@ -902,7 +902,7 @@ def test_strings_are_cut_where_they_end(data: Any) -> None:
         assert_same(whole)
 
 
-# -- a langgraph-checkpoint of another shape
+# -- another langgraph-checkpoint
 
 
 RELIED_ON = ["_msgpack_default", "_msgpack_enc", "_option", "_DeltaSnapshot", "EXT_PYDANTIC_V2", "Interior"]
@@ -938,6 +938,6 @@ for name in NAMES:
 """
 
 
-def test_without_the_names_relied_on() -> None:
-    """Each in a process of its own, as they are looked for when the serializer is imported."""
+def test_missing_names_of_langgraph_disable_the_short_path() -> None:
+    """Each runs in its own process, as the names are looked up when the serializer is imported."""
     subprocess.run([sys.executable, "-c", f"NAMES = {RELIED_ON}\n{WITHOUT_ONE}"], check=True)

@@ -1,7 +1,7 @@
-"""Versions of long values share chunks: what is read is what was put, whatever a process believes, and nothing is left over.
+"""Versions of long values share chunks. What is read is what was put, and no unused chunk is left.
 
-The memory of a process (`Saver.chunk_cache`) is a hint. So each test lets it be right, wrong in every way, or empty, and asks
-other processes, which have none, what there is.
+A process's memory (`Saver.chunk_cache`) is only a hint. Tests let it be right, wrong or empty, and read with other
+processes that have no memory.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def target_name(request: pytest.FixtureRequest) -> str:
 
 
 class Calls:
-    """How many scripts a server was asked to run since."""
+    """Number of scripts that a server ran since the last `take`."""
 
     def __init__(self, target: Target) -> None:
         self.raw = target.raw
@@ -97,7 +97,7 @@ class Calls:
 
 
 class Traffic:
-    """Bytes that a server took and gave since; what asking for them costs is left out."""
+    """Bytes that a server received and sent since the last `take`, without those of the measurement."""
 
     def __init__(self, target: Target) -> None:
         self.raw = target.raw
@@ -114,11 +114,11 @@ class Traffic:
         return took[0] - own[0], took[1] - own[1]
 
 
-# -- 1. whatever a process believes
+# -- with any memory
 
 
 async def grow(told: TaskInfo, uniform: Uniform, first: int, last: int, *, seed: Any = 0, start: int = 100) -> None:
-    """A chain in which `messages` grows by one each time, and `files` and `words` stay what the first one put."""
+    """Put a chain in which `messages` grows by one each time, and `files` and `words` stay as first put."""
     for number in range(first, last + 1):
         messages = texts(start + number, seed)
         if number == 1:
@@ -152,7 +152,7 @@ async def grown(told: TaskInfo, other: Uniform) -> None:
 
 
 async def cut_short(told: TaskInfo, other: Uniform) -> None:
-    """Another process wrote a last version that has nothing in common with what is known."""
+    """Another process put a last version that shares nothing with the known ones."""
     same = {"files": FILES, "words": texts(10, "words")}
     await told.put(other, 5, 4, same=same, messages=texts(90, "other"))
     await other.prune([THREAD])
@@ -177,7 +177,7 @@ async def overwritten(told: TaskInfo, other: Uniform) -> None:
 
 
 async def anew(told: TaskInfo, other: Uniform) -> None:
-    """Another thread of that name, with the same versions of other values."""
+    """Put another thread of that name, with other values under the same versions."""
     await other.delete_thread(THREAD)
     told.forget()
     for number in range(1, 5):
@@ -185,7 +185,7 @@ async def anew(told: TaskInfo, other: Uniform) -> None:
 
 
 async def replaced(told: TaskInfo, other: Uniform) -> None:
-    """A copy of another thread takes its place."""
+    """Replace the thread by a copy of another one."""
     source = TaskInfo(told.target, "source")
     for number in range(1, 5):
         await source.put(other, number, number - 1 or None, messages=texts(100 + number, "source"))
@@ -205,7 +205,7 @@ HAPPENINGS = (
 @pytest.mark.by_turns
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("follows", ["append", "edit", "read first", "unchanged", "fork"])
-async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any, follows: str) -> None:
+async def test_outdated_memory_changes_no_result(target: Target, happening: Any, follows: str) -> None:
     uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
     await grow(told, other, 1, 2)
     await grow(told, uniform, 3, 4)
@@ -248,8 +248,8 @@ async def test_what_a_process_knows_may_be_wrong(target: Target, happening: Any,
 
 @BOTH
 @pytest.mark.parametrize("gone", ["deleted", "expired"])
-async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> None:
-    """The run goes on in a thread that went meanwhile: a checkpoint has all its values though only one is new."""
+async def test_a_put_to_a_vanished_thread_sends_unchanged_values_again(target: Target, gone: str) -> None:
+    """A run continues after its thread vanished. The checkpoint has all its values, though only one is new."""
     uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
     await grow(told, uniform, 1, 4)
     versions = told.versions[4]
@@ -264,8 +264,8 @@ async def test_unchanged_values_are_sent_again(target: Target, gone: str) -> Non
     await told.check(uniform, swept=True)
 
 
-async def test_another_value_in_the_place_of_the_one_that_is_known(target: Target) -> None:
-    """The same channels and versions, so that nothing but the value itself tells that the thread is another one."""
+async def test_a_replaced_value_of_the_same_version_is_noticed(target: Target) -> None:
+    """Channels and versions are the same, so only the value shows that the thread is another one."""
     uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
     await told.put(uniform, 1, v=BASE)
     await other.delete_thread(THREAD)
@@ -275,7 +275,7 @@ async def test_another_value_in_the_place_of_the_one_that_is_known(target: Targe
 
 
 @pytest.mark.parametrize("restored", ["dump", "fields"])
-async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> None:
+async def test_a_restored_older_snapshot_is_read_correctly(target: Target, restored: str) -> None:
     uniform, told = target.uniform(), TaskInfo(target)
     await grow(told, uniform, 1, 2)
     keys = Keyspace(target.prefix).keys(THREAD)
@@ -301,14 +301,14 @@ async def test_an_older_snapshot_is_restored(target: Target, restored: str) -> N
     await told.check(uniform, swept=True)
 
 
-# -- 1. whatever a value is
+# -- with any value
 
 
 @pytest.mark.by_turns
 @BOTH
 @pytest.mark.parametrize("knows", ["all", "nothing", "little", "of another"])
-async def test_every_edit_reads_back(target: Target, knows: str) -> None:
-    """One thread whose value becomes this and that, with the first list in between; forks from the middle."""
+async def test_every_edit_is_read_back(target: Target, knows: str) -> None:
+    """One thread whose value changes often, with the first list in between, and forks from the middle."""
     told, other, client = TaskInfo(target), target.uniform(), target.client()
     uniform = target.uniform(client=client, cache_bytes={"all": 2**26, "little": 30_000}.get(knows, 2**20))
     number = 1
@@ -328,8 +328,8 @@ async def test_every_edit_reads_back(target: Target, knows: str) -> None:
 
 @pytest.mark.by_turns
 @pytest.mark.parametrize("edit", [one for one in EDITS if one != "the same"])
-async def test_the_same_value_is_stored_the_same_whatever_was_known(target: Target, edit: str) -> None:
-    """Else processes that take turns share less. The roots of equal values are equal."""
+async def test_equal_values_are_stored_alike_with_any_memory(target: Target, edit: str) -> None:
+    """Otherwise processes that take turns would share less. Equal values have equal roots."""
     uniform = target.uniform()
     for number, value in enumerate((BASE, EDITS[edit], [*BASE[:80], text("big", 1500), *BASE[80:]], [*BASE, 1])):
         made = checkpoint({"v": value}, {"v": number}, name(number))
@@ -339,8 +339,8 @@ async def test_the_same_value_is_stored_the_same_whatever_was_known(target: Targ
     assert mine == theirs
 
 
-async def test_elements_changed_in_place_between_puts(target: Target) -> None:
-    """The same objects each time: nothing may be told from their identity, length or equality."""
+async def test_elements_changed_in_place_are_stored(target: Target) -> None:
+    """The objects stay the same, so their identity, length or equality shows nothing."""
     told, uniform = TaskInfo(target), target.uniform()
     value: dict[str, Any] = {
         "numbers": [1] * 2000,
@@ -388,7 +388,7 @@ async def test_elements_changed_in_place_between_puts(target: Target) -> None:
     await told.check(uniform, swept=True)
 
 
-async def test_files_of_which_one_changes(target: Target) -> None:
+async def test_a_change_of_one_file_shares_all_others(target: Target) -> None:
     told, uniform = TaskInfo(target), target.uniform()
     files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
     steps: list[dict[str, str]] = [dict(files)]
@@ -406,7 +406,7 @@ async def test_files_of_which_one_changes(target: Target) -> None:
     await told.check(uniform, swept=True)
 
 
-async def test_one_huge_element(target: Target) -> None:
+async def test_a_huge_element_is_sent_and_stored_once(target: Target) -> None:
     told, uniform = TaskInfo(target), target.uniform()
     huge = random.Random(1).randbytes(5_000_000)
     await told.put(uniform, 1, v=["a", huge, "b"], w=[text(1), huge.hex()])
@@ -428,7 +428,7 @@ async def test_one_huge_element(target: Target) -> None:
     assert size(fields_of(target)) < 5_010_000
 
 
-async def test_equal_elements_take_the_place_of_some(target: Target) -> None:
+async def test_equal_elements_are_stored_once(target: Target) -> None:
     uniform, told = target.uniform(), TaskInfo(target)
     await told.put(uniform, 1, v=[message(3)] * 2000)
     assert size(fields_of(target)) < len(said([message(3)] * 2000)[1]) / 20
@@ -436,8 +436,8 @@ async def test_equal_elements_take_the_place_of_some(target: Target) -> None:
 
 
 @BOTH
-async def test_namespaces_and_channels_share(target: Target) -> None:
-    """Equal values of two channels, or of two namespaces, are stored once, and none goes while another is there."""
+async def test_namespaces_and_channels_share_chunks(target: Target) -> None:
+    """Equal values are stored once, and stay until the last one is removed."""
     uniform = target.uniform()
     for ns in ("", "sub|1"):
         made = checkpoint({"a": BASE, "b": BASE}, {"a": "1", "b": "1"}, name(1))
@@ -450,8 +450,8 @@ async def test_namespaces_and_channels_share(target: Target) -> None:
     assert await target.uniform().get_tuple(config()) is None
 
 
-async def test_threads_do_not_share(target: Target) -> None:
-    """What is known of one thread says nothing of another."""
+async def test_threads_share_no_chunks(target: Target) -> None:
+    """A process does not use what it knows of one thread for another."""
     uniform = target.uniform()
     for thread in ("a", "b"):
         made = checkpoint({"v": BASE}, {"v": 1}, name(1))
@@ -464,8 +464,8 @@ async def test_threads_do_not_share(target: Target) -> None:
 
 
 @pytest.mark.parametrize("prunes", [False, True])
-async def test_many_writers_from_several_processes(target: Target, prunes: bool) -> None:
-    """Forks of one thread, by writers of which each has a part of the history in mind; maybe with removals in between."""
+async def test_writers_of_several_processes_keep_all_values(target: Target, prunes: bool) -> None:
+    """Writers fork one thread, each with a part of the history in memory, maybe during removals."""
     uniforms, chance = [target.uniform(cache_bytes=size) for size in (2**26, 2**26, 40_000, 0)], random.Random(1)
     writers, turns = 8, 6
     put: dict[int, tuple[str, bytes]] = {}
@@ -532,11 +532,11 @@ async def _each_in_a_thread(target: Target, write: Any, remove: Any, writers: in
             job.result()
 
 
-# -- 1. at random
+# -- random histories
 
 
 class Machine(RuleBasedStateMachine):
-    """Edits, forks, removals, copies and savers that know something, against a plain dict."""
+    """Edits, forks, removals, copies and savers with memory, compared with a plain dict."""
 
     target: Target
     _counter = itertools.count()
@@ -605,7 +605,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(thread=st.sampled_from("ab"), which=st.integers(0, 2), data=st.data())
     def put_again(self, thread: str, which: int, data: Any) -> None:
-        """The same id with other values under the same versions: they are what all who share them have from now on."""
+        """Put an id again with other values under the same versions. All checkpoints with these versions get them."""
         there = self.checkpoints[thread]
         if not there:
             return
@@ -666,7 +666,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 2), data=st.data())
     def remember_older(self, which: int, data: Any) -> None:
-        """What it knew some time ago, or what another process knows."""
+        """Use older memory, or that of another process."""
         saver = self.uniforms[which].saver
         known = saver._context.chunk_cache._threads
         mine = ChunkCache(CACHE_BYTES)
@@ -711,7 +711,7 @@ class Machine(RuleBasedStateMachine):
 
 
 def edited(value: Any, seed: int) -> Any:
-    """A value near another one: long lists and dicts, seldom something else."""
+    """Return a value near another one: mostly a long list or dict."""
     chance = random.Random(seed)
     if not isinstance(value, list | dict) or chance.random() < 0.05:
         value = chance.choice(
@@ -750,7 +750,7 @@ def edited(value: Any, seed: int) -> Any:
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("server", targets("redis", "redis62"))
 @pytest.mark.parametrize("examples", [3, pytest.param(12, marks=pytest.mark.slow)])
-def test_random_histories_read_back(server: str, flavour: str, examples: int) -> None:
+def test_random_histories_are_read_back(server: str, flavour: str, examples: int) -> None:
     target = Target(server, flavour, url_of(server), "s")
     machine = type("Machine", (Machine,), {"target": target})
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
@@ -760,7 +760,7 @@ def test_random_histories_read_back(server: str, flavour: str, examples: int) ->
     )
 
 
-# -- 2. chunks that are missing, and garbage
+# -- missing chunks, and garbage
 
 
 OPERATIONS: dict[str, Callable[[Uniform], Awaitable[Any]]] = {
@@ -774,7 +774,7 @@ OPERATIONS: dict[str, Callable[[Uniform], Awaitable[Any]]] = {
 
 
 async def damage_each(target: Target, kinds: bytes, spoil: Callable[[bytes, bytes], None], *operations: str) -> None:
-    """Spoil one part after the other of a thread's second checkpoint; each operation raises, or answers what was put."""
+    """Spoil parts of the second checkpoint, one at a time. Each operation raises, or returns what was put."""
     uniform, told = target.uniform(), TaskInfo(target)
     await told.put(uniform, 1, v=texts(150, "first"))
     await told.put(uniform, 2, 1, v=BASE, w={one[:20]: one for one in BASE[::-1]})
@@ -809,13 +809,13 @@ async def damage_each(target: Target, kinds: bytes, spoil: Callable[[bytes, byte
         target.raw.hset(key_of(target), field, fields[field])
 
 
-async def test_a_chunk_that_is_gone_is_never_passed_over(target: Target) -> None:
+async def test_a_missing_chunk_is_never_ignored(target: Target) -> None:
     await damage_each(target, b"pn", lambda field, was: target.raw.hdel(key_of(target), field))
 
 
 @BOTH
 async def test_reads_that_need_a_missing_chunk_raise(target: Target) -> None:
-    """Each of them: a fresh process has nowhere to take it from."""
+    """A fresh process cannot take it from its memory."""
     uniform, told = target.uniform(), TaskInfo(target)
     await told.put(uniform, 1, v=BASE)
     await told.put(uniform, 2, 1, same={"v": BASE}, n=1)
@@ -837,7 +837,7 @@ async def test_reads_that_need_a_missing_chunk_raise(target: Target) -> None:
 
 
 @BOTH
-async def test_prune_of_a_thread_with_missing_chunks_is_whole_or_not_at_all(target: Target) -> None:
+async def test_prune_with_missing_chunks_happens_completely_or_not_at_all(target: Target) -> None:
     uniform, told = target.uniform(), TaskInfo(target)
     for field_at in range(4):
         await uniform.delete_thread(THREAD)
@@ -859,7 +859,7 @@ async def test_prune_of_a_thread_with_missing_chunks_is_whole_or_not_at_all(targ
 
 
 @pytest.mark.parametrize("kind", ["p", "n"])
-async def test_a_put_repairs_or_reads_raise(target: Target, kind: str) -> None:
+async def test_a_put_repairs_missing_chunks_or_reads_raise(target: Target, kind: str) -> None:
     client = target.client()
     told, uniform = TaskInfo(target), target.uniform(client=client)
     await told.put(uniform, 1, v=BASE)
@@ -885,8 +885,8 @@ async def test_a_put_repairs_or_reads_raise(target: Target, kind: str) -> None:
                 target.raw.hset(key_of(target), field, other[field])
 
 
-async def test_a_root_put_with_no_parent_brings_missing_chunks_back(target: Target) -> None:
-    """The value is put again in whole: all that the server lacks of it is sent."""
+async def test_putting_a_value_again_restores_missing_chunks(target: Target) -> None:
+    """All chunks that the server lacks are sent."""
     told = TaskInfo(target)
     await told.put(target.uniform(), 1, v=BASE)
     named = {links.names_chunk for links in all_links(fields_of(target)).values()}
@@ -896,12 +896,12 @@ async def test_a_root_put_with_no_parent_brings_missing_chunks_back(target: Targ
         await told.read(target.uniform())
 
 
-# -- 3. what nothing refers to goes, and nothing else
+# -- exactly the unused chunks are removed
 
 
 @BOTH
-async def test_overwritten_values_leave_nothing(target: Target) -> None:
-    """Put again, with other values under the same versions, in and out of chunks."""
+async def test_overwritten_values_leave_no_chunks(target: Target) -> None:
+    """Values are put again under the same versions, in chunks or short."""
     told, uniform = TaskInfo(target), target.uniform()
     for value in (
         BASE,
@@ -957,7 +957,7 @@ class Died(Exception):
 
 
 def furnished(target: Target) -> TaskInfo:
-    """Values of several levels, of which some chunks live on and many do not; some are stray already."""
+    """Put values with several levels of chunks: some stay in use, many do not, and some are unused already."""
     told, uniform = TaskInfo(target), Target(target.name, "sync", target.url, target.prefix).uniform()
 
     async def fill() -> None:
@@ -994,14 +994,14 @@ def target_uniform(target: Target) -> Uniform:
     return Target(target.name, "sync", target.url, target.prefix).uniform()
 
 
-# -- 4. what it costs
+# -- costs
 
 
 async def invoke(graph: Any, uniform: Uniform, *args: Any, **kwargs: Any) -> Any:
     return await graph.ainvoke(*args, **kwargs) if uniform.native_async else graph.invoke(*args, **kwargs)
 
 
-async def test_a_put_costs_what_changed(target: Target) -> None:
+async def test_a_put_sends_only_what_changed(target: Target) -> None:
     bytes_of: dict[int, list[int]] = {}
     for length in (100, 1000, 5000):
         uniform, told, sent = target.uniform(), TaskInfo(target, f"of {length}"), []
@@ -1028,7 +1028,7 @@ async def test_a_put_costs_what_changed(target: Target) -> None:
     assert mean[5000] <= 3 * mean[100]
 
 
-async def test_a_process_without_memory_does_not_send_all(target: Target) -> None:
+async def test_a_process_without_memory_does_not_send_everything(target: Target) -> None:
     told, messages = TaskInfo(target), history(1000)
     await told.put(target.uniform(), 1, messages=messages)
     for number in range(2, 7):
@@ -1042,7 +1042,7 @@ async def test_a_process_without_memory_does_not_send_all(target: Target) -> Non
     await told.check(swept=True)
 
 
-async def test_one_of_many_files(target: Target) -> None:
+async def test_changing_one_of_many_files_sends_little(target: Target) -> None:
     told, uniform = TaskInfo(target), target.uniform()
     files = {f"/{n:03}.md": text(n, 2000) for n in range(200)}
     await told.put(uniform, 1, files=files)
@@ -1060,7 +1060,7 @@ def _header_sizes(target: Target, thread: str = THREAD) -> list[int]:
     return [len(value) for field, value in fields_of(target, thread).items() if field[:1] == b"c"]
 
 
-# -- 5. encryption
+# -- encryption
 
 
 KEY = b"0123456789abcdef"
@@ -1078,7 +1078,7 @@ def raw_bytes(target: Target) -> bytes:
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-async def test_encrypted_values_are_whole_and_secret(target: Target, compression: str | None) -> None:
+async def test_encrypted_values_are_stored_whole_and_secret(target: Target, compression: str | None) -> None:
     """Chunks would show which elements are equal, and how long they are."""
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
     uniform, told = target.uniform(serde=serde, compression=compression), TaskInfo(target)
@@ -1112,13 +1112,13 @@ async def test_encrypted_values_are_whole_and_secret(target: Target, compression
     told.same(await target.uniform(serde=serde, require_encryption=False).get_tuple(config()))
 
 
-# -- what fails as this is written
+# -- round trips, garbage and removals
 
 
 @pytest.mark.by_turns
 @pytest.mark.parametrize("happening", HAPPENINGS, ids=lambda one: one.__name__)
 @pytest.mark.parametrize("edit", [False, True])
-async def test_at_most_two_round_trips_whatever_is_known(target: Target, happening: Any, edit: bool) -> None:
+async def test_calls_take_at_most_two_round_trips_with_any_memory(target: Target, happening: Any, edit: bool) -> None:
     uniform, other, told = target.uniform(), target.uniform(), TaskInfo(target)
     await grow(told, other, 1, 2)
     await grow(told, uniform, 3, 4)
@@ -1136,8 +1136,8 @@ async def test_at_most_two_round_trips_whatever_is_known(target: Target, happeni
 
 
 @BOTH
-async def test_a_header_put_again_with_other_names_leaves_nothing(target: Target) -> None:
-    """The chunk with the names it had is nobody's then."""
+async def test_a_header_put_again_with_other_names_leaves_no_chunk(target: Target) -> None:
+    """The chunk with its old names is unused then."""
     uniform, told = target.uniform(), TaskInfo(target)
     await told.put(uniform, 1, a=1)
     await told.put(uniform, 1, a=1, b=2)
@@ -1163,7 +1163,7 @@ GARBAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.by_turns
 @pytest.mark.parametrize("garbage", GARBAGE)
 @pytest.mark.parametrize("kind", ["p", "n"])
-async def test_garbage_in_chunks_is_never_an_answer(target: Target, garbage: str, kind: str) -> None:
+async def test_garbage_in_chunks_is_never_returned(target: Target, garbage: str, kind: str) -> None:
     def spoil(field: bytes, was: bytes) -> None:
         target.raw.hset(key_of(target), field, GARBAGE[garbage](was))
 
@@ -1180,7 +1180,7 @@ ROOT_GARBAGE = {
 
 @pytest.mark.by_turns
 @pytest.mark.parametrize("garbage", ROOT_GARBAGE)
-async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str) -> None:
+async def test_garbage_in_a_root_is_never_returned(target: Target, garbage: str) -> None:
     told = TaskInfo(target)
     await told.put(target.uniform(), 1, v=texts(200, "first"))
     await told.put(target.uniform(), 2, 1, v=BASE)
@@ -1210,8 +1210,8 @@ async def test_garbage_in_a_root_is_never_an_answer(target: Target, garbage: str
 
 @pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: str, monkeypatch: Any) -> None:
-    """After each of its steps: a sound, readable thread; and the next removal leaves nothing that nobody refers to."""
+def test_the_next_removal_finishes_one_that_died(target: Target, operation: str, monkeypatch: Any) -> None:
+    """After each step the thread is sound and readable, and the next removal leaves no unused chunk."""
     monkeypatch.setattr(pruning, "NAMES_PER_STEP", 125)
     for steps in itertools.count(1):
         target.raw.delete(*(target.keys() or ["none"]))
@@ -1241,8 +1241,8 @@ def test_a_removal_that_dies_is_finished_by_the_next(target: Target, operation: 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.parametrize("operation", ["prune", "delete_for_runs"])
-def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, knows: bool) -> None:
-    """They rely on what is being removed, and are repaired, or the removal plans anew."""
+def test_puts_during_a_removal_keep_their_values(target: Target, operation: str, knows: bool) -> None:
+    """They rely on chunks that are being removed. So they are repaired, or the removal is planned again."""
     for steps in itertools.count(0):
         target.raw.delete(*(target.keys() or ["none"]))
         told, saver, done, put = furnished(target), RedisSaver(target.raw, prefix=target.prefix), 0, False
@@ -1279,8 +1279,8 @@ def test_puts_between_the_steps_of_a_removal(target: Target, operation: str, kno
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
-    """In and out of chunks, before each step of the copy: what is copied is whole, and nothing is left over in it."""
+def test_a_value_put_again_during_a_copy_is_copied_whole(target: Target) -> None:
+    """The value is put before each step of the copy, in chunks or short, and the copy has no unused chunk."""
     other = target_uniform(target)
     for before, after in itertools.product((BASE, "short", texts(150, "b")), repeat=2):
         for steps in range(8):
@@ -1306,7 +1306,7 @@ def test_a_value_put_again_while_it_is_copied(target: Target) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
+async def test_a_chat_of_a_hundred_turns_stays_small(target: Target) -> None:
     uniform, thread = target.uniform(), config()
     graph = graphs.chat(uniform.saver, asynchronous=uniform.native_async)
     await invoke(graph, uniform, {"messages": history(100)}, config("warm"))
@@ -1334,7 +1334,7 @@ async def test_a_chat_of_a_hundred_turns(target: Target) -> None:
 
 @pytest.mark.parametrize(("channels", "nodes", "most"), [(12, 8, 600), (3, 2, 400)])
 async def test_headers_are_short(target: Target, channels: int, nodes: int, most: int) -> None:
-    """Of a checkpoint as LangGraph writes it, whose nodes have seen every channel."""
+    """The checkpoint is as LangGraph writes it, and its nodes have seen every channel."""
     uniform = target.uniform()
     names_of = [f"branch:to:a node with a name {n}" for n in range(channels)]
     for step in range(3):
@@ -1355,8 +1355,8 @@ async def test_headers_are_short(target: Target, channels: int, nodes: int, most
 
 @pytest.mark.by_turns
 @pytest.mark.parametrize("at", range(20, 60, 3))
-async def test_what_was_known_does_not_move_the_cuts(target: Target, at: int) -> None:
-    """A chunk may have ended because of the long element behind it; where that goes, it ends elsewhere."""
+async def test_known_versions_do_not_move_the_cuts(target: Target, at: int) -> None:
+    """A chunk may end because a long element follows. Without that element it ends elsewhere."""
     uniform = target.uniform()
     for number, value in enumerate(([*BASE[:at], text("big", 1500), *BASE[at:]], [*BASE, 1])):
         made = checkpoint({"v": value}, {"v": number}, name(number))

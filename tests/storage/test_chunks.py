@@ -1,4 +1,4 @@
-"""Cutting values into chunks, without a server: what is remembered of an earlier version saves work, and changes nothing."""
+"""Cutting values into chunks, without a server. Remembering an earlier version saves work and changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from redis_saver._storage.chunks import Stored
 
 
 class Bare:
-    """As much of a saver as encoding a value needs."""
+    """The parts of a saver that encoding a value needs."""
 
     serde = FastSerializer()
     limits = Limits()
@@ -41,7 +41,7 @@ class Bare:
 
 @pytest.fixture(params=[pytest.param("with", marks=needs_compiled), "without"])
 def compiled_part(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Runs a test with the compiled part, and without."""
+    """Run a test with the compiled part, and without."""
     with compiled_left_out(Bare.serde) if request.param == "without" else nullcontext():
         yield
 
@@ -58,7 +58,7 @@ def read_back(
 
 
 def edited(value: list[Any], chance: random.Random) -> list[Any]:
-    """The next version of a list: grown, trimmed, edited in the middle, or with elements changed in place."""
+    """Return the next version of a list: grown, trimmed, edited in the middle, or with elements changed in place."""
     which = chance.choice(
         ["grow"] * 4 + ["equal", "trim front", "trim end", "replace", "in place", "insert", "nothing"]
     )
@@ -94,7 +94,7 @@ def inner(value: Any) -> Any:
 @pytest.mark.usefixtures("compiled_part")
 @pytest.mark.parametrize("kinds", KINDS)
 @pytest.mark.parametrize("seed", seeds_and_slow(range(6), range(6, 20)))
-def test_what_is_remembered_changes_nothing(seed: int, kinds: str) -> None:
+def test_a_remembered_version_changes_nothing(seed: int, kinds: str) -> None:
     chance, luck, saver = random.Random(seed), random.Random(seed + 1000), Bare()
     value: list[Any] = history(chance.choice([4, 12, 40, 100]))
     before: Stored | None = None
@@ -146,7 +146,7 @@ PLAIN_ELEMENTS: tuple[Callable[[random.Random], Any], ...] = (
 
 
 def edited_plainly(value: Any, chance: random.Random) -> Any:
-    """The next version of a list or dict of plain values, most often grown by few or many of some kind."""
+    """Return the next version of a list or dict of plain values, mostly with more elements of one kind."""
     element = chance.choice(PLAIN_ELEMENTS)
     more = [element(chance) for _ in range(chance.choice([0, 1, 2, 3, 17, 130, 1500]))]
     at = chance.choice([len(value)] * 4 + [chance.randrange(len(value) + 1)])
@@ -159,8 +159,8 @@ def edited_plainly(value: Any, chance: random.Random) -> Any:
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds_and_slow(range(15), range(15, 60)))
-def test_what_is_remembered_changes_nothing_of_plain_values(seed: int) -> None:
-    """Of small elements several are encoded together, so the bytes of a longer list may begin with those of a shorter one and be cut elsewhere."""
+def test_a_remembered_version_of_plain_values_changes_nothing(seed: int) -> None:
+    """Small elements are encoded together. So a longer list may be cut elsewhere even if its first bytes are equal."""
     chance, saver = random.Random(seed), Bare()
     value: Any = chance.choice([list(range(3000)), {}, [], {f"k{n}": n for n in range(500)}, ["text"] * 900])
     before: Stored | None = None
@@ -180,7 +180,7 @@ def test_what_is_remembered_changes_nothing_of_plain_values(seed: int) -> None:
 @needs_compiled
 @pytest.mark.parametrize("kinds", [(list, list), (_DeltaSnapshot,) * 2, (list, _DeltaSnapshot), (_DeltaSnapshot, list)])
 @pytest.mark.parametrize("change", ["none", "grown", "shorter", "edited", "forked"])
-def test_only_what_is_not_known_is_decoded(change: str, kinds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_unknown_elements_are_decoded(change: str, kinds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     saver, long = Bare(), history(300)
     value = {
         "none": long,
@@ -210,7 +210,7 @@ def test_only_what_is_not_known_is_decoded(change: str, kinds: Any, monkeypatch:
 
 
 @needs_compiled
-def test_the_same_messages_as_another_kind_of_value() -> None:
+def test_a_list_and_a_snapshot_share_their_messages() -> None:
     saver, messages = Bare(), history(100)
     first = codec.encode_value(saver, messages, "value")
     _, known = read_back(saver, first.value, first.chunks)
@@ -221,10 +221,10 @@ def test_the_same_messages_as_another_kind_of_value() -> None:
 
 
 @needs_compiled
-def test_a_message_that_is_not_plain_is_read_the_ordinary_way_each_time() -> None:
+def test_lists_with_an_unusual_message_are_decoded_each_time() -> None:
     saver, messages = Bare(), history(100)
     odd = AIMessage("x", usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3})
-    odd.usage_metadata = {"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}  # validation orders them
+    odd.usage_metadata = {"total_tokens": 3, "input_tokens": 1, "output_tokens": 2}  # validation sorts the keys
     messages[60] = odd
     known = codec.encode_value(saver, messages, "value")
     for _ in range(3):
@@ -252,8 +252,8 @@ def test_an_edit_leaves_most_chunks() -> None:
 
 @pytest.mark.parametrize("length", [20, 100, 400, 1500])
 @pytest.mark.parametrize("other", [20, 100, 396, 400, 1500])
-def test_the_chunks_of_one_version_help_to_find_those_of_another(length: int, other: int) -> None:
-    """Whatever the heights of their trees, and with equal elements."""
+def test_one_versions_chunks_help_to_find_those_of_another(length: int, other: int) -> None:
+    """This holds for trees of any height, and with equal elements."""
     for equal in ([], [HumanMessage("y" * 3000, id="y")] * 20):
         stored = codec.encode_value(Bare(), [*history(length), *equal], "value")
         last = codec.encode_value(Bare(), [*history(other), *equal[:9]], "value")
@@ -267,7 +267,7 @@ def test_the_chunks_of_one_version_help_to_find_those_of_another(length: int, ot
 
 
 @pytest.mark.parametrize("damage", ["head", "digests", "order", "kind"])
-def test_a_damaged_root_is_no_value(damage: str) -> None:
+def test_a_damaged_root_raises(damage: str) -> None:
     stored = codec.encode_value(Bare(), history(20), "value")
     root = stored.value
     spoilt = {
@@ -280,7 +280,7 @@ def test_a_damaged_root_is_no_value(damage: str) -> None:
         joined_of(spoilt, stored.chunks)
 
 
-def test_known_forgets_what_was_used_longest_ago() -> None:
+def test_the_cache_evicts_the_least_recently_used_version() -> None:
     stored = codec.encode_value(Bare(), history(100), "value")
     version = Version(b"b", stored)
     known = ChunkCache(3 * version.size + 10)
@@ -310,7 +310,7 @@ REMEMBERED = {
 
 
 def reader(value: list[Any]) -> Callable[[], Version]:
-    """What reads a value from bytes, each time anew, and answers what is remembered of it."""
+    """Return a function that reads the value anew and returns the version to remember."""
     stored = codec.encode_value(Bare(), value, "value")
     data = Bare.serde.dumps_typed(value)
 
@@ -326,7 +326,7 @@ def reader(value: list[Any]) -> Callable[[], Version]:
 
 @needs_compiled
 @pytest.mark.parametrize("what", REMEMBERED)
-def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(what: str) -> None:
+def test_the_counted_memory_is_about_what_is_taken(what: str) -> None:
     seen = reader(list(map(REMEMBERED[what], range(100))))
     count = 4
     seen()
@@ -344,13 +344,13 @@ def test_what_is_remembered_takes_about_as_much_memory_as_is_counted(what: str) 
 
 @needs_compiled
 @pytest.mark.parametrize("what", REMEMBERED)
-def test_the_garbage_collector_need_not_look_at_what_is_remembered(what: str) -> None:
-    """It looks at some objects of a value, and not at what these hold, however long the value is."""
+def test_the_garbage_collector_skips_most_of_a_remembered_value(what: str) -> None:
+    """It visits some objects of a value, and not their contents, for values of any length."""
     seen = reader(list(map(REMEMBERED[what], range(400))))
-    gc.freeze()  # what was made before is not to be looked at, either
+    gc.freeze()  # earlier objects are not to be visited either
     version = seen()
     for _ in range(5):
-        gc.collect()  # each looks one level deeper
+        gc.collect()  # each collection goes one level deeper
     gc.unfreeze()
     open_, looked_at = [version], dict[int, Any]()
     while open_:
@@ -362,12 +362,12 @@ def test_the_garbage_collector_need_not_look_at_what_is_remembered(what: str) ->
 
 
 @pytest.mark.parametrize("limit", [-1, True, "64", 1.5])
-def test_a_cache_has_a_number_of_bytes(limit: Any) -> None:
+def test_cache_bytes_is_a_non_negative_int(limit: Any) -> None:
     with pytest.raises(ValueError, match="cache_bytes"):
         ChunkCache(limit)
 
 
-def test_a_switch_of_compression_does_not_end_sharing() -> None:
+def test_changing_the_compression_keeps_sharing() -> None:
     plain, zstd, value = Bare(), Bare("zstd"), history(100)
     for first, then in ((plain, zstd), (zstd, plain)):
         cut = codec.encode_value(first, value, "value")
@@ -379,7 +379,7 @@ def test_a_switch_of_compression_does_not_end_sharing() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_many_small_chunks_are_no_short_value(seed: int) -> None:
+def test_a_long_value_of_equal_elements_is_cut(seed: int) -> None:
     value = [{f"k{seed}": "x" * 150}] * 3000
     assert codec.encode_value(Bare(), value, "value").chunks
 
@@ -396,7 +396,7 @@ class Secretive(FastSerializer):
 
 
 class Wrapper:
-    """A serializer that hides what another one writes, and is that one in all else."""
+    """A serializer that delegates everything to one that hides what it writes."""
 
     def __init__(self) -> None:
         self.inner = Secretive()
@@ -406,7 +406,7 @@ class Wrapper:
 
 
 @pytest.mark.parametrize("serde", [Secretive(), Wrapper()])
-def test_what_a_serializer_of_others_gives_is_what_is_stored(serde: Any) -> None:
+def test_output_of_foreign_serializers_is_stored_unchanged(serde: Any) -> None:
     saver, value = Bare(), [f"secret {number} " * 20 for number in range(100)]
     saver.serde = serde
     stored = codec.encode_value(saver, value, "value")
@@ -415,7 +415,7 @@ def test_what_a_serializer_of_others_gives_is_what_is_stored(serde: Any) -> None
     assert codec.decode_value(saver, stored.value, {}, "value", "place", Allowance(Limits(), "")) == value
 
 
-def test_nothing_to_remember_takes_no_memory() -> None:
+def test_empty_entries_take_no_memory() -> None:
     known = ChunkCache(0)
     for number in range(50):
         known.remember(b"%d" % number, {})

@@ -1,4 +1,4 @@
-"""compression="zstd": smaller, and the same values, whichever saver writes and whichever reads."""
+"""`compression="zstd"` makes values smaller, and savers with and without compression read them all."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def target_name(request: pytest.FixtureRequest) -> str:
         ),
     ],
 )
-async def test_savers_with_and_without_on_one_thread(target: Target, order: Any) -> None:
+async def test_savers_with_and_without_compression_share_a_thread(target: Target, order: Any) -> None:
     told = TaskInfo(target)
     uniforms = {setting: target.uniform(compression=setting) for setting in (None, "zstd")}
     values = dict(VALUES)
@@ -95,8 +95,8 @@ async def test_savers_with_and_without_on_one_thread(target: Target, order: Any)
 
 @pytest.mark.parametrize("knows", [True, False])
 @pytest.mark.by_turns
-async def test_edits_by_turns(target: Target, knows: bool) -> None:
-    """Every edit of test_chunk_cache, by a saver with and one without, one after the other."""
+async def test_edits_by_alternating_savers_are_read_back(target: Target, knows: bool) -> None:
+    """Each edit of test_chunk_cache, by a saver with and one without compression in turn."""
     told = TaskInfo(target)
     uniforms = [target.uniform(), target.uniform(compression="zstd")]
     for number, value in enumerate(EDITS.values(), 1):
@@ -121,7 +121,7 @@ async def test_repetitive_values_take_less_than_half(target: Target, value: str)
     assert sizes["zstd", "writes"] * 2 < sizes[None, "writes"]
 
 
-async def test_what_does_not_shrink_is_stored_as_it_is(target: Target) -> None:
+async def test_incompressible_values_are_stored_plain(target: Target) -> None:
     stored = []
     for setting in (None, "zstd"):
         uniform, thread = target.uniform(compression=setting), str(setting)
@@ -142,8 +142,8 @@ async def test_incompressible_chunks_grow_little(target: Target) -> None:
     assert sizes[1] < sizes[0] * 1.02
 
 
-async def test_a_process_that_knows_nothing_appends(target: Target) -> None:
-    """Bytes that are equal are shared, by savers that both compress, and versions of a value are stored once."""
+async def test_processes_without_memory_store_an_appended_list_once(target: Target) -> None:
+    """Savers that both compress share equal bytes."""
     told, value = TaskInfo(target), list(REPETITIVE)
     await told.put(target.uniform(compression="zstd"), 1, v=value)
     before = size(fields_of(target))
@@ -155,14 +155,14 @@ async def test_a_process_that_knows_nothing_appends(target: Target) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["gzip", "", "ZSTD", "zstandard"])
-def test_an_unknown_name(target: Target, wrong: str) -> None:
+def test_an_unknown_compression_is_refused(target: Target, wrong: str) -> None:
     with pytest.raises(ValueError, match="zstd"):
         target.uniform(compression=wrong)
 
 
 @pytest.fixture
 def no_zstandard(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Take the module away, as if it were not installed; what has been made of it already, too."""
+    """Remove the module and all that was made of it, as if it were not installed."""
 
     def take() -> None:
         monkeypatch.setitem(sys.modules, "zstandard", None)
@@ -173,7 +173,7 @@ def no_zstandard(monkeypatch: pytest.MonkeyPatch) -> Any:
     return take
 
 
-async def test_without_the_extra(target: Target, no_zstandard: Any) -> None:
+async def test_a_missing_zstandard_names_the_extra(target: Target, no_zstandard: Any) -> None:
     told = TaskInfo(target)
     await told.put(target.uniform(compression="zstd"), 1, chunks=REPETITIVE)
     await told.put(target.uniform(compression="zstd"), 2, whole=VALUES["a long text"])
@@ -194,7 +194,7 @@ async def test_without_the_extra(target: Target, no_zstandard: Any) -> None:
 
 
 @pytest.mark.parametrize("garbage", ["garbage", "cut", "empty", "bit"])
-async def test_damaged_bytes(target: Target, garbage: str) -> None:
+async def test_damaged_compressed_bytes_raise(target: Target, garbage: str) -> None:
     def spoiled(was: bytes) -> bytes:
         middle = len(was) // 2
         return {
@@ -230,7 +230,7 @@ async def test_damaged_bytes(target: Target, garbage: str) -> None:
     told.same(await target.uniform().get_tuple(config()))
 
 
-def test_the_setting_is_the_constructors(target: Target) -> None:
+def test_the_constructor_sets_the_compression(target: Target) -> None:
     kind = AsyncRedisSaver if target.flavour == "async" else RedisSaver
     assert kind(target.client(), compression="zstd")._context.compression == "zstd"
     assert kind(target.client())._context.compression is None

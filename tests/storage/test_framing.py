@@ -1,4 +1,4 @@
-"""Frames come back as they were packed; damaged ones are refused."""
+"""Frames come back as they were packed, and damaged ones are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redis_saver._storage import framing
 
 @settings(deadline=None)
 @given(st.lists(st.binary(max_size=600), max_size=20), st.data())
-def test_frames_come_back(parts: list[bytes], data: st.DataObject) -> None:
+def test_packed_frames_unpack_to_the_same_parts(parts: list[bytes], data: st.DataObject) -> None:
     packed = framing.pack(parts)
     assert framing.unpack(packed) == parts
     split = data.draw(st.integers(0, len(parts)))
@@ -28,8 +28,8 @@ def test_frames_come_back(parts: list[bytes], data: st.DataObject) -> None:
     position=st.integers(0, 45),
     count=st.one_of(st.none(), st.integers(0, 6)),
 )
-def test_what_is_read_of_any_bytes_stands_in_them(packed: bytes, position: int, count: int | None) -> None:
-    """Each call ends, with parts that follow one another in the bytes, or with a ValueError."""
+def test_parts_read_from_any_bytes_are_contained_in_them(packed: bytes, position: int, count: int | None) -> None:
+    """Each call ends with consecutive parts of the bytes, or with a `ValueError`."""
     try:
         parts, end = framing.take(packed, position, count)
     except ValueError:
@@ -54,6 +54,6 @@ def test_what_is_read_of_any_bytes_stands_in_them(packed: bytes, position: int, 
         b"1_0:" + b"a" * 10,
     ],
 )
-def test_lengths_that_are_none(packed: bytes) -> None:
+def test_invalid_lengths_are_refused(packed: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):
         framing.unpack(packed)

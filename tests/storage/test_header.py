@@ -1,4 +1,4 @@
-"""A version table tells each channel's field, flags and version, and which versions each node has seen."""
+"""A version table has each channel's field, flags and version, and the versions that each node has seen."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def table_of(versions: Any, seen: Any, values: Any = (), new: Any = None, prefix
 @given(
     data=st.data(), versions=CHANNELS, seen=st.dictionaries(NAMES, CHANNELS, max_size=5), prefix=st.binary(max_size=5)
 )
-def test_a_table_can_be_read_again(data: Any, versions: Any, seen: Any, prefix: bytes) -> None:
+def test_a_table_can_be_read_back(data: Any, versions: Any, seen: Any, prefix: bytes) -> None:
     values = [name for name in versions if data.draw(st.booleans())]
     new = {name: version if data.draw(st.booleans()) else "other" for name, version in versions.items()}
     table = table_of(versions, seen, values, new, prefix)
@@ -55,7 +55,7 @@ def test_more_than_255_names_take_two_bytes_each() -> None:
     assert header.versions_seen(table.seen, header.names_in(table.names), tokens) == {"node": versions}
 
 
-def test_a_dict_with_an_order_of_its_own_keeps_it() -> None:
+def test_an_ordered_dict_keeps_its_order() -> None:
     moved = OrderedDict((f"channel{n}", f"{n:032}.{n:020}") for n in range(3))
     moved.move_to_end("channel0")
     table = table_of(moved, {"node": {"channel0": moved["channel0"]}})
@@ -63,6 +63,6 @@ def test_a_dict_with_an_order_of_its_own_keeps_it() -> None:
     assert table.fields == tuple(names.entry(name, version) for name, version in moved.items())
 
 
-def test_versions_seen_of_another_form_are_left_to_the_body() -> None:
+def test_unusual_versions_seen_are_left_to_the_body() -> None:
     for seen in (None, {"node": 1}, {"node": {"a": None}}, {1: {}}, OrderedDict(node={})):
         assert table_of({}, seen).seen == b""

@@ -1,4 +1,4 @@
-"""Whatever bytes lie in Redis, or in a file: a value or `ThreadDamaged`, in bounded time and memory, and never the end of the process."""
+"""Any bytes in Redis or in a file give a value or `ThreadDamaged`, in bounded time and memory, and never a crash."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from redis_saver._tiered import context
 from redis_saver._tiered import flushing
 
 MEMORY = 3 * 2**30
-"""Bytes of address space that a process may take which reads hostile bytes."""
+"""Maximum address space, in bytes, of a process that reads hostile bytes."""
 KEY = b"0123456789abcdef"
 SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -131,14 +131,14 @@ SOUND = (
     "diff",
     "check",
 )
-"""Calls that ask for the same each time."""
+"""Calls whose requests are the same each time."""
 
 
-# -- whole replies, changed
+# -- changed replies
 
 
 def record(url: str) -> dict[str, Any]:
-    """What a real server answers to each call, for savers of each kind."""
+    """Record a real server's replies to each call, for savers of each kind."""
     notes = {}
     with redis.Redis.from_url(url) as raw:
         for kind in SETTINGS:
@@ -152,10 +152,10 @@ def record(url: str) -> dict[str, Any]:
 
 
 def changed_replies(notes: dict[Any, Any], seed: int, count: int) -> dict[str, int]:
-    """Make so many calls, in each of which one reply is changed; answers what came of them.
+    """Make `count` calls, each with one changed reply, and count the outcomes.
 
     Raises:
-        AssertionError: One raised what it may not, or went on too long; the message says how to do it again.
+        AssertionError: A call raised a wrong error or took too long. The message says how to repeat it.
     """
     warnings.simplefilter("ignore")
     came: dict[str, int] = {}
@@ -176,7 +176,7 @@ def changed_replies(notes: dict[Any, Any], seed: int, count: int) -> dict[str, i
                 with watched(SECONDS):
                     outcome = attempt(lambda: CALLS[of[1]](saver))
             except redis.ResponseError as error:
-                assert str(error) == "not noted"  # what a changed reply makes the saver ask, nobody has answered
+                assert str(error) == "not noted"  # a changed reply made the saver ask for more than was recorded
                 outcome = "asked for more"
             except BaseException as error:
                 raise AssertionError(
@@ -185,7 +185,7 @@ def changed_replies(notes: dict[Any, Any], seed: int, count: int) -> dict[str, i
                     ]
                 ) from error
             came[outcome] = came.get(outcome, 0) + 1
-            # A damaged read leaves nothing behind that spoils a sound one. (What a saver knows of a thread changes what it asks.)
+            # A damaged read leaves nothing behind that spoils a sound one. (What a saver knows changes its requests.)
             if of[0] == "nothing known" and of[1] in SOUND and number % 5 == 0:
                 client.begin(-1, None)
                 CALLS[of[1]](saver)
@@ -193,7 +193,7 @@ def changed_replies(notes: dict[Any, Any], seed: int, count: int) -> dict[str, i
 
 
 def in_a_child(function: str, *arguments: Any, seconds: float) -> Any:
-    """What a function of this module answers in a process of its own, which may not take more memory than there should be."""
+    """Return the result of a function of this module, run in a process with limited memory."""
     program = (
         "import json, resource, sys, pickle, test_hostile_bytes as here\n"
         f"resource.setrlimit(resource.RLIMIT_AS, ({MEMORY}, {MEMORY}))\n"
@@ -219,7 +219,7 @@ def notes() -> dict[str, Any]:
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", [pytest.param(17, marks=pytest.mark.slow), None])
-def test_a_reply_that_was_changed_is_a_value_or_damage(notes: dict[str, Any], seed: int | None) -> None:
+def test_a_changed_reply_gives_a_value_or_an_error(notes: dict[str, Any], seed: int | None) -> None:
     seed = seeds.seed() if seed is None else seed
     came = in_a_child("changed_replies", notes, seed, 1500, seconds=120)
     assert came["value"] and came["DecodeError"], came
@@ -229,14 +229,14 @@ def test_a_reply_that_was_changed_is_a_value_or_damage(notes: dict[str, Any], se
 @pytest.mark.random
 @pytest.mark.timeout(3 * 3600)
 @pytest.mark.parametrize("part", range(10))
-def test_a_million_replies(notes: dict[str, Any], part: int) -> None:
+def test_a_million_changed_replies_give_values_or_errors(notes: dict[str, Any], part: int) -> None:
     """`HOSTILE_CASES` sets another number."""
     count = int(os.environ.get("HOSTILE_CASES", "1000000")) // 10
     seed = seeds.seed() + part
     print(f"seed {seed}: {in_a_child('changed_replies', notes, seed, count, seconds=3 * 3600)}")
 
 
-# -- bytes made to do harm, on real servers
+# -- hostile bytes on real servers
 
 
 def data_of(target: Target, thread: str = "thread") -> bytes:
@@ -253,7 +253,7 @@ async def put_one(uniform: Uniform, values: dict[str, Any], **more: Any) -> dict
 
 
 def bomb(size: int) -> bytes:
-    """So many zeros as a zstd frame that tells its size."""
+    """Return a zstd frame that unfolds to `size` zeros, and says so."""
     pressed = zstandard.ZstdCompressor().compressobj(size=size)
     return b"".join([*(pressed.compress(bytes(2**20)) for _ in range(size // 2**20)), pressed.flush()])
 
@@ -270,7 +270,7 @@ READS: dict[str, Callable[[Uniform], Any]] = {
 
 
 @pytest.mark.parametrize("length", hostile.LENGTHS)
-def test_a_length_that_is_none_ends_at_once(length: bytes) -> None:
+def test_an_invalid_length_is_refused_at_once(length: bytes) -> None:
     if length == b"00000003:":
         assert framing.unpack(length + b"abc") == [b"abc"]
         return
@@ -279,7 +279,7 @@ def test_a_length_that_is_none_ends_at_once(length: bytes) -> None:
             read(length + b"abc")
 
 
-def test_a_zstd_frame_is_not_unfolded_beyond_the_limit() -> None:
+def test_a_zstd_frame_is_not_decompressed_beyond_the_limit() -> None:
     small, allowance = bomb(2**20), Allowance(Limits(value_bytes=2**20), "a thread")
     assert compression.decompress(small, allowance) == bytes(2**20)
     with pytest.raises(LimitExceeded, match="value_bytes"):
@@ -290,7 +290,7 @@ def test_a_zstd_frame_is_not_unfolded_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize("where", ["value", "write", "chunk"])
-async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Uniform, target: Target, where: str) -> None:
+async def test_a_small_zstd_frame_does_not_become_gigabytes(saver: Uniform, target: Target, where: str) -> None:
     stored = await put_one(saver, {"a": "x" * 10, "n": ["t" * 600] * 20})
     await saver.put_writes(stored, [("a", 1)], "task")
     frame = bomb(2**28)
@@ -307,7 +307,7 @@ async def test_a_few_bytes_of_zstd_do_not_become_gigabytes(saver: Uniform, targe
         await target.uniform().get_tuple(config())
 
 
-async def test_a_chunk_that_is_named_again_and_again(saver: Uniform, target: Target) -> None:
+async def test_a_chunk_named_many_times_hits_the_limit(saver: Uniform, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     below, fields = [b"p", digest(b"x" * 1000)], {b"p" + digest(b"x" * 1000): b"x" * 1000}
     for _ in range(6):  # a hundred of a hundred of a hundred ...
@@ -318,10 +318,10 @@ async def test_a_chunk_that_is_named_again_and_again(saver: Uniform, target: Tar
     for call in (READS["get_tuple"], READS["list"]):
         with watched(SECONDS), pytest.raises(LimitExceeded, match="chunks"):
             await call(target.uniform())
-    await READS["prune"](saver)  # each is looked at once
+    await READS["prune"](saver)  # each is visited once
 
 
-async def test_the_server_reads_a_chunk_once_however_often_it_is_named(saver: Uniform, target: Target) -> None:
+async def test_the_server_reads_a_chunk_once_if_it_is_named_often(saver: Uniform, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     chunk = b"x" * 500_000
     one = b"p" + digest(chunk) * 20_000  # 10 GB
@@ -331,7 +331,7 @@ async def test_the_server_reads_a_chunk_once_however_often_it_is_named(saver: Un
         await target.uniform().get_tuple(config())
 
 
-async def test_a_long_chain_of_lists_of_chunks(saver: Uniform, target: Target) -> None:
+async def test_a_long_chain_of_chunk_lists_hits_the_limit(saver: Uniform, target: Target) -> None:
     await put_one(saver, {"n": ["t" * 600] * 20, "a": 1})
     below, fields = [b"p", digest(b"x")], {b"p" + digest(b"x"): b"x"}
     for _ in range(3000):
@@ -347,7 +347,7 @@ async def test_a_long_chain_of_lists_of_chunks(saver: Uniform, target: Target) -
     assert target.keys() == []
 
 
-async def test_a_channel_that_is_named_twice_is_damage(saver: Uniform, target: Target) -> None:
+async def test_a_channel_named_twice_raises_thread_damaged(saver: Uniform, target: Target) -> None:
     stored = await put_one(saver, {"a": "x" * 1000, "b": 1})
     header = names.checkpoint("", stored["configurable"]["checkpoint_id"])
     chunks = framing.unpack(target.raw.hget(data_of(target), header))
@@ -374,9 +374,9 @@ DEEP = [(20, 1000), (400, 1000), (100, 100), (20_000, 1)]
 
 
 def read_nested(url: str, prefix: str) -> list[str]:
-    """What is raised for a value with so many extensions around each other, and so many lists in each."""
+    """Return the errors for values with nested extensions, which have nested lists."""
     found = []
-    settings: Any = {"prefix": prefix, "cache_bytes": 0}  # it does not know what it put
+    settings: Any = {"prefix": prefix, "cache_bytes": 0}  # it does not remember what it put
     with redis.Redis.from_url(url) as raw, RedisSaver.from_conn_string(url, **settings) as saver:
         made = checkpoint({"a": 1})
         saver.put(WHERE, made, {}, made["channel_versions"])
@@ -389,13 +389,13 @@ def read_nested(url: str, prefix: str) -> list[str]:
     return found
 
 
-def test_extensions_that_nest_too_deep_do_not_end_the_process() -> None:
+def test_deeply_nested_extensions_do_not_crash_the_process() -> None:
     found = in_a_child("read_nested", url_of("redis"), "deep", seconds=60)
     assert len(found) == len(DEEP)
     assert all(said.startswith("cannot decode the value of channel 'a'") for said in found)
 
 
-def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
+def test_values_nested_as_deep_as_can_be_written_are_read() -> None:
     import dataclasses
 
     @dataclasses.dataclass
@@ -421,7 +421,7 @@ def test_values_that_nest_as_deep_as_they_can_be_written_are_read() -> None:
         del globals()["Node"]
 
 
-async def test_a_value_that_nests_too_deep_is_refused(saver: Uniform, target: Target) -> None:
+async def test_a_value_nested_too_deep_is_refused(saver: Uniform, target: Target) -> None:
     value: Any = None
     for _ in range(3000):
         value = [value]
@@ -430,7 +430,7 @@ async def test_a_value_that_nests_too_deep_is_refused(saver: Uniform, target: Ta
     assert target.keys() == []
 
 
-# -- what is stored, changed at random
+# -- random changes of stored bytes
 
 
 DAMAGE: dict[str, Callable[[Any, Any, random.Random], None]] = {
@@ -463,7 +463,7 @@ def change_member(raw: Any, index: bytes, chance: random.Random) -> None:
 @pytest.mark.parametrize("target_name", seeds.targets("redis", "redis62", "fakeredis"))
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize(("seed", "rounds"), [(5, 8), (None, 8), pytest.param(None, 400, marks=pytest.mark.slow)])
-def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, seed: int | None, rounds: int) -> None:
+def test_changed_stored_bytes_give_a_value_or_an_error(target: Target, seed: int | None, rounds: int) -> None:
     seed = seeds.seed() if seed is None else seed
     chance, keys = random.Random(seed), Keyspace(target.prefix).keys("thread")
     warnings.simplefilter("ignore")
@@ -486,13 +486,13 @@ def test_stored_bytes_that_were_changed_are_a_value_or_damage(target: Target, se
             except BaseException as error:
                 raise AssertionError(f"seed {seed}, number {number}, {what}, {name}: {error!r}"[:2000]) from error
         assert saver.get_tuple(config("other")) is not None
-        # The thread can always be given up, and begun anew.
+        # The thread can always be deleted and recreated.
         saver.delete_thread("thread")
         saver.put(WHERE, checkpoint({"n": 3}), {}, {"n": "1"})
         assert saver.get_tuple(WHERE).checkpoint["channel_values"] == {"n": 3}
 
 
-async def test_a_script_that_meets_what_is_not_ours_says_so_before_it_writes(saver: Uniform, target: Target) -> None:
+async def test_a_script_refuses_damaged_bytes_before_it_writes(saver: Uniform, target: Target) -> None:
     stored = await put_one(saver, {"a": 1})
     keys = Keyspace(target.prefix).keys("thread")
     for damage in ({b"@ttl": b"soon"}, {b"@deferred_ttl": b"x" * 9}, {b"@state": b"9" * 40 + b" 1 1 1"}):
@@ -581,7 +581,7 @@ TOO_MUCH: dict[str, tuple[str, Callable[[Uniform, Any], Any]]] = {
 @pytest.mark.parametrize("what", TOO_MUCH)
 @pytest.mark.parametrize("target_name", ["redis62"])
 @pytest.mark.by_turns
-async def test_more_than_a_limit_is_refused_before_anything_is_sent(
+async def test_a_call_over_a_limit_is_refused_before_anything_is_sent(
     target: Target, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit, call = TOO_MUCH[what]
@@ -600,8 +600,8 @@ async def test_more_than_a_limit_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_fixed_limits(target: Target) -> None:
-    """Lower numbers stand in for them elsewhere."""
+async def test_fixed_limits_are_enforced(target: Target) -> None:
+    """Other tests replace them by lower numbers."""
     saver = target.uniform()
     stored = await put_one(saver, {"a": 1})
     with pytest.raises(LimitExceeded, match=r"10,001 writes; the limit is 10,000\..*Store less in one call"):
@@ -613,7 +613,7 @@ async def test_fixed_limits(target: Target) -> None:
         Limits(channels=20_000)  # type: ignore[call-arg]
 
 
-async def test_what_was_written_with_larger_limits_is_not_called_damaged(saver: Uniform, target: Target) -> None:
+async def test_data_over_a_smaller_limit_is_not_called_damaged(saver: Uniform, target: Target) -> None:
     await put_one(saver, {"a": [f"{n:0600}" for n in range(30)], "n": 1})
     small = target.uniform(limits=Limits(value_bytes=10_000))
     with pytest.raises(LimitExceeded, match=r"limits=Limits\(value_bytes=") as raised:
@@ -632,7 +632,7 @@ def test_a_limit_is_a_positive_int(wrong: dict[str, Any]) -> None:
 
 
 def exported(folder: Path) -> bytes:
-    """A file of threads, as its bytes."""
+    """Return the bytes of a file of threads."""
     path = folder / "threads"
     with RedisSaver.from_conn_string("memory://") as saver, opened(f"file:{path}", target=True) as target:
         furnish(saver, "one", length=2)
@@ -658,7 +658,7 @@ def file_of(records: list[bytes]) -> bytes:
 
 
 def tampered(chance: random.Random, record: bytes) -> bytes:
-    """A record in which something is of another kind, or is something else."""
+    """Return a record with some bytes or one of its values changed."""
     if chance.random() < 0.4:
         return changed_bytes(chance, record)
     found = ormsgpack.unpackb(record)
@@ -692,7 +692,7 @@ def tampered(chance: random.Random, record: bytes) -> bytes:
 
 
 def changed_files(data: bytes, folder: str, seed: int, count: int) -> dict[str, int]:
-    """Import files that were changed: bytes anywhere, or records with the right checksums; answers what came of it."""
+    """Import files with changed bytes, or with changed records and right checksums. Count the outcomes."""
     warnings.simplefilter("ignore")
     chance, records, came = random.Random(seed), records_of(data), dict[str, int]()
     path = Path(folder, f"changed-{os.getpid()}")
@@ -720,7 +720,7 @@ def changed_files(data: bytes, folder: str, seed: int, count: int) -> dict[str, 
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", [pytest.param(3, marks=pytest.mark.slow), None])
-def test_a_file_that_was_changed(tmp_path: Path, seed: int | None) -> None:
+def test_a_changed_file_is_imported_or_raises_file_damaged(tmp_path: Path, seed: int | None) -> None:
     seed = seeds.seed() if seed is None else seed
     came = in_a_child("changed_files", exported(tmp_path), str(tmp_path), seed, 150, seconds=120)
     assert came["FileDamaged"] and came["moved"], came
@@ -729,7 +729,7 @@ def test_a_file_that_was_changed(tmp_path: Path, seed: int | None) -> None:
 @pytest.mark.slow
 @pytest.mark.random
 @pytest.mark.timeout(3600)
-def test_twenty_thousand_files(tmp_path: Path) -> None:
+def test_twenty_thousand_changed_files_are_imported_or_raise(tmp_path: Path) -> None:
     seed = seeds.seed()
     print(f"seed {seed}: {in_a_child('changed_files', exported(tmp_path), str(tmp_path), seed, 20_000, seconds=3600)}")
 
@@ -751,7 +751,7 @@ def test_a_record_longer_than_its_file_takes_no_memory(tmp_path: Path, length: i
 
 
 def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
-    """Change something of what is noted of a thread in front of a cold saver."""
+    """Change one of the notes that hot has on a thread over a cold saver."""
     which = chance.choice(["dirty", "flush", "intents", "lease", "data", "index"])
     if which == "dirty":
         some = [b"c\0", b"w\0\0", b"zz", b"", b"c", b"w\0c000000\0\xff\0", b"d", b"c\0a\0b\0c\0", chance.randbytes(9)]
@@ -789,7 +789,7 @@ def change_tiers(raw: Any, keys: Any, chance: random.Random) -> str:
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("mode", ["write-behind", "write-through"])
 @pytest.mark.parametrize("rounds", [5, pytest.param(200, marks=pytest.mark.slow)])
-def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
+def test_changed_notes_of_two_tiers_give_a_value_or_an_error(
     target: Target, mode: Any, monkeypatch: pytest.MonkeyPatch, rounds: int
 ) -> None:
     monkeypatch.setattr(context, "WRITER_GONE", 200)
@@ -822,7 +822,7 @@ def test_what_tiers_note_that_was_changed_is_a_value_or_damage(
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis62"])
-def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
+def test_a_value_too_large_for_hot_is_only_in_cold(target: Target) -> None:
     cold = InMemorySaver()
     saver = TieredSaver(target.uniform(limits=LIMITS).saver, cold)
     small = saver.put(WHERE, checkpoint({"a": 1}), {}, {"a": "1"})
@@ -840,17 +840,17 @@ def test_what_is_too_large_for_hot_is_in_cold_alone(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-def test_a_put_that_is_asked_for_a_value_that_it_has_not(target: Target) -> None:
+def test_a_request_for_a_value_that_put_lacks_raises_decode_error(target: Target) -> None:
     made = checkpoint({"a": 1}, {"a": "1", "b": "1"})
     operation = writing.put(target.uniform().saver._context, config(), made, {}, made["channel_versions"])
     next(operation)
     with pytest.raises(DecodeError, match="what put answered about thread 'thread'"):
-        operation.send([b"", 0, 2])  # then all is sent
+        operation.send([b"", 0, 2])  # then everything is sent
         operation.send([b"", 0, 2])
 
 
 @pytest.mark.parametrize("target_name", ["redis62"])
-async def test_a_page_of_a_history_ends_where_much_was_looked_at(
+async def test_a_page_of_a_history_ends_after_many_bytes(
     saver: Uniform, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delta, "BYTES_PER_PAGE", 10_000)

@@ -1,6 +1,7 @@
-"""The format of what is stored: it stands in each thread, older data are read, and a newer format is refused whole.
+"""The storage format: each thread has its number, older formats are read, and newer ones are refused.
 
-`golden.json` holds every kind of stored thing as formats 1 and 2 (`sends`) have it. After a change of the format, add a file of the new one and keep this one:
+`golden.json` has every kind of stored data in formats 1 and 2 (`sends`). After a change of the format, keep this file
+and add one of the new format:
 
     PYTHONPATH=.:tests/storage python -m test_storage_format > tests/storage/golden.json
 """
@@ -45,7 +46,7 @@ def versions(number: int, *channels: str) -> dict[str, str]:
 
 
 async def store(uniform: Uniform) -> None:
-    """Threads with each kind of stored thing."""
+    """Put threads with each kind of stored data."""
     history = [
         HumanMessage("Hello " * 40, id="h1"),
         AIMessage("", id="a1", tool_calls=[{"name": "search", "args": {"q": "x" * 300}, "id": "call"}]),
@@ -76,7 +77,7 @@ async def store(uniform: Uniform) -> None:
 
 
 async def store_sends(uniform: Uniform) -> None:
-    """A thread with a `Send` of its state, as a pending write and as a value: of format 2."""
+    """Put a thread with a `Send` of its state, as a pending write and as a value (format 2)."""
     history = [HumanMessage(f"question {number} " * 20, id=f"h{number}") for number in range(20)]
     state = {"messages": history, "files": {f"file {number}": "x" * 100 for number in range(30)}, "n": 1}
     sends = [Send("node", {"state": state, "item": item}) for item in range(2)]
@@ -94,7 +95,7 @@ async def store_sends(uniform: Uniform) -> None:
 
 
 class Refusing(InMemorySaver):
-    """A cold saver that does not take some threads."""
+    """A cold saver that refuses some threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,9 +115,9 @@ def over(hot: Uniform, cold: Refusing, mode: str = "write-behind", **settings: A
 TIERED = ("dirty", "flushed", "refused", "deleted", "coalesced", "filled", "intent")
 
 
-@patch.object(Fill, "is_before", lambda *_: True)  # though the ids are no uuid6, which would tell when they were made
+@patch.object(Fill, "is_before", lambda *_: True)  # the ids are no uuid6, so they have no time
 async def store_tiers(hot: Uniform, cold: Refusing) -> None:
-    """Threads in front of a cold saver, in each state."""
+    """Put threads over a cold saver, in each state."""
     behind, latest, through = over(hot, cold), over(hot, cold, cold_history="latest"), over(hot, cold, "write-through")
     cold.refused = {"refused", "intent"}
     for thread in ("dirty", "flushed", "refused", "deleted", "coalesced"):
@@ -139,7 +140,7 @@ async def store_tiers(hot: Uniform, cold: Refusing) -> None:
 
 
 def note(key: bytes, field: bytes, value: bytes) -> bytes:
-    """What a field of `:flush` or `:lease` holds, without what clocks and chance decide."""
+    """Content of a field of `:flush` or `:lease`, without times and random parts."""
     if field[:1] == b"x":
         tries, _, error = value.split(b" ", 2)
         return tries + b" 0 " + error
@@ -147,7 +148,7 @@ def note(key: bytes, field: bytes, value: bytes) -> bytes:
 
 
 def stored(target: Target) -> dict[str, Any]:
-    """All keys, as JSON has them, without what clocks decide."""
+    """All keys as JSON, without times."""
     found: dict[str, Any] = {}
     for key in target.keys():
         short, kind = key.removeprefix(target.prefix.encode()).decode("utf-8"), target.raw.type(key)
@@ -156,7 +157,7 @@ def stored(target: Target) -> dict[str, Any]:
             if key.endswith(b":data"):
                 fields = without_revision(fields)
                 told = (field for field in fields if field.startswith((b"@complete", b"@has_latest")))
-                fields.update(dict.fromkeys(told, b"1"))  # in place of a fill's token
+                fields.update(dict.fromkeys(told, b"1"))  # instead of a fill's token
             else:
                 fields = {field: note(key, field, value) for field, value in fields.items()}
             found[short] = {field.hex(): value.hex() for field, value in sorted(fields.items())}
@@ -173,7 +174,7 @@ async def told(uniform: Uniform) -> list[CheckpointTuple]:
 
 
 def restore(target: Target, golden: dict[str, Any], number: int = 1) -> None:
-    """Store what a golden file has, in a format."""
+    """Store the contents of a golden file, in a format."""
     for short, holds in golden.items():
         key = target.prefix.encode() + short.encode()
         if isinstance(holds, dict):
@@ -184,7 +185,7 @@ def restore(target: Target, golden: dict[str, Any], number: int = 1) -> None:
             target.raw.hset(key, mapping=fields)
             continue
         members = [bytes.fromhex(member) for member in holds]
-        if short.endswith(":intents"):  # of a writer that is gone
+        if short.endswith(":intents"):  # of a dead writer
             members = [b"0" * 15 + member + b"t" * 32 for member in members]
         scores = range(1, len(members) + 1) if short.endswith(":dirty") else [0] * len(members)
         target.raw.zadd(key, dict(zip(members, scores, strict=True)))
@@ -207,8 +208,8 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_is_stored_today_is_what_the_format_says(target: Target, kind: str) -> None:
-    """Another release of zstd may compress otherwise, and each encryption is another: of these the names are compared."""
+async def test_threads_are_stored_as_the_format_says(target: Target, kind: str) -> None:
+    """Zstd releases and ciphertexts differ, so of these only the names are compared."""
     await store(target.uniform(**KINDS[kind]()))
     found, wanted = stored(target), golden(kind)
     if kind == "plain":
@@ -218,7 +219,7 @@ async def test_what_is_stored_today_is_what_the_format_says(target: Target, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_was_stored_is_read_and_goes_on(target: Target, kind: str) -> None:
+async def test_stored_threads_can_be_read_and_continued(target: Target, kind: str) -> None:
     saver, other = target.uniform(**KINDS[kind]()), target.uniform(prefix=target.prefix + "-other")
     await store(other)
     restore(target, golden(kind))
@@ -244,8 +245,8 @@ async def test_sends_are_stored_as_format_2_says_and_read(target: Target) -> Non
     assert (await saver.check("sends")).sound
 
 
-async def test_threads_from_before_histories_were_remembered(saver: Uniform, target: Target) -> None:
-    """They have no `@rewritten`: their histories are read whole each time, until something is rewritten."""
+async def test_older_threads_without_a_rewrite_mark_are_read(saver: Uniform, target: Target) -> None:
+    """Without `@rewritten`, histories are read completely each time, until something is rewritten."""
     key = Keyspace(target.prefix).keys("thread").data_key
     configs = await chain(saver, "thread", 5)
     await saver.put_writes(configs[0], [("log", 1)], "task")
@@ -266,12 +267,12 @@ async def test_threads_from_before_histories_were_remembered(saver: Uniform, tar
     assert saver.saver._context.chunk_cache.of(key).points.get("")
 
 
-async def test_what_two_tiers_store_today_is_what_the_format_says(saver: Uniform, target: Target) -> None:
+async def test_two_tiers_store_what_the_format_says(saver: Uniform, target: Target) -> None:
     await store_tiers(saver, Refusing())
     assert stored(target) == golden("tiers")
 
 
-async def test_what_two_tiers_stored_is_read_and_brought_to_cold(saver: Uniform, target: Target) -> None:
+async def test_stored_threads_of_two_tiers_are_read_and_flushed(saver: Uniform, target: Target) -> None:
     other, cold = target.uniform(prefix=target.prefix + "-other"), Refusing()
     await store_tiers(other, cold)
     cold_of_other = copy.deepcopy(cold)
@@ -322,7 +323,7 @@ def make_newer(target: Target) -> None:
     target.raw.hset(key, "@state", b"%d of a shape that nobody knows today " % NEWER + rest)
 
 
-async def test_a_newer_format_is_refused_and_left_as_it_is(saver: Uniform, target: Target) -> None:
+async def test_a_newer_format_is_refused_and_left_unchanged(saver: Uniform, target: Target) -> None:
     where = await put(saver, config(), {"n": 1})
     await put(saver, config("sound"), {"n": 1})
     make_newer(target)
@@ -336,7 +337,7 @@ async def test_a_newer_format_is_refused_and_left_as_it_is(saver: Uniform, targe
 
 
 @pytest.mark.parametrize("mode", ["write-through", "write-behind"])
-async def test_a_newer_format_is_refused_over_two_tiers(saver: Uniform, target: Target, mode: str) -> None:
+async def test_two_tiers_refuse_a_newer_format(saver: Uniform, target: Target, mode: str) -> None:
     kind = AsyncTieredSaver if saver.native_async else TieredSaver
     uniform = Uniform(kind(saver.saver, InMemorySaver(), mode=mode, flusher=False))  # type: ignore[arg-type]
     where = await put(uniform, config(), {"n": 1})

@@ -1,4 +1,4 @@
-"""Spans of calls, and lines of the log: which there are, what stands in them, and that nothing of users does."""
+"""Spans of calls and log lines: which there are, what they contain, and that they have no user data."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def spans() -> Any:
     made.provider.shutdown()
 
 
-async def test_a_span_for_each_call(target: Target, spans: Spans) -> None:
+async def test_each_call_has_a_span(target: Target, spans: Spans) -> None:
     saver = target.uniform()
     instrument(saver.saver, attributes={"service": "chats"}, tracer_provider=spans.provider)
     where = await put(saver, config("secret-thread"), {"a": "secret-value"})
@@ -77,8 +77,8 @@ async def test_a_span_for_each_call(target: Target, spans: Spans) -> None:
     assert one.instrumentation_scope.name == "redis_saver"
 
 
-async def test_what_is_sent_in_between_is_below_the_span(target: Target, spans: Spans) -> None:
-    """As by a client that OpenTelemetry instruments. The caller's own span is above, and is the current one again behind the call."""
+async def test_spans_of_the_client_are_children_of_the_call(target: Target, spans: Spans) -> None:
+    """The caller's own span is the parent of the call, and is current again after it."""
     saver, seen = target.uniform(), list[Any]()
     Meanwhile(saver.saver, lambda _: seen.append(trace.get_current_span().get_span_context()))
     instrument(saver.saver, tracer_provider=spans.provider)
@@ -93,8 +93,8 @@ async def test_what_is_sent_in_between_is_below_the_span(target: Target, spans: 
     assert seen == [one.context, mine.get_span_context()], "a stream may go on in another context, so it sets none"
 
 
-async def test_a_call_that_fails(target: Target, spans: Spans) -> None:
-    """The kind of the error stands there, and not its text."""
+async def test_the_span_of_a_failed_call_has_the_error_type(target: Target, spans: Spans) -> None:
+    """The error's text is left out."""
     saver = target.uniform()
     instrument(saver.saver, tracer_provider=spans.provider)
 
@@ -113,7 +113,7 @@ async def test_a_call_that_fails(target: Target, spans: Spans) -> None:
 
 
 @pytest.mark.parametrize("tiers", [False, True])
-async def test_threads_are_named_if_asked_for(target: Target, spans: Spans, tiers: bool) -> None:
+async def test_threads_are_named_only_on_request(target: Target, spans: Spans, tiers: bool) -> None:
     saver = target.uniform()
     if tiers:
         kind = AsyncTieredSaver if saver.native_async else TieredSaver
@@ -131,7 +131,7 @@ async def test_threads_are_named_if_asked_for(target: Target, spans: Spans, tier
     assert "gen_ai.conversation.id" not in one.attributes, "the last call of instrument holds, and there is one span"
 
 
-async def test_two_providers(target: Target, spans: Spans) -> None:
+async def test_two_providers_both_get_spans(target: Target, spans: Spans) -> None:
     other, saver = Spans(), target.uniform()
     for each in (spans, other):
         instrument(saver.saver, tracer_provider=each.provider)
@@ -159,7 +159,7 @@ async def test_slow_calls_are_logged(target: Target, caplog: pytest.LogCaptureFi
     assert get_line == f"slow: get_tuple of checkpoints at {server}, thread 'a\\nb' took T s"
 
 
-async def test_a_slow_call_that_fails(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failed_slow_call_is_logged_with_its_error(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     cache = RedisCache[Any](connect("memory://", asynchronous=False), on_error="raise")
     log_slow_calls(cache, 0)
 
@@ -177,7 +177,7 @@ async def test_a_slow_call_that_fails(target: Target, caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("seconds", [-1, "1", True])
-def test_thresholds_that_make_no_sense(target_name: str, seconds: Any) -> None:
+def test_wrong_thresholds_are_refused(target_name: str, seconds: Any) -> None:
     saver = RedisSaver(connect("memory://", asynchronous=False))
     with pytest.raises((TypeError, ValueError), match="seconds"):
         log_slow_calls(saver, seconds)
@@ -185,7 +185,7 @@ def test_thresholds_that_make_no_sense(target_name: str, seconds: Any) -> None:
         log_slow_calls(InMemorySaver(), 1.0)  # type: ignore[arg-type]
 
 
-def test_a_line_is_not_said_again_for_a_while(target_name: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_repeated_line_is_throttled(target_name: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "redis_saver.test")
     now = 100.0
     log = ThrottledLog("redis_saver.test", lambda: now)
@@ -203,11 +203,11 @@ def test_a_line_is_not_said_again_for_a_while(target_name: str, caplog: pytest.L
 
 @pytest.fixture
 def unthrottled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each line is logged, whatever the test before has said."""
+    """Log each line, even if an earlier test logged it."""
     monkeypatch.setattr("redis_saver._common.logs.SECONDS", 0.0)
 
 
-async def test_values_that_the_server_lost_are_named(
+async def test_values_sent_again_after_a_loss_are_logged(
     target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
 ) -> None:
     caplog.set_level(logging.INFO, "redis_saver")
@@ -228,7 +228,7 @@ async def test_values_that_the_server_lost_are_named(
     assert "secret" not in caplog.text
 
 
-async def test_what_hot_repairs_is_logged_and_counted(
+async def test_repairs_of_hot_are_logged_and_counted(
     target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
 ) -> None:
     saver = target.uniform()
@@ -243,7 +243,7 @@ async def test_what_hot_repairs_is_logged_and_counted(
     assert record.levelname == "WARNING" and "thread 't' was damaged in hot" in record.getMessage()
 
 
-async def test_what_cannot_be_decoded_is_logged_without_it(
+async def test_decode_errors_are_logged_without_the_value(
     target_name: str, caplog: pytest.LogCaptureFixture, unthrottled: None
 ) -> None:
     client, cold = connect("memory://", asynchronous=False), InMemorySaver()
@@ -256,10 +256,10 @@ async def test_what_cannot_be_decoded_is_logged_without_it(
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_what_cold_refuses_is_logged_without_what_was_to_be_stored(
+async def test_records_refused_by_cold_are_logged_without_their_data(
     target: Target, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Postgres' errors cite it in their details."""
+    """Postgres cites the data in the details of its errors."""
     with PostgresSaver.from_conn_string(database) as cold:
         saver = target.uniform()
         tiers = Uniform(TieredSaver(saver.saver, cold, mode="write-behind", flusher=False))
@@ -274,7 +274,7 @@ async def test_what_cold_refuses_is_logged_without_what_was_to_be_stored(
     assert "cold refused a record of thread 't'" in caplog.text and "hunter2" not in caplog.text
 
 
-async def test_what_the_hot_store_repairs_is_logged(
+async def test_repairs_of_the_hot_store_are_logged(
     target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None
 ) -> None:
     kind: Any = AsyncTieredStore if target.flavour == "async" else TieredStore
@@ -291,7 +291,7 @@ async def test_what_the_hot_store_repairs_is_logged(
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_calls_of_a_pipeline_that_fails_go_alone_and_that_is_logged(
+async def test_calls_of_a_failed_pipeline_are_sent_alone_and_logged(
     target: Target, caplog: pytest.LogCaptureFixture, unthrottled: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "redis_saver.client")
@@ -313,7 +313,7 @@ async def test_calls_of_a_pipeline_that_fails_go_alone_and_that_is_logged(
     ]
 
 
-def test_each_room_has_one_logger_and_the_page_names_it(target_name: str) -> None:
+def test_each_package_has_one_logger_named_in_the_docs(target_name: str) -> None:
     page, found = (ROOT / "docs" / "metrics.md").read_text(), set[str]()
     for path in (ROOT / "redis_saver").rglob("*.py"):
         room = path.relative_to(ROOT / "redis_saver").parts[0].removesuffix(".py").strip("_")
@@ -331,7 +331,7 @@ def test_each_room_has_one_logger_and_the_page_names_it(target_name: str) -> Non
     assert found == set(re.findall(r"^\| `(redis_saver\.\w+)` \|", page, re.MULTILINE))
 
 
-def test_nothing_is_written_where_no_logging_is_set_up(target_name: str) -> None:
+def test_nothing_is_printed_without_a_logging_setup(target_name: str) -> None:
     import subprocess
     import sys
 

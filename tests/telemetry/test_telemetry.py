@@ -1,4 +1,4 @@
-"""What is exported by OpenTelemetry is what `stats()` says: all of it, of savers, stores and caches, as long as they are used."""
+"""OpenTelemetry metrics of savers, stores and caches match `stats()`, for as long as they are used."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from redis_saver.telemetry import instrument
 
 
 class Meters:
-    """A meter provider, and what it was told."""
+    """A meter provider, and the metrics that it received."""
 
     def __init__(self) -> None:
         self.reader = InMemoryMetricReader()
@@ -72,12 +72,12 @@ def meters() -> Any:
 def tiered(**settings: Any) -> TieredSaver:
     saver = TieredSaver(RedisSaver(connect("memory://", asynchronous=False)), InMemorySaver(), **settings)
     if not settings:
-        saver._context.counts.learn("scan 0 0 0 0")  # as if it had looked
+        saver._context.counts.learn("scan 0 0 0 0")  # as if it had scanned
     return saver
 
 
 def exported() -> dict[str, tuple[str, dict[str, str]]]:
-    """Of each field: the instrument, and the attribute it has there."""
+    """Instrument and attribute of each field."""
     return {
         field: (one.name, {RESULT: result} if result else {})
         for one in INSTRUMENTS["tier"]
@@ -85,7 +85,7 @@ def exported() -> dict[str, tuple[str, dict[str, str]]]:
     }
 
 
-def test_every_field_is_exported_as_what_it_is(meters: Meters) -> None:
+def test_every_field_is_exported_under_its_instrument(meters: Meters) -> None:
     saver = tiered()
     instrument(saver, meters.provider, {"tier": "chats"})
     for number, field in enumerate(exported(), 1):
@@ -97,7 +97,7 @@ def test_every_field_is_exported_as_what_it_is(meters: Meters) -> None:
     assert meters.points(LAST_ERROR) == {(("error.type", "OperationalError"), ("tier", "chats")): 1}
 
 
-def test_kinds_and_units(meters: Meters) -> None:
+def test_instruments_have_kinds_and_units(meters: Meters) -> None:
     saver = tiered()
     saver._context.counts.last_error = "ValueError: no"
     instrument(saver, meters.provider)
@@ -125,12 +125,12 @@ def test_kinds_and_units(meters: Meters) -> None:
     ],
 )
 def test_every_field_has_an_instrument(stats: Any, kinds: set[str]) -> None:
-    """But for the calls, which the histogram has, and the text of an error."""
+    """Except the calls, which are a histogram, and the text of the last error."""
     told = [field for kind in kinds for one in INSTRUMENTS[kind] for field in one.fields]
     assert sorted(told) == sorted({one.name for one in dataclasses.fields(stats)} - {"operations", "last_error"})
 
 
-async def test_what_really_happens(meters: Meters) -> None:
+async def test_exported_counts_match_real_operations(meters: Meters) -> None:
     from tests.support.uniform import Uniform
 
     hot = AsyncRedisSaver(connect("memory://", asynchronous=True))
@@ -154,8 +154,8 @@ async def test_what_really_happens(meters: Meters) -> None:
         assert meters.points("redis_saver.tier.flush.time")[(kind,)] == saver.stats().flush_seconds > 0
 
 
-def test_several_savers(meters: Meters) -> None:
-    """Attributes tell them apart; those with the same ones are taken together."""
+def test_attributes_tell_savers_apart(meters: Meters) -> None:
+    """Savers with the same attributes are summed."""
     savers = [tiered() for _ in range(3)]
     for number, saver in enumerate(savers, 1):
         saver._context.counts.bypasses = saver._context.counts.backlog = saver._context.counts.hits = number
@@ -165,8 +165,8 @@ def test_several_savers(meters: Meters) -> None:
     assert meters.points("redis_saver.tier.reads")[((RESULT, "hit"), ("tier", "b"))] == 5
 
 
-def test_twice(meters: Meters) -> None:
-    """The last attributes hold, and nothing is counted twice."""
+def test_instrumenting_twice_counts_once(meters: Meters) -> None:
+    """The last attributes are used."""
     saver = tiered()
     saver._context.counts.bypasses = 4
     for name in ("a", "a", "b"):
@@ -210,19 +210,19 @@ def test_a_provider_is_not_kept_alive() -> None:
     assert gone() is None
 
 
-def test_what_is_none_of_ours(meters: Meters) -> None:
+def test_foreign_objects_are_refused(meters: Meters) -> None:
     for one in (InMemorySaver(), None, RedisSaver):
         with pytest.raises(TypeError, match="TieredSaver"):
             instrument(one, meters.provider)  # type: ignore[arg-type]
 
 
 def of(meters: Meters, name: str, **attributes: Any) -> list[float]:
-    """The points that have these attributes, and no others."""
+    """Points with exactly these attributes."""
     return [value for key, value in meters.points(name).items() if set(attributes.items()) == set(key)]
 
 
-def test_savers_stores_and_caches(meters: Meters) -> None:
-    """Each tells what `stats()` says. They are told apart without attributes of their own."""
+def test_savers_stores_and_caches_export_their_stats(meters: Meters) -> None:
+    """The collection's name tells them apart."""
     client = connect("memory://", asynchronous=False)
     saver, store, cache = RedisSaver(client), RedisStore(client), RedisCache[Any](client)
     both = TieredStore(RedisStore(client, prefix="hot"), InMemoryStore())
@@ -259,7 +259,7 @@ def durations(meters: Meters) -> dict[tuple[Any, Any, Any], tuple[int, Any]]:
     }
 
 
-def test_durations_are_those_of_stats(meters: Meters) -> None:
+def test_durations_match_the_histograms_of_stats(meters: Meters) -> None:
     saver = RedisSaver(connect("memory://", asynchronous=False))
     instrument(saver, meters.provider, {"n": 0})
     instrument(saver, meters.provider, {"n": 1})
@@ -290,7 +290,7 @@ def test_durations_are_those_of_stats(meters: Meters) -> None:
         ("memory://", {}),
     ],
 )  # fmt: skip
-def test_where_the_server_is(url: str, wanted: dict[str, Any]) -> None:
+def test_the_servers_address_is_an_attribute(url: str, wanted: dict[str, Any]) -> None:
     found = described(measured(RedisSaver(connect(url, asynchronous=False))))  # type: ignore[arg-type]
     assert found == {"db.system.name": "redis", "db.collection.name": "checkpoints", **wanted}
 
@@ -333,8 +333,8 @@ for metric in scope.metrics:
     assert said == "[0, 1, 2]\n"
 
 
-def test_without_the_package() -> None:
-    """Nothing imports it before it is used; then the error names the extra."""
+def test_a_missing_opentelemetry_names_the_extra() -> None:
+    """It is not imported before it is used."""
     said = process(
         "import sys; sys.modules['opentelemetry'] = None; sys.modules['opentelemetry.metrics'] = None\n"
         + MADE
@@ -349,7 +349,7 @@ except ImportError as error:
 
 
 def test_stats_are_a_copy() -> None:
-    """What is read is of one moment, and whatever is done to it changes nothing."""
+    """Stats are of one moment, and changing them changes nothing."""
     saver = tiered()
     saver._context.counts.hits = 2
     before = saver.stats()
@@ -359,8 +359,8 @@ def test_stats_are_a_copy() -> None:
     assert saver.with_allowlist([]).stats() == saver.stats()
 
 
-async def test_stats_of_flushing() -> None:
-    """Turns, their time, and what waits, of which a saver that does not flush learns from those that do."""
+async def test_stats_count_flushes_and_the_backlog() -> None:
+    """A saver that does not flush learns the backlog from those that do."""
     from datetime import datetime
 
     from tests.support.uniform import Uniform
@@ -374,7 +374,7 @@ async def test_stats_of_flushing() -> None:
     for name in ("a", "b"):
         await written(Uniform(one), name)
     assert other.stats() == Stats()
-    assert one.flush(timeout=0) == 12  # it only looked
+    assert one.flush(timeout=0) == 12  # it only scanned
     stats = one.stats()
     assert (stats.backlog, stats.dirty_threads, stats.set_aside, stats.flushes) == (12, 2, 0, 0)
     assert 0 <= stats.oldest_seconds <= (datetime.now() - began).total_seconds() + 1
