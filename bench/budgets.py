@@ -1,4 +1,4 @@
-"""What the project promises of its speed and cost, and whether a run meets it."""
+"""Budgets for speed and cost, and whether a run meets them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Budget = dict[str, Any]
 
 
 def ours(rows: Rows, field: str, **wanted: Any) -> float | None:
-    """A field of the one row of ours that is wanted."""
+    """Return a field of our saver's matching row; None if not measured."""
     return of(rows, OURS, field, **wanted)
 
 
 def of(rows: Rows, saver: str, field: str, **wanted: Any) -> float | None:
-    """A field of the one row of a saver that is wanted."""
+    """Return a field of a saver's matching row; None if not measured."""
     for row in rows:
         if row["saver"] == saver and all(row.get(key) == value for key, value in wanted.items()):
             return None if row[field] is None else float(row[field])
@@ -39,7 +39,7 @@ def of(rows: Rows, saver: str, field: str, **wanted: Any) -> float | None:
 
 
 def judge(rows: Rows) -> list[Budget]:
-    """Each budget, what was measured, and whether it is met (None: not measured)."""
+    """Return each budget with its measured value and verdict (None if not measured)."""
     budgets: list[Budget] = []
 
     def budget(what: str, measured: float | None, limit: float, *, most: bool = True) -> None:
@@ -85,7 +85,7 @@ def judge(rows: Rows) -> list[Budget]:
 
 
 def judge_calls(rows: Rows, budget: Callable[..., None]) -> None:
-    """What is above a round trip a call, here and in the server; and the others, where that is most of what a turn takes."""
+    """Judge the cost above one round trip per call, and our saver against the others where that cost dominates."""
     turn = {"workload": "chat", "metric": "turn", "flavour": "sync", "durability": "sync", "start": "warm"}
     for messages, limit in ((10, 1.4), (100, 1.4), (400, 1.5)):
         measured = ours(rows, "of_raw_calls", **turn, messages=messages)
@@ -103,7 +103,7 @@ def judge_calls(rows: Rows, budget: Callable[..., None]) -> None:
 
 
 def judge_waiting(rows: Rows, budget: Callable[..., None]) -> None:
-    """Waiters get a thread soon after it is given back, and cost the server little."""
+    """Judge how soon waiters get a thread, and what they cost the server."""
     for flavour in ("sync", "async"):
         for waiters, limit in zip(WAITERS, (0.8, 1.8), strict=True):
             wanted: dict[str, Any] = {"workload": "waiting", "waiters": waiters, "flavour": flavour}
@@ -116,7 +116,7 @@ def judge_waiting(rows: Rows, budget: Callable[..., None]) -> None:
 
 
 def judge_delta(rows: Rows, budget: Callable[..., None]) -> None:
-    """A turn with `DeltaChannel`s costs what is new, however long the chat is."""
+    """Judge turns with `DeltaChannel`s: they cost what is new, however long the chat is."""
 
     def median(metric: str, messages: int) -> float | None:
         return ours(rows, "median", workload="delta", channel=DELTA, metric=metric, messages=messages)
@@ -136,7 +136,7 @@ def judge_delta(rows: Rows, budget: Callable[..., None]) -> None:
 
 
 def judge_tiers(rows: Rows, budget: Callable[..., None]) -> None:
-    """Those of two tiers."""
+    """Judge the tiered savers."""
 
     def median(saver: str, **wanted: Any) -> float | None:
         return of(rows, saver, "median", **wanted)

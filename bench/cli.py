@@ -29,7 +29,7 @@ from bench.store import LANGGRAPH_REDIS, STORES, opening
 from bench.workloads import DESCRIPTIONS, OF_STORES, WORKLOADS
 
 WIDTH = 160
-"""Of the tables, where the output is no terminal."""
+"""Width of the tables if the output is not a terminal."""
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
@@ -81,14 +81,14 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def setting_of(given: argparse.Namespace, stack: ExitStack) -> Setting:
-    """The servers' urls, and a loop that ends with the stack."""
+    """Return the servers' URLs, and an event loop that is closed with the stack."""
     loop = asyncio.new_event_loop()
     stack.callback(loop.close)
     return Setting(loop, stack, given.redis_url, given.valkey_saver_url, given.redis_modules_url, given.postgres_url)
 
 
 def measure(given: argparse.Namespace, console: Console) -> results.Result:
-    """Run the workloads asked for."""
+    """Run the selected workloads."""
     started, clock = results.now(), time.monotonic()
     chosen = given.only or list(WORKLOADS)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

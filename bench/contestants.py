@@ -1,4 +1,4 @@
-"""The savers that are compared: how each is opened, and how it is closed again."""
+"""The compared savers, and a function that opens each one."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from bench.servers import Unavailable
 OURS, MEMORY, NOTHING, RAW_CALLS = "redis_saver", "InMemorySaver", "do-nothing", "raw calls"
 POSTGRES, THROUGH, BEHIND, LATEST = "PostgresSaver", "TieredSaver", "TieredSaver behind", "TieredSaver latest"
 CONNECTIONS = 1000
-"""The most connections of a pool, for all alike."""
+"""Limit of connections per pool, the same for all savers."""
 
 
 @dataclass
 class Setting:
-    """What the command line says of servers, and what ends when the run ends."""
+    """Servers from the command line, and what is closed at the end of the run."""
 
     loop: asyncio.AbstractEventLoop
     stack: ExitStack
@@ -40,11 +40,11 @@ class Setting:
     raw_calls_url: str | None = None
 
     def redis(self, given: str | None) -> str:
-        """A Redis for one contestant alone: the user's, or one started."""
+        """Return the URL of a Redis for one contestant: the user's, else a new one."""
         return given or self.stack.enter_context(servers.redis_server())
 
     def redis_with_modules(self) -> str:
-        """A server with RediSearch and RedisJSON: the user's, or one started."""
+        """Return the URL of a server with RediSearch and RedisJSON: the user's, else a new one."""
         import redis
 
         url = self.redis_modules_url or self.stack.enter_context(servers.modules_server())
@@ -77,19 +77,19 @@ class Contestant:
     server: str = ""
     meter: RedisMeter | PostgresMeter | SqliteMeter | None = None
     raw: tuple[Any, Any] | None = None
-    """The clients of both flavours, where they speak plain Redis."""
+    """Clients of both flavours, if the saver speaks plain Redis."""
     another: Callable[[], BaseCheckpointSaver[Any]] | None = None
-    """Makes a saver on the same storage that has not seen any thread yet, where that is another one."""
+    """Makes another saver on the same storage, which has not seen any thread; None to reuse `saver`."""
     rest: Callable[[], object] = lambda: None
-    """What is left to do behind the clock, before another contestant's turn."""
+    """Remaining work, done outside the clock before the next contestant's turn."""
     at_work: Callable[[], Any] | None = None
-    """Makes a saver that does that by itself, beside its callers, until it is closed."""
+    """Makes a saver that does this work in the background until it is closed."""
     statements: Counter[str] | None = None
-    """How many statements Postgres was sent."""
+    """Number of statements sent to Postgres."""
     alone: Contestant | None = None
-    """Ours on the same Redis, without the other tier."""
+    """Our saver on the same Redis, without the cold tier."""
     only: tuple[str, ...] = ()
-    """The workloads it takes part in; all, if none is named."""
+    """Workloads that the contestant takes part in; empty for all."""
     threads: list[str] = field(default_factory=list)
     _numbers: Any = field(default_factory=itertools.count)
     _mark: str = field(default_factory=lambda: secrets.token_hex(3))
@@ -100,11 +100,11 @@ class Contestant:
         return self.threads[-1]
 
     def unacquainted(self) -> BaseCheckpointSaver[Any]:
-        """A saver that has not seen any thread yet, as in a process that just started."""
+        """Return a saver that has not seen any thread, as in a new process."""
         return self.another() if self.another else self.saver
 
     def clear(self) -> None:
-        """Delete all threads made."""
+        """Delete all threads that the contestant made."""
         for thread in self.threads:
             self.saver.delete_thread(thread)
         self.threads.clear()
@@ -121,7 +121,7 @@ def _said(url: str) -> str:
 
 
 def _redis_clients(setting: Setting, url: str, package: Any) -> tuple[Any, Any, Callable[[], None]]:
-    """Clients of both flavours, as their users make them, with room for as many connections as there are callers."""
+    """Make clients of both flavours from a URL, with pools large enough for all callers."""
     kind = "Redis" if package.__name__ == "redis" else "Valkey"
     client = getattr(package, kind).from_url(url, max_connections=CONNECTIONS)
     aclient = getattr(package.asyncio, kind).from_url(url, max_connections=CONNECTIONS)
@@ -308,7 +308,7 @@ OPENERS: dict[str, Callable[[Setting], Contestant]] = {
 
 
 def open_all(setting: Setting, names: list[str]) -> tuple[list[Contestant], dict[str, str]]:
-    """The contestants that can run here, and of each other one why not."""
+    """Open the contestants. Returns them, and a reason for each one that cannot run here."""
     opened, absent = [], {}
     for name in names:
         try:
@@ -322,6 +322,6 @@ def open_all(setting: Setting, names: list[str]) -> tuple[list[Contestant], dict
 
 
 def _clear_what_is_left(contestant: Contestant) -> None:
-    """After a run that was broken off: the server may be the user's."""
+    """Delete the threads of an interrupted run, as the server may be the user's."""
     with contextlib.suppress(Exception):
         contestant.clear()

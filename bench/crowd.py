@@ -1,4 +1,4 @@
-"""Callers in processes of their own, so that a server has more to do than one Python process can ask of it."""
+"""Callers in their own processes, which load a server more than one Python process can."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ SECONDS_TO_END = 10
 
 
 class Step(NamedTuple):
-    """What LangGraph asks of its saver in a superstep: the pending writes of a checkpoint, and the next checkpoint."""
+    """LangGraph's calls in one superstep: the pending writes of a checkpoint, and the next checkpoint."""
 
     writes: Sequence[tuple[Sequence[tuple[str, Any]], str]]
-    """Of each task, and the task's id."""
+    """Writes and id of each task."""
     checkpoint: Any
     metadata: Any
     new_versions: Any
 
 
 class Talk:
-    """A chat as it goes on, recorded with a saver's channel versions, to be had again in any number of threads."""
+    """A chat recorded with a saver's channel versions, to be replayed in any number of threads."""
 
     def __init__(self, contestant: Contestant, messages: int, turns: int) -> None:
         recorder = Recorder(contestant.asaver)
@@ -49,15 +49,15 @@ class Talk:
         self.saver = contestant.asaver
 
     async def begin(self, thread: str) -> Any:
-        """Put the first checkpoint; its config."""
+        """Put the first checkpoint; return its config."""
         config: Any = {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
         return await self.saver.aput(config, self.first.checkpoint.copy(), self.first.metadata, self.first.new_versions)
 
     async def go_on(self, config: Any) -> int:
-        """All steps, each as LangGraph does it: it does not wait for pending writes before it puts the next checkpoint.
+        """Replay all steps as LangGraph does: it puts the next checkpoint without waiting for pending writes.
 
         Returns:
-            How many calls these were.
+            Number of calls made.
         """
         calls = 0
         for writes, checkpoint, metadata, new_versions in self.steps:
@@ -69,10 +69,10 @@ class Talk:
         return calls
 
     async def check(self, config: Any) -> None:
-        """Check that the thread has what it was given.
+        """Check that the thread has all messages.
 
         Raises:
-            WrongResult: It has not.
+            WrongResult: It does not.
         """
         where = {key: config["configurable"][key] for key in ("thread_id", "checkpoint_ns")}
         found = await self.saver.aget_tuple({"configurable": where})
@@ -80,7 +80,7 @@ class Talk:
 
 
 class Callers:
-    """The callers of one process: each has a chat of its own."""
+    """Callers of one process, each with its own chat."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, stack: ExitStack) -> None:
         self._loop, self._stack = loop, stack
@@ -88,7 +88,7 @@ class Callers:
         self._configs: list[Any] = []
 
     def open(self, name: str, url: str, messages: int, turns: int) -> None:
-        """Open a contestant's saver on a server that runs, and record what it will be asked."""
+        """Open a contestant's saver on a running server, and record the chat to replay."""
         setting = Setting(self._loop, self._stack, url, url, url, raw_calls_url=url)
         self._talks[name] = Talk(OPENERS[name](setting), messages, turns)
 
@@ -97,16 +97,16 @@ class Callers:
         self._configs = self._together([self._talks[name].begin(thread) for thread in threads])
 
     def serve(self, name: str) -> int:
-        """Let all callers go on at once.
+        """Continue all chats concurrently.
 
         Returns:
-            How many calls these were.
+            Number of calls made.
         """
         with settled():
             return sum(self._together([self._talks[name].go_on(config) for config in self._configs]))
 
     def check(self, name: str) -> None:
-        """Check that all threads have what they were given."""
+        """Check that all threads have their messages."""
         self._together([self._talks[name].check(config) for config in self._configs])
 
     def _together(self, asked: list[Any]) -> list[Any]:
@@ -117,14 +117,14 @@ class Callers:
 
 
 def _follow(orders: Connection) -> None:
-    """What a process of callers does: what it is told, until it is told no more."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # whoever started it ends it
+    """Run a process of callers: execute orders until the parent closes the connection."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this process
     warnings.filterwarnings("ignore", module="langgraph|langchain")
     loop = asyncio.new_event_loop()
     with ExitStack() as stack:
         stack.callback(loop.close)
         callers = Callers(loop, stack)
-        with suppress(EOFError, BrokenPipeError):  # nobody is left to tell it more, or to hear of it
+        with suppress(EOFError, BrokenPipeError):  # the parent is gone
             while True:
                 method, arguments = orders.recv()
                 try:
@@ -135,11 +135,11 @@ def _follow(orders: Connection) -> None:
 
 
 class CrowdFailed(Exception):
-    """What went wrong in a process of callers."""
+    """A process of callers failed."""
 
 
 class Crowd:
-    """Some processes of callers, which do the same at the same time."""
+    """Processes of callers that execute the same orders at the same time."""
 
     def __init__(self, processes: int) -> None:
         context = multiprocessing.get_context("spawn")
@@ -161,10 +161,10 @@ class Crowd:
             process.join(SECONDS_TO_END)
 
     def tell(self, method: str, *arguments: tuple[Any, ...]) -> list[Any]:
-        """Let each process do something, with arguments of its own or with the same ones.
+        """Call a method in each process, with the same arguments or with its own.
 
         Raises:
-            CrowdFailed: One of them could not.
+            CrowdFailed: A process failed.
         """
         each = arguments if len(arguments) > 1 else arguments * len(self._running)
         for (_, orders), given in zip(self._running, each, strict=True):

@@ -1,4 +1,4 @@
-"""A Deep Agent (package `deepagents`) whose model says what a script says: todos, files, a subagent."""
+"""A Deep Agent (package `deepagents`) with a scripted model: todos, files, a subagent."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bench.history import text
 FILES = 10
 TODOS = 6
 CONTEXT_WINDOW = 10_000_000
-"""Tokens; so many that the agent does not summarize what it has said: all turns are alike."""
+"""Tokens. The agent never summarizes a context this large, so all turns are alike."""
 MESSAGES = 8
-"""Of a turn: the question, three tool calls with what the tools answer, and the answer."""
+"""Messages per turn: the question, three tool calls with their results, and the answer."""
 
 
 def _call(name: str, turn: int, args: dict[str, Any]) -> AIMessage:
@@ -30,23 +30,23 @@ def path(turn: int) -> str:
 
 
 def _mark(turn: int) -> str:
-    """What the file of a turn says of it."""
+    """Text that a turn writes into its file."""
     return f"turn {turn}: {text(f'change {turn}')}"
 
 
 def document(turn: int) -> str:
-    """The file of a turn, behind it."""
+    """Return the content of a turn's file after the turn."""
     return f"{graphs.document(turn % FILES, 0)}\n\n{_mark(turn)}"
 
 
 def todos(turn: int) -> list[dict[str, str]]:
-    """The list of a turn: one is new, and one is done."""
+    """Return the todo list of a turn: each turn adds one todo and completes one."""
     states = ["completed"] * (TODOS - 2) + ["in_progress", "pending"]
     return [{"content": text(f"todo {turn + n}"), "status": state} for n, state in enumerate(states)]
 
 
 def _write(turn: int) -> AIMessage:
-    """The first turns write files, all others change them."""
+    """Write a file in the first turns, and edit it in later ones."""
     if turn < FILES:
         return _call("write_file", turn, {"file_path": path(turn), "content": document(turn)})
     changed = {"old_string": _mark(turn - FILES), "new_string": _mark(turn)}
@@ -54,7 +54,7 @@ def _write(turn: int) -> AIMessage:
 
 
 class ScriptedModel(BaseChatModel):
-    """Answers at once. What it says follows from the messages that it is given, so it is the same with every saver."""
+    """A model that answers at once. Its answer depends only on the messages, so it is the same with every saver."""
 
     @property
     def _llm_type(self) -> str:
@@ -94,7 +94,7 @@ def question(turn: int) -> dict[str, Any]:
 
 
 def agent(saver: Any) -> Any:
-    """An agent with a list of todos, files in its state, and a subagent that reads one."""
+    """Make an agent with todos, files in its state, and a subagent that reads one of them."""
     model = ScriptedModel(profile={"max_input_tokens": CONTEXT_WINDOW})
     researcher: Any = {"name": "researcher", "description": "Looks things up.", "system_prompt": "Look it up."}
     return create_deep_agent(model, middleware=[TodoListMiddleware()], subagents=[researcher], checkpointer=saver)

@@ -27,7 +27,8 @@ WRITES = [("messages", "y" * 200), ("branch:to:agent", None)]
 
 
 def prepared(url: str) -> tuple[Any, Any, Any, bytes]:
-    """A small checkpoint on the server; its config, our two scripts' calls, and a value as long as it is."""
+    """Store a small checkpoint. Returns its config, our read and write commands, and a value as long as the write
+    command."""
     client = redis.Redis.from_url(url)
     saver = RedisSaver(client, prefix="bench-driver")
     saver.delete_thread("bench")
@@ -78,7 +79,7 @@ def blocking(url: str, calls: int) -> None:
 
 
 async def together(call: Callable[[], Awaitable[Any]], callers: int, calls: int) -> float:
-    """Seconds a call, where so many callers each make one after another."""
+    """Return the seconds per call of concurrent callers."""
 
     async def caller() -> None:
         for _ in range(max(1, calls // callers)):

@@ -1,4 +1,4 @@
-"""The graphs that run: agents with a tool, a fan-out, and an editor of files."""
+"""Graphs of the workloads: agents with a tool, a fan-out, and an editor of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from bench.history import following, text
 
 Saver = BaseCheckpointSaver[Any]
 SNAPSHOT_EVERY = 50
-"""Writes to a `DeltaChannel`, as in Deep Agents."""
+"""Writes to a `DeltaChannel` per snapshot, as in Deep Agents."""
 
 
 class Chat(TypedDict):
@@ -28,7 +28,7 @@ class Chat(TypedDict):
 
 
 def _next(state: Chat) -> dict[str, Any]:
-    """The model and the tool: what the chat says next, without thinking."""
+    """Return the next message of the chat: the model's or the tool's."""
     return {"messages": [following(state["messages"][-1])]}
 
 
@@ -41,7 +41,7 @@ async def _anext(state: Chat) -> dict[str, Any]:
 
 
 def chat(saver: Saver, *, asynchronous: bool = False) -> Any:
-    """An agent that calls one tool and answers: five checkpoints a turn, of which four have a new message."""
+    """An agent that calls one tool and answers: five checkpoints per turn, four of them with a new message."""
     act = _anext if asynchronous else _next
     graph = StateGraph(Chat)
     graph.add_node("agent", act)
@@ -53,7 +53,7 @@ def chat(saver: Saver, *, asynchronous: bool = False) -> Any:
 
 
 def short(saver: Saver, *, delta: bool) -> Any:
-    """A model that answers, and answers again: three messages a turn with the one that comes in, in a list or a `DeltaChannel`."""
+    """A model that answers twice: three messages per turn with the input, in a list or a `DeltaChannel`."""
     from langgraph.channels.delta import DeltaChannel
     from langgraph.graph.message import _messages_delta_reducer
 
@@ -88,7 +88,7 @@ async def _awork(task: dict[str, int]) -> dict[str, Any]:
 
 
 def fan_out(saver: Saver, *, asynchronous: bool = False) -> Any:
-    """One superstep of as many tasks as the state says."""
+    """A superstep with `width` parallel tasks."""
     graph = StateGraph(Fan)
     graph.add_node("work", _awork if asynchronous else _work)  # type: ignore[type-var]
     graph.add_conditional_edges(START, _spread, ["work"])
@@ -105,7 +105,7 @@ class Files(TypedDict):
 
 
 def document(n: int, version: int) -> str:
-    """A document of some 2 kB."""
+    """Return a document of about 2 kB."""
     return f"# Document {n}, version {version}\n\n" + "\n\n".join(text(f"{n} {version} {part}") for part in range(7))
 
 
@@ -122,7 +122,7 @@ async def _aedit(state: Files) -> dict[str, Any]:
 
 
 def files(saver: Saver, *, asynchronous: bool = False) -> Any:
-    """An editor that changes one file of many: three checkpoints a turn."""
+    """An editor that changes one of many files: three checkpoints per turn."""
     graph = StateGraph(Files)
     graph.add_node("edit", _aedit if asynchronous else _edit)
     graph.add_edge(START, "edit")
@@ -130,7 +130,7 @@ def files(saver: Saver, *, asynchronous: bool = False) -> Any:
 
 
 def question() -> AnyMessage:
-    """The first message to an agent of `react` and `sender`."""
+    """Return the first message to an agent of `react` or `sender`."""
     return HumanMessage("What about my order?", id="question")
 
 
@@ -140,7 +140,7 @@ def look_up(query: str) -> str:
 
 
 class _Caller(BaseChatModel):
-    """Calls a tool so many times, then answers."""
+    """A model that makes `calls` tool calls, then answers."""
 
     calls: int
 
@@ -155,20 +155,21 @@ class _Caller(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=self.next(len(messages) // 2))])
 
     def next(self, step: int) -> AIMessage:
-        """What it says after so many tool calls."""
+        """Return the message after `step` tool calls."""
         call = {"name": "look_up", "args": {"query": f"{step}"}, "id": f"call-{step:06}"}
         return AIMessage(text(f"step {step}"), id=f"answer-{step:06}", tool_calls=[call] if step < self.calls else [])
 
 
 def react(saver: Saver, calls: int, version: Any) -> Any:
-    """LangGraph's prebuilt agent, whose model calls a tool so many times. Of version v2, each call is a `Send` with the whole state."""
+    """LangGraph's prebuilt agent, whose model makes `calls` tool calls. In version v2, each is a `Send` of the whole
+    state."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it is deprecated, and the most used one
+        warnings.simplefilter("ignore")  # deprecated, but the most used agent
         return create_react_agent(_Caller(calls=calls), [look_up], version=version, checkpointer=saver)
 
 
 def sender(saver: Saver, calls: int) -> Any:
-    """The same agent, written with a `Send` of the state itself."""
+    """The same agent with an explicit `Send` of the whole state."""
     model = _Caller(calls=calls)
 
     def think(state: Chat) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The messages of a chat: human, AI with a tool call, tool, AI, and so on; the same in every run."""
+"""Messages of a chat, the same in every run: human, AI with a tool call, tool, AI, and so on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = (
 
 @cache
 def text(seed: str) -> str:
-    """Some 200 to 400 bytes."""
+    """Return 200 to 400 bytes of words, the same ones for a seed."""
     chosen = random.Random(seed)
     size, words = chosen.randint(200, 400), list[str]()
     while size > 0:
@@ -41,7 +41,7 @@ def _said_by_model(n: int, finish: str) -> dict[str, Any]:
 
 
 def message(n: int) -> AnyMessage:
-    """Message number n of the chat: of four, the person's, the model's with a tool call, the tool's, the model's answer."""
+    """Return message number `n`: human, AI with a tool call, tool, or AI answer, in turn."""
     name, said = f"message-{n:06}", text(f"message {n}")
     kind = n % 4
     if kind == 0:
@@ -55,11 +55,11 @@ def message(n: int) -> AnyMessage:
 
 
 def following(last: AnyMessage) -> AnyMessage:
-    """The message behind one of them."""
+    """Return the message after `last`."""
     return message(int(str(last.id).removeprefix("message-")) + 1)
 
 
 def history(length: int) -> list[AnyMessage]:
-    """So many messages of the chat, of which the last is an answer of the model; a person's turn is next."""
+    """Return `length` messages that end with an AI answer, so that a human message is next."""
     first = -length % 4
     return [message(n) for n in range(first, first + length)]

@@ -1,7 +1,7 @@
-"""How long one call holds the server, at sizes up to the limits: `python -m bench.holding`.
+"""Time that one call blocks the server, at sizes up to the limits: `python -m bench.holding`.
 
-The server says it itself: its SLOWLOG has each command's time, without the network. Printed are the longest command of each call,
-as the median of some calls.
+The times are those of the server's SLOWLOG, without the network. The program prints the longest command of each call,
+as the median of some repetitions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def checkpoint(values: dict[str, Any], version: str = "1") -> dict[str, Any]:
 
 
 def calls(saver: RedisSaver) -> Iterator[tuple[str, int, Callable[[], object]]]:
-    """What is called, how large it is, and the call. What it needs is there when the call is made."""
+    """Yield the name, size and function of each call, after preparing its data."""
     thread = 0
 
     def put(values: dict[str, Any], parent: str | None = None, new: bool = True) -> Any:

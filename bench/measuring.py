@@ -1,4 +1,4 @@
-"""Measuring side by side: each repetition runs all contestants, in rotating order."""
+"""Measurements side by side: each repetition runs all contestants, in rotating order."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from bench.contestants import MEMORY, NOTHING, OURS, RAW_CALLS, Contestant
 
 RAW = "raw SET / GET"
 BASES = {"of_memory": MEMORY, "of_nothing": NOTHING, "of_raw": RAW, "of_raw_calls": RAW_CALLS, "of_ours": OURS}
-"""The fields of a row that hold a ratio, and to whom."""
+"""Fields of a row that hold a ratio, each with the saver that it is relative to."""
 Case = dict[str, Any]
 Row = dict[str, Any]
 
 
 class WrongResult(Exception):
-    """A contestant's state is not what it has to be."""
+    """A contestant returned a wrong state."""
 
 
 @dataclass
 class Run:
-    """One run of the benchmark: who takes part, and what was measured."""
+    """One run of the benchmark: its contestants and measurements."""
 
     contestants: list[Contestant]
     """The savers."""
     loop: asyncio.AbstractEventLoop
     quick: bool = False
     smallest: bool = False
-    """As little as still runs everything once, for the tests."""
+    """Do the minimum that runs everything once, for the tests."""
     open_stores: Callable[..., AbstractContextManager[Sequence[Any]]] = lambda *_: nullcontext(())
-    """Opens the stores of these names that take part, with a setting for what of their items is embedded, for the length of a `with`."""
+    """Opens the stores with these names for a `with` block. The second argument configures their index."""
     advance: Callable[[str], None] = lambda _: None
-    """Shows what goes on."""
+    """Shows the progress."""
     rows: list[Row] = field(default_factory=list)
     failures: list[dict[str, str]] = field(default_factory=list)
     notes: list[dict[str, str]] = field(default_factory=list)
     processor: float = 0
-    """Processor seconds of this process in the last call that was timed."""
+    """Processor seconds of this process in the last timed call."""
     _samples: dict[tuple[str, str], list[float]] = field(default_factory=lambda: defaultdict(list))
     _metrics: dict[str, tuple[Case, str, str]] = field(default_factory=dict)
     _out: set[str] = field(default_factory=set)
 
     def size(self, full: Any, quick: Any, smallest: Any) -> Any:
-        """How much to do."""
+        """Return the amount of work for this kind of run."""
         return smallest if self.smallest else quick if self.quick else full
 
     def sample(self, who: Contestant | str, case: Case, metric: str, unit: str, value: float) -> None:
-        """Note one measurement. Less is better, save where the unit is 'per second'."""
+        """Record a measurement. Less is better, except with the unit 'per second'."""
         key = json.dumps([metric, case])
         self._metrics[key] = (case, metric, unit)
         self._samples[key, who if isinstance(who, str) else who.name].append(value)
 
     def finish(self, workload: str) -> None:
-        """Turn what was sampled into rows, and the threads made into nothing."""
+        """Turn the samples into rows, and delete the threads."""
         for contestant in self.contestants:
             contestant.clear()
         self._out.clear()
@@ -79,14 +79,14 @@ class Run:
     def rotate(
         self, what: str, repetitions: int, act: Callable[[Any, int], None], among: Sequence[Any] | None = None
     ) -> None:
-        """Let all contestants act, repetition by repetition, each time beginning with another.
+        """Let all contestants act in each repetition, in rotating order.
 
-        Who fails is out for the rest of the workload.
+        A contestant that fails is out for the rest of the workload.
 
         Args:
-            what: The workload, and what of it.
-            repetitions: How often.
-            act: What a contestant does in a repetition.
+            what: The workload, and a detail for the progress bar.
+            repetitions: Number of repetitions.
+            act: Called with a contestant and the number of the repetition.
             among: The contestants; by default the savers.
         """
         workload = what.partition(":")[0]
@@ -108,13 +108,13 @@ class Run:
                     self._out.add(contestant.name)
 
     def failed(self, what: str, name: str, error: Exception) -> None:
-        """Note that a contestant failed, or gave a wrong result."""
+        """Record that a contestant failed, or returned a wrong result."""
         reason = f"{type(error).__name__}: {error}"[:300]
         self.failures.append({"workload": what, "saver": name, "reason": reason})
 
     @contextmanager
     def judging(self, contestant: Contestant) -> Iterator[None]:
-        """A context that looks at what a contestant did. If that is wrong, nothing counts that was measured of it in this workload."""
+        """Discard a contestant's samples of this workload if the block finds a wrong result."""
         try:
             yield
         except WrongResult:
@@ -123,11 +123,11 @@ class Run:
             raise
 
     def readmit(self) -> None:
-        """Let those go on who have failed: what comes next is another thing."""
+        """Let contestants that failed take part again, as another measurement begins."""
         self._out.clear()
 
     def wait(self, awaitable: Awaitable[Any]) -> Any:
-        """Run something asynchronous on the loop of the run."""
+        """Run an awaitable on the loop of the run."""
 
         async def waiting() -> Any:
             return await awaitable
@@ -135,7 +135,7 @@ class Run:
         return self.loop.run_until_complete(waiting())
 
     def timed(self, act: Callable[[], Any]) -> tuple[float, Any]:
-        """Seconds that a call takes, and its result."""
+        """Return the seconds that a call takes, and its result."""
         with settled():
             used, start = time.process_time(), time.perf_counter()
             result = act()
@@ -144,7 +144,7 @@ class Run:
         return seconds, result
 
     def atimed(self, act: Callable[[], Awaitable[Any]]) -> tuple[float, Any]:
-        """`timed`, asynchronously; the clock runs inside the loop."""
+        """Async `timed`; the clock runs inside the loop."""
 
         async def timing() -> tuple[float, Any]:
             used, start = time.process_time(), time.perf_counter()
@@ -159,23 +159,23 @@ class Run:
 
 @contextmanager
 def settled() -> Iterator[None]:
-    """The garbage collector on, as in production, and nobody paying for objects that others made before."""
+    """Keep the garbage collector on, as in production, but exclude objects that exist already."""
     gc.collect(1)
     gc.freeze()
     yield
 
 
 def ratio(values: list[float], base: list[float]) -> float | None:
-    """The median of the ratios of measurements made side by side, which what else the machine does distorts least."""
+    """Return the median ratio of measurements made side by side, which other load on the machine distorts least."""
     if not base or not all(base):
         return None
-    if len(values) != len(base):  # one of them fell out
+    if len(values) != len(base):  # one of them failed
         return round(statistics.median(values) / statistics.median(base), 3)
     return round(statistics.median(value / other for value, other in zip(values, base, strict=True)), 3)
 
 
 def summary(values: Iterable[float]) -> Row:
-    """Median and percentiles; also the fastest, which the machine's other work disturbed least."""
+    """Return the median, percentiles, and the minimum, which other load on the machine disturbs least."""
     ordered = sorted(values)
     percentiles = {
         f"p{percent}": round(ordered[min(len(ordered) - 1, len(ordered) * percent // 100)], 4)

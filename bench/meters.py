@@ -1,4 +1,4 @@
-"""What a contestant's server says of itself: memory, bytes in and out, commands and their time."""
+"""Counters of a contestant's server: memory, bytes in and out, commands and their time."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import redis
 from bench.servers import Unavailable
 
 SCRIPTS = ("evalsha", "eval", "evalsha_ro", "eval_ro", "fcall", "fcall_ro")
-"""The commands that run scripts."""
+"""Commands that run scripts."""
 
 
 class Traffic(NamedTuple):
-    """Bytes the server received and sent, and its calls and microseconds by command (those of scripts too)."""
+    """Bytes received and sent by the server, and calls and microseconds per command, including those in scripts."""
 
     sent: int
     received: int
     commands: dict[str, tuple[int, int]]
     own: tuple[int, int]
-    """Bytes in and out that reading these counts took once."""
+    """Bytes in and out that one reading of these counters took."""
 
 
 class Cached(NamedTuple):
-    """Commands by name: those a client sent, and those scripts called."""
+    """Commands by name: sent by clients, and called by scripts."""
 
     outer: Counter[str]
     inner: Counter[str]
 
 
 class RedisMeter:
-    """The INFO of a Redis or Valkey that nobody else uses meanwhile."""
+    """INFO of a Redis or Valkey that no one else uses during the run."""
 
     def __init__(self, url: str, disconnect: Callable[[], None]) -> None:
         self.url, self.client = url, redis.Redis.from_url(url, decode_responses=True)
@@ -43,9 +43,9 @@ class RedisMeter:
         """Closes the contestant's idle connections, whose buffers would count as memory."""
 
     def traffic(self) -> Traffic:
-        """The counts now.
+        """Read the counters.
 
-        Read twice, as what a reading takes grows with the commands that the server has been sent: INFO tells of each.
+        It reads twice to learn its own size, which grows with the commands that INFO lists.
         """
         first, stats = self.client.info("all"), self.client.info("all")
         commands = {
@@ -58,19 +58,20 @@ class RedisMeter:
         return Traffic(sent, received, commands, own)
 
     def between(self, first: Traffic, second: Traffic) -> Traffic:
-        """What happened from one reading to the next, without the reading itself."""
+        """Return the difference of two readings, without the readings themselves."""
         commands = {
             name: (calls - first.commands.get(name, (0, 0))[0], usec - first.commands.get(name, (0, 0))[1])
             for name, (calls, usec) in second.commands.items()
         }
         commands = {name: counts for name, counts in commands.items() if counts[0] and name != "info"}
-        # Behind the first counts came one reply, and before the second ones a whole reading: two more commands, one more reply.
+        # The difference includes both requests of the second reading, its first reply, and the first reading's last
+        # reply.
         sent = second.sent - first.sent - 2 * second.own[0]
         received = second.received - first.received - first.own[1] - second.own[1]
         return Traffic(max(0, sent), max(0, received), commands, (0, 0))
 
     def in_scripts(self) -> int:
-        """Microseconds of all scripts so far, by the server's count."""
+        """Return the microseconds spent in scripts so far, as the server counts them."""
         stats = self.client.info("commandstats")
         return sum(stats.get(f"cmdstat_{name}", {}).get("usec", 0) for name in SCRIPTS)
 
@@ -78,12 +79,12 @@ class RedisMeter:
         return int(self.client.info("memory")["used_memory"])
 
     def main_thread(self) -> float:
-        """Processor seconds of the thread that runs commands and scripts: what limits a server, however many cores there are.
+        """Return the processor seconds of the thread that runs commands and scripts.
 
-        It is the kernel's count for that thread alone, to the microsecond.
+        That thread limits a server on any number of cores. The kernel counts its time, to the microsecond.
 
         Raises:
-            Unavailable: The server does not tell it. Redis and Valkey do on Linux.
+            Unavailable: INFO lacks it. Redis and Valkey have it on Linux.
         """
         used = self.client.info("cpu")
         if "used_cpu_user_main_thread" not in used:
@@ -91,7 +92,7 @@ class RedisMeter:
         return float(used["used_cpu_user_main_thread"] + used["used_cpu_sys_main_thread"])
 
     def keys(self) -> tuple[int, int]:
-        """How many keys there are, and their MEMORY USAGE in all."""
+        """Return the number of keys, and their total MEMORY USAGE."""
         keys = [key.encode() if isinstance(key, str) else key for key in self.client.scan_iter(count=1000)]
         with self.client.pipeline(transaction=False) as pipeline:
             for key in keys:
@@ -100,7 +101,7 @@ class RedisMeter:
 
     @contextlib.contextmanager
     def watch(self) -> Iterator[Cached]:
-        """The commands by name while the `with` lasts, by MONITOR, which slows the server down."""
+        """Count commands by name during the block. It uses MONITOR, which slows the server down."""
         seen = Cached(Counter(), Counter())
         connection = redis.Redis.from_url(self.url)
         with connection.monitor() as monitor:
@@ -127,7 +128,7 @@ class RedisMeter:
 
 
 class PostgresMeter:
-    """The size of the tables, with their indexes and TOAST."""
+    """Size of the tables, with their indexes and TOAST."""
 
     def __init__(self, url: str) -> None:
         import psycopg
@@ -142,12 +143,12 @@ class PostgresMeter:
         return int(row[0]) if row else 0
 
     def prepare(self) -> None:
-        """Give back what deleted rows leave, which would hide growth."""
+        """Reclaim the space of deleted rows, which would hide growth."""
         self.connection.execute("VACUUM FULL")
 
 
 class SqliteMeter:
-    """The size of the file, with what the write-ahead log holds moved into it."""
+    """Size of the file, after the write-ahead log was moved into it."""
 
     def __init__(self, connection: Any) -> None:
         self.connection = connection
@@ -158,5 +159,5 @@ class SqliteMeter:
         return int(pages * self.connection.execute("PRAGMA page_size").fetchone()[0])
 
     def prepare(self) -> None:
-        """Give back what deleted rows leave, which would hide growth."""
+        """Reclaim the space of deleted rows, which would hide growth."""
         self.connection.execute("VACUUM")

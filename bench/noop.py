@@ -1,4 +1,4 @@
-"""The saver that does nothing: what it is given it holds by reference. No real saver can be faster."""
+"""Savers that only keep references. No real saver can be faster."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from langgraph.checkpoint.base import CheckpointTuple as Tuple
 
 
 def _own(checkpoint: Checkpoint) -> Checkpoint:
-    """A checkpoint whose bookkeeping LangGraph does not change under our hands; the values are the same objects."""
+    """Copy a checkpoint's bookkeeping, which LangGraph changes later; the values stay the same objects."""
     seen = {node: dict(versions) for node, versions in checkpoint["versions_seen"].items()}
     return {**checkpoint, "channel_versions": dict(checkpoint["channel_versions"]), "versions_seen": seen}
 
 
 class NothingSaver(BaseCheckpointSaver[str]):
-    """Holds checkpoints and pending writes as the objects they are."""
+    """A saver that keeps checkpoints and pending writes by reference."""
 
     def __init__(self) -> None:
         super().__init__()
         self.threads: dict[tuple[str, str], dict[str, Tuple]] = defaultdict(dict)
         self.pending: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
-        """Writes by thread, namespace and checkpoint, which they may come before."""
+        """Writes by thread, namespace and checkpoint. They may come before the checkpoint."""
 
     def travel(self, *, writes: bool) -> None:
-        """What each operation does besides."""
+        """Do nothing; subclasses add a call."""
 
     async def atravel(self, *, writes: bool) -> None:
-        """The same in an async method."""
+        """Async `travel`."""
 
     def get_tuple(self, config: RunnableConfig) -> Tuple | None:
         self.travel(writes=False)
@@ -119,12 +119,12 @@ class NothingSaver(BaseCheckpointSaver[str]):
         yield
 
     def get_next_version(self, current: str | None, channel: None) -> str:
-        """As `InMemorySaver` makes them."""
+        """Return a version in the form of `InMemorySaver`."""
         return f"{1 + int((current or '0').split('.')[0]):032}.{random.random():016}"
 
 
 class RawSaver(NothingSaver):
-    """Does nothing else, but sends or receives a kilobyte with each call, by the commands that take the least."""
+    """A saver that sends or receives a kilobyte per call, with the cheapest command, and keeps references."""
 
     KEY, VALUE = "bench-raw-saver", b"x" * 1000
 
@@ -146,7 +146,7 @@ class RawSaver(NothingSaver):
             await self.aclient.get(self.KEY)
 
     def get_delta_channel_history(self, *, config: RunnableConfig, channels: Sequence[str]) -> Any:
-        """One call, and not one for each ancestor, as the interface's own does."""
+        """Make one call, instead of one per ancestor as the base class does."""
         self.travel(writes=False)
         return self._still().get_delta_channel_history(config=config, channels=channels)
 
@@ -155,21 +155,21 @@ class RawSaver(NothingSaver):
         return self._still().get_delta_channel_history(config=config, channels=channels)
 
     def _still(self) -> NothingSaver:
-        """The same threads, without calls."""
+        """Return a saver with the same threads that makes no calls."""
         still = NothingSaver()
         still.threads = self.threads
         return still
 
 
 class Recorder(NothingSaver):
-    """Keeps what is put, in order, to be put again into a contestant, in whose versions it counts."""
+    """A saver that records puts in order, with a contestant's channel versions, for a replay."""
 
     def __init__(self, contestant: BaseCheckpointSaver[Any]) -> None:
         super().__init__()
         self.get_next_version = contestant.get_next_version  # type: ignore[method-assign]
         self.puts: list[tuple[Checkpoint, CheckpointMetadata, ChannelVersions]] = []
         self.writes: dict[str | None, list[tuple[Sequence[tuple[str, Any]], str]]] = defaultdict(list)
-        """Of each checkpoint, with the tasks that wrote them."""
+        """Writes of each checkpoint, with the ids of their tasks."""
 
     def _keep(
         self,

@@ -1,4 +1,4 @@
-"""Savers with one option each, for `bench.workloads.overheads`: what an option costs is measured against a saver without it."""
+"""Savers with one option each. `bench.workloads.overheads` compares each with a saver without the option."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Option(NamedTuple):
     with_it: Make
     without: Make = RedisSaver
     owns: bool = False
-    """Whether the first one owns its threads."""
+    """True if the first saver owns its threads."""
     turns: int = 300
-    """How many pairs of turns are compared: what costs next to nothing takes more."""
+    """Number of compared pairs of turns; an option that costs little needs more."""
 
 
 class NoCounting(Counting):
@@ -39,7 +39,7 @@ def uncounted(client: Any) -> RedisSaver:
 
 
 def exporting(client: Any, *, spans: bool) -> RedisSaver:
-    """To OpenTelemetry's SDK, which keeps metrics in memory and spans nowhere."""
+    """A saver that exports to OpenTelemetry's SDK, which keeps metrics in memory and drops spans."""
     from opentelemetry.sdk.metrics import MeterProvider
     from opentelemetry.sdk.metrics.export import InMemoryMetricReader
     from opentelemetry.sdk.trace import TracerProvider
@@ -63,7 +63,7 @@ def encrypted(client: Any) -> RedisSaver:
 
 
 NOTHING, COUNTING = "nothing", "counting (always on)"
-"""Nothing: both are the same, which shows how exact the others are."""
+"""For `NOTHING` both savers are the same, which shows the precision of the other rows."""
 OPTIONS: dict[str, Option] = {
     NOTHING: Option(RedisSaver, turns=1000),
     COUNTING: Option(RedisSaver, uncounted, turns=1000),

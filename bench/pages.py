@@ -1,6 +1,7 @@
-"""The tables of the documentation that have a result's figures: `python -m bench pages bench/results/latest.json` writes them anew.
+"""Tables of the documentation with a result's figures: `python -m bench pages bench/results/latest.json`.
 
-A table stands between `<!-- bench: NAME -->` and `<!-- bench: end -->`. One that the result has no rows for stays as it is.
+A table stands between `<!-- bench: NAME -->` and `<!-- bench: end -->`. It stays as it is if the result has no rows for
+it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class Rows:
         self.all: list[dict[str, Any]] = result["rows"]
 
     def value(self, saver: str, field: str = "median", **wanted: Any) -> float | None:
-        """A field of the row that is wanted; None if nobody measured it."""
+        """Return a field of the matching row; None if not measured."""
         for row in self.all:
             if row["saver"] == saver and all(row.get(key) == value for key, value in wanted.items()):
                 return row[field]  # type: ignore[no-any-return]
         return None
 
     def those(self, savers: Iterable[str], workload: str) -> list[str]:
-        """The savers that took part in a workload."""
+        """Return the savers that took part in a workload."""
         found = {row["saver"] for row in self.all if row["workload"] == workload}
         return [saver for saver in savers if saver in found]
 
@@ -53,7 +54,7 @@ def as_ratio(value: float | None) -> str:
 
 
 def table(title: str, columns: Sequence[str], lines: Lines) -> str:
-    """A table in Markdown; nothing if no figure is in it."""
+    """Return a table in Markdown; empty if it has no figure."""
     if not any(any(cells) for _, cells in lines):
         return ""
     rows = [[title, *columns], *([name, *cells] for name, cells in lines)]
@@ -212,7 +213,7 @@ TABLES: dict[str, Callable[[Rows], str]] = {
 
 
 def rendered(text: str, result: Result) -> str:
-    """A page with a result's figures in its tables."""
+    """Return a page with a result's figures in its tables."""
     rows = Rows(result)
     return _TABLE.sub(lambda found: found[1] + (TABLES[found[2]](rows) or found[3]) + found[4], text)
 

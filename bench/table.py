@@ -16,7 +16,7 @@ _FIXED = {
 
 
 def case_of(row: dict[str, Any]) -> str:
-    """The fields of a row that say what was measured."""
+    """Return the fields of a row that describe its case."""
     case = {key: value for key, value in row.items() if key not in _FIXED}
     told = [f"{value:,} {key}" for key, value in case.items() if isinstance(value, int)]
     told += [value if key == "flavour" else f"{key} {value}" for key, value in case.items() if isinstance(value, str)]
@@ -30,7 +30,7 @@ def number(value: float | None) -> str:
 
 
 def show(result: Result, console: Console) -> None:
-    """All rows, grouped; who did not run and why; the budgets."""
+    """Print all rows by workload, the savers that did not run, and the budgets."""
     for workload in dict.fromkeys(row["workload"] for row in result["rows"]):
         rows = [row for row in result["rows"] if row["workload"] == workload]
         others = {row["saver"] for row in rows if row["saver"] not in result["savers"]}

@@ -1,8 +1,8 @@
-"""How fast `FastSerializer` encodes and decodes, as ratios to `JsonPlusSerializer`: `python bench/wire_format.py`.
+"""Speed of `FastSerializer` relative to `JsonPlusSerializer`: `python bench/wire_format.py`.
 
-Each number is the least of many runs, and the serializers take turns, so that a busy machine slows all of them. `pieces` is
-`dumps_elements`, compared with `JsonPlusSerializer.dumps_typed`, and `grown` the same with what it answered for a version
-without the last two elements; times are in microseconds of processor time.
+Each number is the minimum of many runs. The serializers take turns, so other load slows all of them. `pieces` is
+`dumps_elements` against `JsonPlusSerializer.dumps_typed`. `grown` is the same, given the result for a value without the
+last two elements. Times are microseconds of processor time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROUNDS, BUDGET = 25, 0.01
 
 
 def mixed(count: int) -> list[Any]:
-    """Messages as a chat with tools has them."""
+    """Return the messages of a chat with tools."""
     usage = {
         "input_tokens": 120, "output_tokens": 30, "total_tokens": 150,
         "input_token_details": {"audio": 0, "cache_read": 10}, "output_token_details": {"audio": 0, "reasoning": 5},
@@ -60,7 +60,7 @@ VALUES: dict[str, Any] = {
 
 
 def least(acts: list[Callable[[], Any]]) -> list[float]:
-    """The least time of each, in microseconds."""
+    """Return the minimum time of each function in microseconds."""
     start = time.perf_counter()
     acts[0]()
     count = max(1, int(BUDGET / ROUNDS / max(time.perf_counter() - start, 1e-7)))

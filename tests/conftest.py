@@ -25,37 +25,37 @@ _counter = itertools.count()
 settings.register_profile(
     "of these tests", derandomize=False, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("of these tests")  # the machine may stand still
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of the programs that tests start compiles the package
-sys.dont_write_bytecode = False  # else each worker rewrites the assertions of all tests
-gc.disable()  # what is imported and collected stays: to look at it again and again takes a quarter of that time
+settings.load_profile("of these tests")  # no deadline, as the machine may be busy
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each program that a test starts compiles the package
+sys.dont_write_bytecode = False  # otherwise each worker rewrites the assertions of all tests
+gc.disable()  # imports and collected tests stay in memory, and scanning them takes a quarter of the collection time
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Hypothesis takes its seed from where the other random tests do."""
+    """Give Hypothesis the seed of the other random tests."""
     seed = seeds.given()
     config.option.hypothesis_seed = str(seeds.of_code() if seed is None else seed)
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """With `-n auto`: two more than there are processors, as many tests wait for servers."""
+    """Return two workers more than processors for `-n auto`, as many tests wait for servers."""
     return (os.cpu_count() or 1) + 2
 
 
 FLAVOURS = ["sync", "async"]
 ALWAYS_ON = "redis"
-"""Each test of behaviour runs on this server."""
+"""Server on which each test of behaviour runs."""
 ALSO_ON = {"cluster": "async"}
-"""Each test of behaviour also runs here, in this flavour, unless its mark `also_on` says otherwise.
+"""Other servers of each test of behaviour, with the flavour there. The mark `also_on` overrides them.
 
-The flavours share all but the drivers, and `tests/client` tests those. So a test runs on Redis in the flavour that the
-first of its other servers leaves over. The slow suite also has Redis in that server's flavour.
+The flavours differ only in their drivers, which `tests/client` tests. So on Redis a test runs in the flavour that its
+first other server leaves over. The slow suite runs the other flavour on Redis, too.
 """
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the mark `also_on` leaves out, unless the environment names the servers.
+    """Deselect redundant combinations, unless the environment names the servers.
 
     The slow suite has the cases that the mark `by_turns` leaves out, and Redis in the flavour of another server.
     """
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The garbage collector need not look again and again at what has been imported and collected: a million objects that stay."""
+    """Freeze the million objects that were imported and collected, so that the garbage collector skips them."""
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -79,17 +79,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
-    """Hypothesis looks for references to what it is given at the end, and finds none in what is frozen."""
+    """Unfreeze, as Hypothesis looks for references to its arguments at the end, and cannot find frozen ones."""
     gc.unfreeze()
 
 
 def _test(item: pytest.Item) -> tuple[Any, str]:
-    """The function of a test: its file, and its name without parameters."""
+    """Return the file and the function name of a test, without parameters."""
     return item.parent, getattr(item, "originalname", item.name)
 
 
 def _given(item: pytest.Item) -> dict[str, Any]:
-    """The parameters of a test."""
+    """Return the parameters of a test."""
     return item.callspec.params if hasattr(item, "callspec") else {}
 
 
@@ -105,7 +105,7 @@ def _shows_nothing_more(item: pytest.Item) -> bool:
 
 
 def _not_their_turn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
-    """Of the tests that run by turns: the even cases in the second flavour, the odd ones in the first."""
+    """Yield the cases that `by_turns` leaves out: even ones in the second flavour, odd ones in the first."""
     cases: dict[Any, dict[Any, int]] = defaultdict(dict)
     for item in items:
         if item.get_closest_marker("by_turns") and not item.get_closest_marker("slow"):
@@ -116,7 +116,7 @@ def _not_their_turn(items: list[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def _repeats_a_flavour(item: pytest.Item) -> bool:
-    """Tell whether it is on Redis, in the flavour that the first of its other servers has."""
+    """True if the test is on Redis in the flavour of its first other server."""
     given = _given(item)
     if given.get("target_name") != ALWAYS_ON or {"target_name", "flavour"} & _named(item):
         return False
@@ -126,7 +126,7 @@ def _repeats_a_flavour(item: pytest.Item) -> bool:
 
 
 def _named(item: pytest.Item) -> set[str]:
-    """The arguments that a test names the values of."""
+    """Return the parameters whose values the test names itself."""
     return {name.strip() for mark in item.iter_markers("parametrize") for name in _names(mark.args[0])}
 
 
@@ -151,10 +151,10 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def target(target_name: str, flavour: str) -> AsyncIterator[Target]:
-    """Each kind of server, for each flavour of saver."""
+    """A target for each kind of server, in each flavour."""
     made = Target(target_name, flavour, url_of(target_name), f"t{os.getpid()}-{next(_counter)}")
     yield made
-    if keys := made.keys():  # else who looks at all keys takes longer with each test
+    if keys := made.keys():  # otherwise each scan of the keys takes longer than the one before
         made.raw.unlink(*keys)
     await made.close()
 
@@ -172,19 +172,19 @@ def store(target: Target) -> Uniform:
 
 
 UNSAFE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "autovacuum=off", "max_wal_size=4GB")
-"""Settings of a Postgres that need not outlive its machine: it writes no more to the disk than it has to."""
+"""Settings of a Postgres that trade durability for speed."""
 
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[str]:
-    """A Postgres, started when first asked for."""
+    """A Postgres, started on first use."""
     with postgres_server(*UNSAFE) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def database(postgres: str) -> str:
-    """A database with LangGraph's tables. Tests empty it: to make one for each would take longer than most of them."""
+    """A database with LangGraph's tables. Tests empty it, as making one takes longer than most tests."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("CREATE DATABASE tiers")
     url = postgres.rpartition("/")[0] + "/tiers"
@@ -205,7 +205,7 @@ async def tiers(target: Target, database: str) -> AsyncIterator[Tiers]:
 
 @pytest.fixture(scope="session")
 def store_database(postgres: str) -> str:
-    """A database with LangGraph's tables of a store. Tests empty it."""
+    """A database with the tables of LangGraph's store. Tests empty it."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("CREATE DATABASE stores")
     url = postgres.rpartition("/")[0] + "/stores"

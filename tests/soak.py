@@ -1,9 +1,10 @@
-"""Runs the random tests with fresh seeds, on one server after the other, until the time is up or one fails.
+"""Run the random tests with new seeds, on one server after the other, until the time is up or a test fails.
 
     python -m tests.soak --minutes 30
     python -m tests.soak --minutes 5 --only own_answers --target cluster
 
-From the project's root. At the first failure it prints the seed, and the command that repeats it, and ends with 1.
+Run it in the project's root. At the first failure it prints the seed and a command that repeats the failure, and exits
+with 1.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ SUITES = {
     "rivals": "model/test_rivals.py",
     "ownership": "model/test_ownership_histories.py",
 }
-"""Suites by name. Of `WHOLE` all tests run: what they meet is the moment's, and no seed's."""
+"""Suites by name. Suites in `WHOLE` run all their tests, which depend on timing instead of a seed."""
 WHOLE = ("drain", "batching")
 ON_THEIR_OWN = (
     "chunks",
@@ -88,36 +89,36 @@ ON_THEIR_OWN = (
     "header",
     "rivals",
 )
-"""These name their servers themselves, and run once a round, not once for each server."""
+"""Suites that name their servers themselves, and run once per round instead of once per server."""
 NOTHING_TO_RUN = 5
-"""What pytest ends with where no test is chosen, as where a suite has none for a server."""
+"""Exit code of pytest if no test is selected, as when a suite has none for a server."""
 
 
 def rounds(names: Sequence[str], targets: Sequence[str]) -> list[tuple[str, str | None]]:
-    """What one round runs: each suite on each server."""
+    """Return the runs of one round: each suite on each server."""
     return [(name, target) for target in targets for name in names if name not in ON_THEIR_OWN] + [
         (name, None) for name in names if name in ON_THEIR_OWN
     ]
 
 
 def pytest_of(name: str) -> list[str]:
-    """The arguments of pytest that run a suite; a name that is none of ours is a file of tests."""
+    """Return the arguments of pytest that run a suite. A name of no suite is a file of tests."""
     file = TESTS / SUITES[name] if name in SUITES else Path(name)
     shown = file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file
     return ["-m", "pytest", "-m", "not slow" if name in WHOLE else MARKED, "--tb=short", str(shown)]
 
 
 def soak(names: Sequence[str], targets: Sequence[str], minutes: float, seed: int) -> int:
-    """Run round after round. A run that has begun is not broken off.
+    """Run round after round. A run that has started is not interrupted.
 
     Args:
         names: Suites, or files of tests.
         targets: Servers.
-        minutes: No run begins later.
-        seed: Those of the runs follow from it.
+        minutes: No run starts later.
+        seed: Determines the seeds of all runs.
 
     Returns:
-        1 where a test failed, else 0.
+        1 if a test failed, else 0.
     """
     chance, began, runs = random.Random(seed), time.monotonic(), 0
     print(f"soak with --seed {seed}", flush=True)

@@ -1,4 +1,4 @@
-"""The workloads, by name, in the order they run."""
+"""Workloads by name, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -50,5 +50,5 @@ WORKLOADS: dict[str, Callable[[Run], None]] = {
     )
 }
 OF_STORES = ("store", "store-vectors")
-"""Those in which stores take part, and no savers."""
+"""Workloads of stores, without savers."""
 DESCRIPTIONS = {name: (run.__doc__ or "").split("\n")[0] for name, run in WORKLOADS.items()}

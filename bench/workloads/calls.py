@@ -41,7 +41,7 @@ def run(run: Run) -> None:
 
 
 def measure(run: Run, contestant: Contestant, thread: Prepared, case: dict, length: int, *, counts: bool) -> None:
-    """Play a turn, and sample the processor time of a call of each method, an average over the turn."""
+    """Play a turn, and sample the mean processor time per call of each method."""
     asynchronous, ledger = case["flavour"] == "async", Ledger()
     saver, prefix = (contestant.asaver, "a") if asynchronous else (contestant.saver, "")
     thread.reset()

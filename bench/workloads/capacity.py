@@ -12,7 +12,7 @@ MESSAGES = 50
 PROCESSES, CALLERS, TURNS = 2, 30, 20
 CALLS_PER_TURN = 10
 SECONDS = 90
-"""A contestant that has taken so long in all does no more repetitions: one of ten takes some savers minutes."""
+"""Time limit. A contestant that took longer does no more repetitions, each of which takes some savers minutes."""
 
 
 def run(run: Run) -> None:
@@ -38,7 +38,7 @@ def run(run: Run) -> None:
             crowd.tell("check", (contestant.name,))
             contestant.clear()
             if calls != PROCESSES * callers * turns * (CALLS_PER_TURN - 1):
-                raise WrongResult(f"{calls} calls, not {CALLS_PER_TURN - 1} a turn")  # the tenth reads
+                raise WrongResult(f"{calls} calls, not {CALLS_PER_TURN - 1} a turn")  # the tenth call reads
             spent[contestant.name] += seconds if repetition else 0
             if repetition or run.smallest:  # the first warms up
                 call = used / calls * 1e6

@@ -37,7 +37,7 @@ def run(run: Run) -> None:
 
 
 def measure(run: Run, prepared: dict[str, Prepared], case: dict[str, Any], repetitions: int) -> None:
-    """Measure one case: warm, with a saver that has served the thread before; cold, with one that never saw it."""
+    """Measure one case: warm, with a saver that has served the thread; cold, with a new saver."""
     length, durability, asynchronous = case["messages"], case["durability"], case["flavour"] == "async"
 
     def act(contestant: Contestant, repetition: int) -> None:

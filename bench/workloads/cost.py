@@ -17,7 +17,7 @@ WATCHED = 2
 
 @dataclass
 class Account:
-    """What one contestant's thread has cost so far."""
+    """Cost of one contestant's thread so far."""
 
     prepared: Prepared
     graph: Any
@@ -66,7 +66,7 @@ def run(run: Run) -> None:
 
 
 def opened(contestant: Contestant) -> Account:
-    """A prepared thread, and what the server says before the first turn; a turn on another thread warms up."""
+    """Prepare a thread, and read the counters before the first turn. A turn on another thread warms up."""
     meter, recording = contestant.meter, chat_recording(contestant, MESSAGES)
     graph = graphs.chat(contestant.saver)
     newest = recording.puts[-1][0]["channel_values"]["messages"][-1]
@@ -82,7 +82,7 @@ def opened(contestant: Contestant) -> Account:
         keys = meter.keys()
     if meter is not None:
         memory = meter.memory()
-    contestant.saver.get_tuple(prepared.config)  # connects again
+    contestant.saver.get_tuple(prepared.config)  # reconnects
     return Account(prepared, graph, newest, memory, keys)
 
 
@@ -94,7 +94,7 @@ def turn(run: Run, account: Account) -> float:
 
 
 def report(run: Run, name: str, account: Account, meter: RedisMeter, case: dict[str, Any]) -> None:
-    """What a Redis server can say at the end."""
+    """Sample the counters of a Redis server at the end."""
     turns = case["turns"]
     keys, size = meter.keys()
     if account.keys:
@@ -107,7 +107,7 @@ def report(run: Run, name: str, account: Account, meter: RedisMeter, case: dict[
         for command, (calls, usec) in each.commands.items():
             before = total.get(command, (0, 0))
             total[command] = (before[0] + calls, before[1] + usec)
-    turn(run, account)  # connects again
+    turn(run, account)  # reconnects
     with meter.watch() as seen:
         for _ in range(WATCHED):
             turn(run, account)

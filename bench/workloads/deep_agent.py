@@ -14,7 +14,7 @@ HALVES = ("first", "second")
 
 @dataclass
 class Session:
-    """An agent at work in one thread, and what its turns have cost so far."""
+    """An agent at work in one thread, and the cost of its turns so far."""
 
     graph: Any
     config: Any
@@ -23,7 +23,7 @@ class Session:
     traffic: list[Traffic] = field(default_factory=list)
 
     def turn(self, run: Run) -> float:
-        """Seconds of one turn."""
+        """Play a turn; return its seconds."""
         from bench.deep_agents import question
 
         asked = question(self.turns)
@@ -67,7 +67,7 @@ def run(run: Run) -> None:
 
 
 def opened(run: Run, contestant: Contestant) -> Session:
-    """A session behind the turns in which the agent wrote its files; from here on it changes them."""
+    """Start a session after the turns in which the agent writes its files; later turns edit them."""
     from bench.deep_agents import FILES, agent
 
     session = Session(agent(contestant.saver), {"configurable": {"thread_id": contestant.thread()}})
@@ -96,7 +96,7 @@ def check(session: Session) -> None:
 
 
 def report(run: Run, contestant: Contestant, session: Session) -> None:
-    """Both halves, and the second against the first."""
+    """Sample both halves, and the ratio of the second to the first."""
     case = {"turns": len(session.seconds), "flavour": "sync", "durability": "sync"}
 
     def grown(metric: str, values: list[float]) -> None:

@@ -14,15 +14,15 @@ LENGTHS = (100, 1000)
 CHANNELS = {"plain list": False, f"DeltaChannel({graphs.SNAPSHOT_EVERY})": True}
 PLAIN, DELTA = CHANNELS
 NEW = 3
-"""Messages of a turn, each a write to the channel."""
+"""Messages per turn, each a write to the channel."""
 WARM = -(-graphs.SNAPSHOT_EVERY // NEW)
-"""Turns before the first that counts: until there is a snapshot."""
+"""Turns before the first one that counts, until there is a snapshot."""
 WINDOW = 10
 
 
 @dataclass
 class Chat:
-    """A chat that goes on, and what its turns have cost so far."""
+    """A running chat, and the cost of its turns so far."""
 
     graph: Any
     config: Any
@@ -31,7 +31,7 @@ class Chat:
     traffic: list[Traffic] = field(default_factory=list)
 
     def turn(self, run: Run) -> float:
-        """Seconds of one turn."""
+        """Play a turn; return its seconds."""
         question = {"messages": [following(self.last)]}
         seconds, state = run.timed(lambda: self.graph.invoke(question, self.config, durability="sync"))
         self.last = state["messages"][-1]
@@ -48,7 +48,7 @@ def run(run: Run) -> None:
 
 
 def measure(run: Run, length: int, turns: int) -> None:
-    """Both kinds of channels at one length, a turn of one and a turn of the other, and so on."""
+    """Measure both kinds of channels at one length, in alternating turns."""
     chats: dict[tuple[str, str], Chat] = {}
 
     def case(channel: str) -> Case:
@@ -88,7 +88,7 @@ def measure(run: Run, length: int, turns: int) -> None:
 
 
 def opened(run: Run, contestant: Contestant, channel: str, length: int) -> Chat:
-    """A chat that has so many messages, of which the last are of turns that the saver served."""
+    """Start a chat of `length` messages; the saver served the last of its turns."""
     before = history(length)[: length - NEW * WARM]
     graph = graphs.short(contestant.saver, delta=CHANNELS[channel])
     chat = Chat(graph, {"configurable": {"thread_id": contestant.thread()}}, before[-1])
@@ -99,7 +99,7 @@ def opened(run: Run, contestant: Contestant, channel: str, length: int) -> Chat:
 
 
 def report(run: Run, contestant: Contestant, case: Case, traffic: list[Traffic]) -> None:
-    """What went to the server and came from it, snapshots included."""
+    """Sample the bytes sent and received, including snapshots."""
     sent, received = ([each.sent / 1000 for each in traffic], [each.received / 1000 for each in traffic])
     run.sample(contestant, case, "sent on average", "kB", sum(sent) / len(traffic))
     run.sample(contestant, case, "received on average", "kB", sum(received) / len(traffic))

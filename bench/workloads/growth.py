@@ -29,7 +29,7 @@ def run(run: Run) -> None:
 
 
 def measure(run: Run, contestant: Contestant, thread: Prepared, length: int, *, warm: bool) -> None:
-    """Load the newest checkpoint and put the next, as LangGraph does: the messages loaded, and one more."""
+    """Load the newest checkpoint, and put the next one with one more message, as LangGraph does."""
     saver = contestant.saver
     meter = contestant.meter if isinstance(contestant.meter, RedisMeter) else None
     thread.reset()

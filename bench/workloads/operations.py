@@ -15,7 +15,7 @@ CALLS = 20
 OPERATIONS = ("put", "put_writes", "get_tuple")
 WRITES = [("count", 7), ("answer", text("answer"))]
 PROTOCOL = 45
-"""Bytes of a SET, or of the reply to a GET, besides the value; so many that a raw call never gets more than ours."""
+"""Bytes of a SET, or of the reply to a GET, besides the value. With it a raw call never gets more bytes than ours."""
 
 
 def run(run: Run) -> None:
@@ -25,7 +25,7 @@ def run(run: Run) -> None:
         sizes = {operation: 0 for operation in OPERATIONS}
 
         def act(contestant: Contestant, repetition: int, flavour: str = flavour, sizes: dict[str, int] = sizes) -> None:
-            if not repetition:  # warms up, then learns how many bytes each call sends or receives
+            if not repetition:  # warm up, then learn how many bytes each call sends or receives
                 act_once(run, contestant, flavour, None)
                 act_once(run, contestant, flavour, sizes if contestant.name == OURS else None)
                 return
@@ -43,7 +43,7 @@ def run(run: Run) -> None:
 
 
 def small(contestant: Contestant, before: dict[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A checkpoint of three short values behind another one, of which one has changed; and the versions that are new."""
+    """Return a checkpoint of three short values, one of them changed since `before`, and the new versions."""
     count = before["channel_values"]["count"] + 1 if before else 0
     values = {"question": text("question"), "count": count, "plan": {"steps": ["look up", "answer"], "done": False}}
     versions = dict(before["channel_versions"]) if before else {}
@@ -58,7 +58,7 @@ def small(contestant: Contestant, before: dict[str, Any] | None) -> tuple[dict[s
 
 
 def small_thread(contestant: Contestant) -> dict[str, Any]:
-    """Where there is such a checkpoint now, with two pending writes."""
+    """Make a thread with a small checkpoint and two pending writes; return its config."""
     where: Any = {"configurable": {"thread_id": contestant.thread(), "checkpoint_ns": ""}}
     checkpoint, new = small(contestant, None)
     written = contestant.saver.put(where, checkpoint, {"source": "loop", "step": 0, "parents": {}}, new)
@@ -67,7 +67,7 @@ def small_thread(contestant: Contestant) -> dict[str, Any]:
 
 
 def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, int] | None) -> dict[str, list[float]]:
-    """Some calls of each operation in a new thread; seconds of each call."""
+    """Make some calls of each operation in a new thread; return the seconds of each call."""
     where: dict[str, Any] = {"configurable": {"thread_id": contestant.thread(), "checkpoint_ns": ""}}
     first, new = small(contestant, None)
     checkpoints = [(first, new)]
@@ -104,7 +104,7 @@ def act_once(run: Run, contestant: Contestant, flavour: str, sizes: dict[str, in
 
 
 def times(call: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> tuple[list[float], Any]:
-    """Seconds of each call, and the last result."""
+    """Return the seconds of each call, and the last result."""
     taken, result = [], None
     with settled():
         for each in arguments:
@@ -115,7 +115,7 @@ def times(call: Callable[..., Any], arguments: list[tuple[Any, ...]]) -> tuple[l
 
 
 async def times_async(call: Callable[..., Awaitable[Any]], arguments: list[tuple[Any, ...]]) -> tuple[list[float], Any]:
-    """`times`, asynchronously."""
+    """Async `times`."""
     taken, result = [], None
     with settled():
         for each in arguments:
@@ -126,7 +126,7 @@ async def times_async(call: Callable[..., Awaitable[Any]], arguments: list[tuple
 
 
 def measure_raw(run: Run, clients: tuple[Any, Any], case: dict[str, Any], sizes: dict[str, int]) -> None:
-    """SET and GET of as many bytes, through the same client."""
+    """Measure SET and GET of as many bytes, through the same client."""
     client, aclient = clients
     for operation, size in sizes.items():
         key, value = "bench-raw", b"x" * max(1, size - PROTOCOL)

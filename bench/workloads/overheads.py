@@ -16,7 +16,7 @@ from bench.prepared import Prepared, Recording, chat_recording, check_chat
 
 MESSAGES = 100
 CALLS = 20
-"""Of a block of puts, and of one of pending writes."""
+"""Calls per block of puts or of pending writes."""
 BLOCKS = 60
 
 
@@ -32,7 +32,7 @@ def run(run: Run) -> None:
 
 
 def compare(run: Run, name: str, option: Option, chat: Recording, contestant: Contestant) -> None:
-    """Both savers of an option, in blocks that take turns."""
+    """Compare both savers of an option, in alternating blocks."""
     try:
         with opened(contestant, option, chat) as sides:
             for what, rounds in (("turn", option.turns), ("put", BLOCKS), ("put_writes", BLOCKS)):
@@ -48,7 +48,7 @@ def compare(run: Run, name: str, option: Option, chat: Recording, contestant: Co
 
 
 def one_round(run: Run, contestant: Contestant, case: Any, what: str, sides: list[Side], *, warm: bool) -> None:
-    """A block of each side, and its samples."""
+    """Run a block of each side, and sample both."""
     meter = contestant.meter
     assert isinstance(meter, RedisMeter)
     passed, work = dict[bool, float](), dict[bool, float]()
@@ -66,11 +66,11 @@ def one_round(run: Run, contestant: Contestant, case: Any, what: str, sides: lis
 
 
 class Side:
-    """A saver with a chat for turns, and one for puts. What it does, it does in a context of its own, where it may own them."""
+    """A saver with one chat for turns and one for puts. It acts in its own context, which may own both threads."""
 
     def __init__(self, saver: Any, contestant: Contestant, chat: Recording, *, has_option: bool) -> None:
         self.saver, self.has_option, self.context = saver, has_option, copy_context()
-        # The contestant deletes what it knows of.
+        # The contestant deletes the threads that it knows.
         self.prepared: Prepared = chat.of(Contestant(OURS, saver, saver, threads=contestant.threads)).play()
         self.base = chat.puts[-1][0]["channel_values"]["messages"]
         self.question = {"messages": [following(self.base[-1])]}
@@ -81,7 +81,7 @@ class Side:
         return [self.prepared.thread, self.where["configurable"]["thread_id"]]
 
     def block(self, what: str) -> tuple[int, Callable[[], object]]:
-        """What is measured: how many calls, and what makes them. What need not be measured is done before."""
+        """Return the number of calls in a block, and a function that makes them. It prepares what is not measured."""
         if what == "turn":
             self.context.run(self.prepared.reset)
             return 1, self.turn
@@ -93,7 +93,7 @@ class Side:
         self.graph.invoke(self.question, self.prepared.config, durability="sync")
 
     def puts(self) -> None:
-        """Checkpoints of one new message each."""
+        """Put checkpoints with one new message each."""
         for _ in range(CALLS):
             self.count += 1
             versions: Any = {"messages": f"{self.count:032}.{0:016}"}
@@ -107,16 +107,16 @@ class Side:
             )
 
     def writes(self) -> None:
-        """Pending writes of one task each, on the newest checkpoint."""
+        """Put pending writes of one task each on the newest checkpoint."""
         for _ in range(CALLS):
             self.count += 1
             self.saver.put_writes(self.where, [("messages", [self.count])], f"task {self.count}")
 
     def check(self) -> None:
-        """Check that both chats are there.
+        """Check both chats.
 
         Raises:
-            WrongResult: One is not.
+            WrongResult: One is wrong.
         """
         check_chat(self.prepared.stored(), len(self.base) + 4)
         found = self.saver.get_tuple(self.where)
@@ -130,7 +130,7 @@ class Side:
 
 @contextmanager
 def opened(contestant: Contestant, option: Option, chat: Recording) -> Iterator[list[Side]]:
-    """The saver with the option, and the one without it."""
+    """Open the saver with the option, and the one without it."""
     if contestant.raw is None:
         raise WrongResult("it has no client")
     client = contestant.raw[0]

@@ -24,7 +24,7 @@ def run(run: Run) -> None:
 
 
 def read(run: Run, checkpoint: str, flavour: str) -> None:
-    """Reads of one kind of checkpoint, each saver's of a thread that it wrote itself."""
+    """Measure reads of one kind of checkpoint. Each saver reads a thread that it wrote itself."""
     configs: dict[str, list[Any]] = {}
     first: dict[str, Any] = {}
 
@@ -43,12 +43,12 @@ def read(run: Run, checkpoint: str, flavour: str) -> None:
             turn.reverse()
         calls, before = [each[1:] for each in turn] * PAIRS, savers[1].stats().hits
         taken, found = run.wait(times_async(ask, calls)) if flavour == "async" else times(ask, calls)
-        if not repetition:  # warms up: what was only written through, hot cannot know to be the newest
+        if not repetition:  # warms up: after a write-through, hot cannot know that its checkpoint is the newest
             first[tiers.name] = found.checkpoint["channel_values"]
             return
         if savers[1].stats().hits != before + PAIRS:
             raise WrongResult("cold was asked")
-        if found.checkpoint["channel_values"] != first[tiers.name]:  # the other's, where repetition is odd
+        if found.checkpoint["channel_values"] != first[tiers.name]:  # the other saver's, if the repetition is odd
             raise WrongResult("get_tuple gave other values through tiers than alone")
         case = {"checkpoint": checkpoint, "flavour": flavour, "server": tiers.name}
         for position, (name, *_) in enumerate(turn):

@@ -13,7 +13,7 @@ AGENTS: dict[str, Callable[..., Any]] = {
     "create_react_agent v2": lambda saver, calls: graphs.react(saver, calls, "v2"),
     "tools by Send": graphs.sender,
 }
-"""The first one's tools are a node behind an edge, those of the others are called by `Send`s with the whole state."""
+"""In the first agent an edge leads to the tools; in the others each tool call is a `Send` of the whole state."""
 
 
 def run(run: Run) -> None:
@@ -32,7 +32,7 @@ def run(run: Run) -> None:
 
 
 def work(run: Run, contestant: Contestant, agent: Callable[..., Any], case: dict[str, Any]) -> None:
-    """One run of an agent in a new thread."""
+    """Run an agent in a new thread."""
     meter = contestant.meter if isinstance(contestant.meter, RedisMeter) else None
     graph, config = agent(contestant.saver, case["calls"]), {"configurable": {"thread_id": contestant.thread()}}
     traffic, stored = (meter.traffic(), meter.keys()[1]) if meter else (None, 0)

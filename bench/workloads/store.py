@@ -11,7 +11,7 @@ from bench.measuring import Run, WrongResult, settled
 from bench.store import StoreContestant
 
 CALLS = 5
-"""In a row, for each store in turn."""
+"""Consecutive calls of each store."""
 Calls = Callable[[BaseStore], Iterator[tuple[Any, ...]]]
 
 
@@ -25,7 +25,8 @@ def run(run: Run) -> None:
 def compare(
     run: Run, workload: str, stores: Sequence[StoreContestant], furnish: Callable[[BaseStore], None], calls: Calls
 ) -> None:
-    """Measure each call of all stores in turn. Who fails, or gives a wrong result, is out for that call alone."""
+    """Measure each call of all stores in turn. A store that fails, or returns a wrong result, is out for that call
+    only."""
     taking_part = []
     for each in stores:
         run.advance(f"{workload}: furnishing {each.name}")
@@ -55,7 +56,7 @@ def compare(
 def measure(
     run: Run, workload: str, what: str, often: int, stores: Sequence[StoreContestant], ready: dict[str, tuple[Any, ...]]
 ) -> None:
-    """One call of all stores; the first repetition warms up."""
+    """Measure one call of all stores; the first repetition warms up."""
 
     def act(contestant: StoreContestant, repetition: int) -> None:
         _, _, call, *checks = ready[contestant.name]

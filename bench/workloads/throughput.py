@@ -11,7 +11,7 @@ from bench.prepared import Prepared, chat_recording, check_chat
 
 MESSAGES = 50
 LEVELS = {1: (25, 5), 10: (50, 5), 100: (100, 5), 500: (500, 2)}
-"""By how many callers there are at once: how many turns they do in all, each in a thread of its own; how many repetitions."""
+"""Number of turns, each in its own thread, and of repetitions, by number of concurrent callers."""
 
 
 def run(run: Run) -> None:
@@ -45,7 +45,7 @@ def run(run: Run) -> None:
 
 
 async def serve(graph: Any, threads: list[Prepared], callers: int) -> None:
-    """Let so many callers do one turn in each thread, with a thread never in two hands."""
+    """Let concurrent callers do one turn in each thread; no thread has two callers at once."""
     waiting = iter(threads)
     question = {"messages": [following(history(MESSAGES)[-1])]}
 

@@ -12,15 +12,15 @@ from bench.measuring import Run, WrongResult
 from bench.meters import RedisMeter
 
 WORK = 0.02
-"""Seconds for which each waiter keeps the thread."""
+"""Seconds that each waiter keeps the thread."""
 WAITERS = (20, 50)
 BEHIND_ONE = 100
-"""Waiters while the owner keeps the thread."""
+"""Number of waiters while the owner keeps the thread."""
 
 
 @dataclass
 class Turns:
-    """Waiters of one thread, and when each had it."""
+    """Waiters of one thread, and the times at which they had it."""
 
     saver: Any
     thread: str
@@ -73,7 +73,7 @@ def run(run: Run) -> None:
 
 
 def take_turns(run: Run, contestant: Contestant, flavour: str, waiters: int, *, warm: bool) -> None:
-    """Let all waiters have the thread."""
+    """Let all waiters have the thread once."""
     is_async = flavour == "async"
     turns = Turns(contestant.asaver if is_async else contestant.saver, contestant.thread())
     if is_async:

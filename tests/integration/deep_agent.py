@@ -1,4 +1,4 @@
-"""A Deep Agent (package `deepagents`) with a model that follows a script: what it says follows from the messages it is given, and from nothing else."""
+"""A Deep Agent (package `deepagents`) with a scripted model, whose answers depend only on the messages it gets."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SESSION = {"configurable": {"thread_id": "deep"}}
 
 
 class Scripted(BaseChatModel):
-    """Does the same steps for each request, which is named by the last word of what the person wrote."""
+    """A model that takes the same steps for each request. The last word of the person's message names the request."""
 
     delegates: bool = True
-    """Whether it has a subagent do a part."""
+    """True if a subagent does a part."""
 
     @property
     def _llm_type(self) -> str:
@@ -57,19 +57,19 @@ class Scripted(BaseChatModel):
 
 
 def agent(saver: Any, *, asks: bool = False, delegates: bool = True) -> Any:
-    """The graph. One that asks waits for a person before it, or its subagent, writes a file."""
+    """Make the graph. If it asks, it waits for a person before it or its subagent writes a file."""
     return create_deep_agent(
         model=Scripted(delegates=delegates), checkpointer=saver, interrupt_on={"write_file": True} if asks else None
     )
 
 
 def request(what: object) -> dict[str, Any]:
-    """What a person writes."""
+    """Return a person's message."""
     return {"messages": [HumanMessage(f"please do {what}", id=f"request-{what}")]}
 
 
 def plain(values: Any) -> Any:
-    """A state without what is another one each time: the ids of messages, and when files were written."""
+    """Return a state without what differs each time: message ids, and times of files."""
     return {
         "messages": [
             (one.type, one.content, getattr(one, "tool_calls", None), getattr(one, "tool_call_id", None))
@@ -81,7 +81,7 @@ def plain(values: Any) -> Any:
 
 
 class Session:
-    """The agent's session by one saver."""
+    """A session of the agent on one saver."""
 
     def __init__(self, saver: Any, *, native_async: bool) -> None:
         self.graph, self.native_async = agent(saver, asks=True), native_async
@@ -93,13 +93,13 @@ class Session:
         return getattr(self.graph, method)(*args)
 
     async def states(self) -> list[Any]:
-        """All states there are, newest first."""
+        """Return all states, newest first."""
         if self.native_async:
             return [one async for one in self.graph.aget_state_history(SESSION)]
         return list(self.graph.get_state_history(SESSION))
 
     async def act(self, method: str, given: Any = None, at: int | None = None) -> Any:
-        """Do something now, or at an old state (by its place among all); the state then."""
+        """Act now, or at an old state (`at` is its position in the history); return the new state."""
         where = SESSION if at is None else (await self.states())[at].config
         if method == "invoke":
             await self.call("invoke", given, where)
@@ -110,20 +110,20 @@ class Session:
         return plain(found.values), found.next, len(found.interrupts)
 
     async def history(self) -> list[Any]:
-        """All states, each read by itself."""
+        """Return all states, each read on its own."""
         found = [await self.call("get_state", one.config) for one in await self.states()]
         return [(plain(one.values), one.next, len(one.interrupts)) for one in found]
 
 
 class Worker:
-    """In a process of its own: a session that stays."""
+    """A session that lasts as long as its process."""
 
     session: Session
     runner: asyncio.Runner
 
 
 def begin(url: str, prefix: str, flavour: str) -> None:
-    """Begin the process's session."""
+    """Start the session of this process."""
 
     async def made() -> Session:
         kind: Any = AsyncRedisSaver if flavour == "async" else RedisSaver
@@ -134,10 +134,10 @@ def begin(url: str, prefix: str, flavour: str) -> None:
 
 
 async def _open(kind: Any, url: str, prefix: str) -> Any:
-    opened = kind.from_conn_string(url, prefix=prefix)  # until the process ends
+    opened = kind.from_conn_string(url, prefix=prefix)  # open until the process ends
     return await opened.__aenter__() if kind is AsyncRedisSaver else opened.__enter__()
 
 
 def act(method: str, *args: Any) -> Any:
-    """A method of the process's session."""
+    """Call a method of this process's session."""
     return Worker.runner.run(getattr(Worker.session, method)(*args))

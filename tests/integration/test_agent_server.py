@@ -64,7 +64,7 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-async def test_without_further_settings_it_is_the_plain_saver(environment: pytest.MonkeyPatch) -> None:
+async def test_the_checkpointer_is_a_plain_saver_by_default(environment: pytest.MonkeyPatch) -> None:
     async with checkpointer() as saver:
         plain = AsyncRedisSaver(clients.connect("memory://", asynchronous=True))
         assert type(saver) is AsyncRedisSaver
@@ -88,7 +88,7 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("where", ["run_id", "metadata", "configurable", "attempts of one run"])
-async def test_a_run_that_another_one_followed_writes_no_more(environment: pytest.MonkeyPatch, where: str) -> None:
+async def test_a_superseded_run_cannot_write(environment: pytest.MonkeyPatch, where: str) -> None:
     environment.setenv("REDIS_SAVER_OWNERSHIP", "run")
     entered, go_on = asyncio.Event(), asyncio.Event()
     run, attempts = str(uuid4()), itertools.count(1)
@@ -103,7 +103,7 @@ async def test_a_run_that_another_one_followed_writes_no_more(environment: pytes
         config: dict[str, Any] = {"configurable": {"thread_id": "thread"}}
         if where == "run_id":
             return {**config, "run_id": uuid4()}
-        if where == "attempts of one run":  # by one process, as they may come back to it
+        if where == "attempts of one run":  # in one process, which may get the run again
             return {**config, "metadata": {"run_id": run, "run_attempt": next(attempts)}}
         return {**config, where: {**config.get(where, {}), "run_id": str(uuid4())}}
 
@@ -113,24 +113,24 @@ async def test_a_run_that_another_one_followed_writes_no_more(environment: pytes
         graph = builder.compile(checkpointer=saver)
         first = asyncio.create_task(graph.ainvoke({"n": 1}, given()))
         await entered.wait()
-        goes_on = where == "attempts of one run"  # LangGraph goes on from what the run has, whatever the input is
+        goes_on = where == "attempts of one run"  # LangGraph continues from the run's state, and ignores the input
         made = await graph.ainvoke({"n": 5}, given())
         assert made == {"n": 2 if goes_on else 6}
         go_on.set()
         with pytest.raises(NotOwner, match="run .* has owned the thread since"):
             await first
         assert (await graph.aget_state({"configurable": {"thread_id": "thread"}})).values == made
-        await graph.aupdate_state({"configurable": {"thread_id": "thread"}}, {"n": 7})  # no run's
+        await graph.aupdate_state({"configurable": {"thread_id": "thread"}}, {"n": 7})  # belongs to no run
 
 
 @pytest.mark.parametrize("text", ["", "runs", "true"])
-async def test_ownership_is_by_run(environment: pytest.MonkeyPatch, text: str) -> None:
+async def test_an_invalid_ownership_setting_is_refused(environment: pytest.MonkeyPatch, text: str) -> None:
     environment.setenv("REDIS_SAVER_OWNERSHIP", text)
     with pytest.raises(ValueError, match=f"^REDIS_SAVER_OWNERSHIP={re.escape(repr(text))}: "):
         await checkpointer().__aenter__()
 
 
-async def test_the_store_without_further_settings_is_the_plain_one(environment: pytest.MonkeyPatch) -> None:
+async def test_the_store_is_a_plain_one_by_default(environment: pytest.MonkeyPatch) -> None:
     async with store() as found:
         assert type(found) is AsyncRedisStore
         assert found.ttl_config == {"default_ttl": None, "refresh_on_read": True}
@@ -140,7 +140,7 @@ async def test_every_setting_reaches_the_store(environment: pytest.MonkeyPatch) 
     environment.setenv("REDIS_SAVER_PREFIX", "mine")
     environment.setenv("REDIS_SAVER_STORE_TTL", "90m")
     environment.setenv("REDIS_SAVER_STORE_REFRESH_ON_READ", "false")
-    environment.setenv("REDIS_SAVER_TTL", "7d")  # of threads
+    environment.setenv("REDIS_SAVER_TTL", "7d")  # for threads only
     environment.setenv("LANGGRAPH_AES_KEY", KEY)
     async with store() as found:
         assert found.ttl_config == {"default_ttl": 90.0, "refresh_on_read": False}
@@ -148,7 +148,7 @@ async def test_every_setting_reaches_the_store(environment: pytest.MonkeyPatch) 
         assert isinstance(found._context.values.serde, EncryptedSerializer)
 
 
-async def test_the_index_reaches_the_store(environment: pytest.MonkeyPatch) -> None:
+async def test_index_settings_reach_the_store(environment: pytest.MonkeyPatch) -> None:
     made: list[str] = []
 
     def ensured(name: str) -> Embeddings:
@@ -179,7 +179,7 @@ async def test_the_index_reaches_the_store(environment: pytest.MonkeyPatch) -> N
         {"EMBED": "openai:x", "DIMS": "8", "FIELDS": "text,"},
     ],
 )
-async def test_an_index_that_makes_no_sense_is_refused(
+async def test_invalid_index_settings_are_refused(
     environment: pytest.MonkeyPatch, settings: dict[str, str]
 ) -> None:
     for name, text in settings.items():
@@ -190,49 +190,49 @@ async def test_an_index_that_makes_no_sense_is_refused(
 
 @pytest.mark.parametrize("name", ["REDIS_SAVER_STORE_TTL", "REDIS_SAVER_STORE_REFRESH_ON_READ"])
 @pytest.mark.parametrize("text", ["", "an hour", "60"])
-async def test_a_setting_of_the_store_makes_sense(environment: pytest.MonkeyPatch, name: str, text: str) -> None:
+async def test_an_invalid_store_setting_is_refused(environment: pytest.MonkeyPatch, name: str, text: str) -> None:
     environment.setenv(name, text)
     with pytest.raises(ValueError, match=f"^{name}={re.escape(repr(text))}: "):
         await store().__aenter__()
 
 
 @pytest.mark.parametrize(("text", "meant"), [("true", True), ("True", True), ("false", False), ("FALSE", False)])
-async def test_refresh_on_read_is_true_or_false(environment: pytest.MonkeyPatch, text: str, meant: bool) -> None:
+async def test_refresh_on_read_accepts_true_and_false(environment: pytest.MonkeyPatch, text: str, meant: bool) -> None:
     environment.setenv("REDIS_SAVER_REFRESH_ON_READ", text)
     async with checkpointer() as saver:
         assert saver._context.expiry == (None, meant)
 
 
 @pytest.mark.parametrize("text", ["", "yes", "1", "on", " true"])
-async def test_refresh_on_read_is_nothing_else(environment: pytest.MonkeyPatch, text: str) -> None:
+async def test_refresh_on_read_refuses_other_values(environment: pytest.MonkeyPatch, text: str) -> None:
     environment.setenv("REDIS_SAVER_REFRESH_ON_READ", text)
     with pytest.raises(ValueError, match=f"^REDIS_SAVER_REFRESH_ON_READ={re.escape(repr(text))}: "):
         await checkpointer().__aenter__()
 
 
 @pytest.mark.parametrize("text", ["", "an hour", "0", "60", "-1m", "nan", "0d", "0.00001ms", "999999d", "60 min"])
-async def test_a_ttl_is_a_duration(environment: pytest.MonkeyPatch, text: str) -> None:
+async def test_an_invalid_ttl_is_refused(environment: pytest.MonkeyPatch, text: str) -> None:
     environment.setenv("REDIS_SAVER_TTL", text)
     with pytest.raises(ValueError, match=f"^REDIS_SAVER_TTL={re.escape(repr(text))}: "):
         await checkpointer().__aenter__()
 
 
 @pytest.mark.parametrize("text", ["", "all", "0", "-1", "1001", "1.5", "٣"])
-async def test_how_many_are_kept_is_a_number(environment: pytest.MonkeyPatch, text: str) -> None:
+async def test_an_invalid_keep_last_is_refused(environment: pytest.MonkeyPatch, text: str) -> None:
     environment.setenv("REDIS_SAVER_KEEP_LAST", text)
     with pytest.raises(ValueError, match=f"^REDIS_SAVER_KEEP_LAST={re.escape(repr(text))}: "):
         await checkpointer().__aenter__()
 
 
 @pytest.mark.parametrize("text", [None, ""])
-async def test_a_missing_url_is_named_with_its_remedy(environment: pytest.MonkeyPatch, text: str | None) -> None:
+async def test_the_error_for_a_missing_url_has_a_remedy(environment: pytest.MonkeyPatch, text: str | None) -> None:
     environment.delenv("REDIS_URL") if text is None else environment.setenv("REDIS_URL", text)
     with pytest.raises(ValueError, match=r"REDIS_URL is not set.*set it to redis://"):
         await checkpointer().__aenter__()
 
 
 @pytest.mark.parametrize("text", ["", "short", KEY + "!"])
-async def test_a_useless_key_never_means_plaintext(environment: pytest.MonkeyPatch, text: str) -> None:
+async def test_an_invalid_key_is_refused_instead_of_storing_plaintext(environment: pytest.MonkeyPatch, text: str) -> None:
     environment.setenv("LANGGRAPH_AES_KEY", text)
     with pytest.raises(ValueError, match="LANGGRAPH_AES_KEY must be 16, 24, or 32 bytes long"):
         await checkpointer().__aenter__()
@@ -244,7 +244,7 @@ async def test_an_empty_prefix_is_refused(environment: pytest.MonkeyPatch) -> No
         await checkpointer().__aenter__()
 
 
-async def test_the_server_is_asked_at_the_start(environment: pytest.MonkeyPatch) -> None:
+async def test_the_server_is_checked_at_startup(environment: pytest.MonkeyPatch) -> None:
     environment.setenv("REDIS_URL", f"redis://127.0.0.1:{free_port()}")
     with pytest.raises(redis.ConnectionError):
         await checkpointer().__aenter__()
@@ -258,7 +258,7 @@ async def test_the_server_is_asked_at_the_start(environment: pytest.MonkeyPatch)
 
 
 class AgentServer:
-    """`langgraph dev` on tests/integration/agent, in a folder of its own, without the network."""
+    """`langgraph dev` on tests/integration/agent, in its own folder and offline."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
         shutil.copytree(
@@ -282,7 +282,7 @@ class AgentServer:
             self.process = subprocess.Popen(command, cwd=folder, env=settings, stdout=log, stderr=log)
 
     def wait(self) -> AgentServer:
-        """Until it answers."""
+        """Wait until the server answers."""
         deadline = time.monotonic() + 200
         with httpx.Client(trust_env=False) as client:
             while time.monotonic() < deadline and self.process.poll() is None:
@@ -309,7 +309,7 @@ class AgentServer:
         return [json.loads(line) for line in self.log().splitlines() if line.startswith("{")]
 
     def complaints(self) -> list[dict[str, Any]]:
-        """What it logged of errors, and of methods it misses in the checkpointer."""
+        """Return the logged errors, and warnings of methods that the checkpointer lacks."""
         mild = ("debug", "info", "warning")
         return [
             record
@@ -319,21 +319,21 @@ class AgentServer:
 
 
 class App:
-    """An application's view of a server, and ours of its Redis."""
+    """An application's client of a server, and our view of its Redis."""
 
     def __init__(self, server: AgentServer, client: LangGraphClient, saver: RedisSaver) -> None:
         self.server, self.client, self.saver = server, client, saver
         self.raw = redis.Redis.from_url(url_of("redis"))
 
     async def thread(self, *turns: str) -> str:
-        """A new thread after some turns."""
+        """Create a thread and play some turns; return its id."""
         thread = str((await self.client.threads.create())["thread_id"])
         for text in turns:
             await self.say(thread, text)
         return thread
 
     async def say(self, thread: str, text: str, **options: Any) -> list[str]:
-        """One turn; answers all messages after it."""
+        """Play a turn; return all messages after it."""
         return contents(await self.client.runs.wait(thread, "chat", input=human(text), **options))
 
     async def history(self, thread: str, **options: Any) -> list[Any]:
@@ -348,11 +348,11 @@ class App:
         return contents(state["values"])
 
     def stored(self, thread: str, **options: Any) -> list[Any]:
-        """The thread's checkpoints in Redis."""
+        """Return the thread's checkpoints in Redis."""
         return list(self.saver.list({"configurable": {"thread_id": thread}}, **options))
 
     def keys(self, part: str) -> list[bytes]:
-        """All keys with a part, such as a thread's id, in their name."""
+        """Return all keys with a part, such as a thread's id, in their name."""
         return list(self.raw.scan_iter(match=f"*{part}*", count=1000))
 
 
@@ -395,14 +395,14 @@ async def app(server: AgentServer, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
 
 
 @needs_agent_server
-async def test_turns_and_history(app: App) -> None:
+async def test_the_history_matches_the_stored_checkpoints(app: App) -> None:
     thread = await app.thread("one", "two")
     assert await app.say(thread, "three") == ["one", "echo: one", "two", "echo: two", "three", "echo: three"]
     history = await app.history(thread)
     assert ids(history) == [found.config["configurable"]["checkpoint_id"] for found in app.stored(thread)]
     assert [state["metadata"]["step"] for state in history] == list(range(7, -2, -1))
     assert [state["parent_checkpoint"]["checkpoint_id"] for state in history[:-1]] == ids(history)[1:]
-    # langgraph_api takes a `before` by POST only as an object that no saver understands, and answers 500; by GET it works.
+    # langgraph_api takes a `before` by POST only in a form that no saver understands (error 500). By GET it works.
     page: dict[str, str | int] = {"before": ids(history)[4], "limit": 2}
     assert ids(await app.client.http.get(f"/threads/{thread}/history", params=page)) == ids(history)[5:7]
     assert ids(await app.history(thread, metadata={"source": "input"})) == ids(history)[2::3]
@@ -412,8 +412,8 @@ async def test_turns_and_history(app: App) -> None:
 
 
 @needs_agent_server
-async def test_the_inspector_beside_the_servers_own_routes(app: App) -> None:
-    """By `http.app` in `langgraph.json`."""
+async def test_the_inspector_runs_next_to_the_servers_own_routes(app: App) -> None:
+    """`http.app` in `langgraph.json` mounts it."""
     thread = await app.thread("one")
     async with httpx.AsyncClient(base_url=app.server.url, follow_redirects=True, trust_env=False) as client:
         assert (await client.get("/inspect/")).status_code == 403
@@ -423,7 +423,7 @@ async def test_the_inspector_beside_the_servers_own_routes(app: App) -> None:
 
 
 @needs_agent_server
-async def test_the_store_over_http(app: App) -> None:
+async def test_the_store_works_over_http(app: App) -> None:
     items = app.client.store
     for user in ("1", "10", "2"):
         await items.put_item(["users", user], key="profile", value={"name": f"user {user}", "age": int(user)})
@@ -446,7 +446,7 @@ async def test_the_store_over_http(app: App) -> None:
 
 
 @needs_agent_server
-async def test_a_node_remembers_in_the_store(app: App) -> None:
+async def test_a_node_can_use_the_store(app: App) -> None:
     thread = await app.thread("hello")
     assert (await app.say(thread, "remember"))[-1] == "I know 1"
     found: Any = await app.client.store.get_item(["memories", "chat"], key="last")
@@ -454,7 +454,7 @@ async def test_a_node_remembers_in_the_store(app: App) -> None:
 
 
 @needs_agent_server
-async def test_fork_from_an_old_checkpoint(app: App) -> None:
+async def test_a_run_can_fork_from_an_old_checkpoint(app: App) -> None:
     thread = await app.thread("one", "two")
     before = await app.history(thread)
     after_one = before[3]["checkpoint"]
@@ -467,7 +467,7 @@ async def test_fork_from_an_old_checkpoint(app: App) -> None:
 
 
 @needs_agent_server
-async def test_update_state(app: App) -> None:
+async def test_state_updates_apply_to_the_newest_and_to_old_checkpoints(app: App) -> None:
     thread = await app.thread("one")
     before = await app.history(thread)
     updated: Any = await app.client.threads.update_state(thread, {"turns": 40}, as_node="reply")
@@ -486,7 +486,7 @@ async def test_update_state(app: App) -> None:
 
 
 @needs_agent_server
-async def test_interrupt_and_resume(app: App) -> None:
+async def test_an_interrupted_run_can_be_resumed(app: App) -> None:
     thread = await app.thread("one")
     question = {"question": "sure?"}
     stopped: Any = await app.client.runs.wait(thread, "chat", input=human("ask"))
@@ -500,7 +500,7 @@ async def test_interrupt_and_resume(app: App) -> None:
 
 
 @needs_agent_server
-async def test_copy_is_a_thread_of_its_own(app: App) -> None:
+async def test_a_copied_thread_is_independent(app: App) -> None:
     source = await app.thread("one", "ask")
     before, stored = await app.history(source), app.stored(source)
     target = await app.copy(source)
@@ -536,7 +536,7 @@ async def test_rollback_leaves_no_checkpoint_of_the_run(app: App) -> None:
 
 
 @needs_agent_server
-async def test_rollback_by_cancelling(app: App) -> None:
+async def test_cancelling_with_rollback_restores_the_thread(app: App) -> None:
     thread = await app.thread("one")
     before, stored = await app.history(thread), app.stored(thread)
     run = await app.client.runs.create(thread, "chat", input=human("slow"))
@@ -563,7 +563,7 @@ async def test_a_stateless_run_leaves_no_key(app: App) -> None:
 
 
 @needs_agent_server
-async def test_pruning_whole_threads(app: App) -> None:
+async def test_prune_deletes_whole_threads(app: App) -> None:
     gone, kept = await asyncio.gather(app.thread("one"), app.thread("two"))
     assert await app.client.threads.prune([gone], strategy="delete") == {"pruned_count": 1}
     assert app.keys(gone) == []
@@ -571,8 +571,8 @@ async def test_pruning_whole_threads(app: App) -> None:
 
 
 @needs_agent_server
-async def test_pruning_history_is_done_or_refused(app: App) -> None:
-    """`langgraph dev` refuses keep_latest itself, without asking the checkpointer; other Agent Servers may do it."""
+async def test_pruning_history_works_or_is_refused(app: App) -> None:
+    """`langgraph dev` refuses keep_latest without calling the checkpointer; other Agent Servers may support it."""
     thread = await app.thread("one")
     before = await app.history(thread)
     try:
@@ -586,7 +586,7 @@ async def test_pruning_history_is_done_or_refused(app: App) -> None:
 
 
 @needs_agent_server
-async def test_many_threads_at_once(app: App) -> None:
+async def test_concurrent_threads_stay_separate(app: App) -> None:
     async def chat(number: int) -> list[str]:
         return await app.messages(await app.thread(f"{number}/1", f"{number}/2"))
 
@@ -595,8 +595,8 @@ async def test_many_threads_at_once(app: App) -> None:
 
 
 @needs_agent_server
-def test_the_log_names_our_checkpointer_and_has_no_complaint(server: AgentServer) -> None:
-    """Last, so that it sees what all the tests above made the server say."""
+def test_the_log_names_our_checkpointer_and_has_no_errors(server: AgentServer) -> None:
+    """Last test, so that it sees the log of all tests above."""
     assert "Using custom checkpointer: AsyncRedisSaver" in [record["event"] for record in server.records()]
     assert server.complaints() == []
     assert "Traceback" not in server.log()
@@ -606,7 +606,7 @@ def test_the_log_names_our_checkpointer_and_has_no_complaint(server: AgentServer
 
 
 @needs_agent_server
-async def test_encrypted_expiring_and_with_a_loop_for_each_worker(
+async def test_encryption_and_ttl_work_with_a_loop_per_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prefix = f"agent-aes{os.getpid()}"
@@ -631,7 +631,7 @@ async def test_encrypted_expiring_and_with_a_loop_for_each_worker(
 
 
 @needs_agent_server
-def test_a_server_without_the_url_does_not_start_and_says_why(tmp_path: Path) -> None:
+def test_a_server_without_a_url_fails_with_the_reason(tmp_path: Path) -> None:
     server = AgentServer(tmp_path)
     try:
         assert server.process.wait(250) != 0
@@ -644,7 +644,7 @@ def test_a_server_without_the_url_does_not_start_and_says_why(tmp_path: Path) ->
 
 
 def _ask_langgraph_api(program: str) -> Any:
-    """Run a program that imports langgraph_api, which reads its settings and sets up logging while it is imported."""
+    """Run a program in a new process, as importing langgraph_api reads its settings and sets up logging."""
     settings = {"DATABASE_URI": ":memory:", "REDIS_URI": "fake", "LANGGRAPH_RUNTIME_EDITION": "inmem"}
     done = subprocess.run(
         [sys.executable, "-c", program],
@@ -658,7 +658,7 @@ def _ask_langgraph_api(program: str) -> Any:
 
 
 @needs_agent_server
-def test_every_capability_is_seen() -> None:
+def test_the_agent_server_detects_every_capability() -> None:
     seen = _ask_langgraph_api("""
 import dataclasses, json
 from langgraph_api._checkpointer._adapter import CheckpointerCapabilities
@@ -683,8 +683,8 @@ print(json.dumps(dataclasses.asdict(CheckpointerCapabilities.from_type(AsyncRedi
         ("delete_all", 0),
     ],
 )
-def test_the_words_in_which_an_agent_server_asks_to_prune(strategy: str, left: int) -> None:
-    """`langgraph_grpc_common.conversion.checkpoint.prune_strategy_from_proto` makes these two words."""
+def test_prune_accepts_the_strategies_of_an_agent_server(strategy: str, left: int) -> None:
+    """`langgraph_grpc_common.conversion.checkpoint.prune_strategy_from_proto` makes these two names."""
     program = """
 import asyncio, json
 from langgraph.checkpoint.base import empty_checkpoint
@@ -750,8 +750,8 @@ print(json.dumps([asyncio.run(main(*each)) for each in ((adapter, "hand"), (Own,
 
 
 @needs_agent_server
-def test_histories_are_asked_of_the_saver(environment: pytest.MonkeyPatch) -> None:
-    """By an adapter that would walk by itself; one that does otherwise is left alone."""
+def test_delta_histories_come_from_the_saver(environment: pytest.MonkeyPatch) -> None:
+    """Patches an adapter that would walk the ancestors, and leaves other adapters alone."""
     by_hand, own, other, passed_on = _ask_langgraph_api(HISTORIES)
     assert own == ["its own", 0]
     assert other == by_hand == [[*range(8)], 9]

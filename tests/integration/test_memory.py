@@ -24,7 +24,7 @@ class State(TypedDict):
 
 
 def graph(store: BaseStore, saver: Any, *, is_async: bool) -> Any:
-    """Remembers what each user said, in one node by the runtime, in the other by `get_store`."""
+    """Make a graph that remembers what each user said. One node uses the runtime, the other `get_store`."""
 
     def remember(state: State, runtime: Runtime[None]) -> None:
         assert runtime.store is not None
@@ -48,7 +48,7 @@ def graph(store: BaseStore, saver: Any, *, is_async: bool) -> Any:
     return builder.compile(checkpointer=saver, store=store)
 
 
-async def test_a_memory_survives_the_thread(target: Target) -> None:
+async def test_a_memory_outlives_its_thread(target: Target) -> None:
     client = target.client()
     store, saver = target.store(client=client), target.uniform(client=client)
     made = graph(store.saver, saver.saver, is_async=store.native_async)
@@ -69,8 +69,8 @@ async def test_a_memory_survives_the_thread(target: Target) -> None:
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="deepagents needs Python 3.11")
-async def test_the_files_of_a_deep_agent(target: Target, store: Uniform) -> None:
-    """Each answer of the backend is that of the same calls over an `InMemoryStore`."""
+async def test_files_of_a_deep_agent_match_an_in_memory_store(target: Target, store: Uniform) -> None:
+    """The same calls of the backend return the same answers."""
     from deepagents.backends import StoreBackend
 
     ours = StoreBackend(store=store.saver, namespace=lambda _: ("files", "ada@example"))
@@ -97,7 +97,7 @@ async def test_the_files_of_a_deep_agent(target: Target, store: Uniform) -> None
 
 
 def without_times(answer: Any) -> Any:
-    """An answer of a backend without moments, and in one order, as that of an `InMemoryStore` is by insertion."""
+    """Return an answer of a backend without times, and sorted, as an `InMemoryStore` keeps the order of insertion."""
     if hasattr(answer, "__dict__"):
         answer = vars(answer)
     if isinstance(answer, dict):

@@ -1,4 +1,7 @@
-"""Nothing that a program plugs in changes another call's result, or ends a worker. Here each raises at each call."""
+"""Errors in what a program plugs in, such as log filters, telemetry, serializers and models.
+
+They change no other call's result, and end no worker. Here each plug-in raises on each call.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +44,12 @@ from redis_saver.telemetry import instrument, log_slow_calls
 
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 UNSET: contextvars.ContextVar[str] = contextvars.ContextVar("unset")
-"""What filters of real programs read: it is set in requests, and not in background workers."""
+"""Variable that log filters of real programs read. It is set in requests, but not in background workers."""
 NS, ITEM = ("memories", "ann"), (("node",), "key")
 
 
 class Raising:
-    """Something that raises in each method that is called, and counts the calls."""
+    """An object that raises in each method, and counts the calls."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -61,7 +64,7 @@ class Raising:
         return self
 
 
-# -- what is plugged in, for the length of a block
+# -- plug-ins, each for the length of a block
 
 
 @contextmanager
@@ -196,14 +199,14 @@ def _levels(loggers: list[logging.Logger]) -> Iterator[None]:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
-    """The errors that `sys.unraisablehook` was told of."""
+    """Errors that `sys.unraisablehook` received."""
     errors = list[BaseException]()
     monkeypatch.setattr(sys, "unraisablehook", lambda args: errors.append(args.exc_value))
     monkeypatch.setattr(logs, "_ignored", logs._Throttle())
     return errors
 
 
-# -- what is called
+# -- calls
 
 
 def failing_once(thing: Any) -> None:
@@ -260,7 +263,7 @@ async def calls_of_a_cache(cache: Any) -> list[Any]:
 
 
 async def results(calls: list[Callable[[], Awaitable[Any]]]) -> list[Any]:
-    """What each call answers, or the kind of error it raises."""
+    """Return each call's result, or the type of its error."""
     found = list[Any]()
     for call in calls:
         try:
@@ -271,18 +274,18 @@ async def results(calls: list[Callable[[], Awaitable[Any]]]) -> list[Any]:
 
 
 def _plain(answer: Any) -> Any:
-    """An answer of a store without moments."""
+    """Return an answer of a store without times."""
     if isinstance(answer, list):
         return [_plain(each) for each in answer]
     return answer.value if hasattr(answer, "updated_at") else answer
 
 
 async def made(kind: str, target: Target, prefix: str) -> tuple[Any, Any, Callable[[Any], Awaitable[list[Any]]]]:
-    """A saver, store or cache; the thing that telemetry is about; and what is called."""
+    """Make a saver, store or cache. Returns it, the object to instrument, and the function that calls it."""
     is_async = target.flavour == "async"
     if kind == "cache":
         cache = cache_of(target, prefix=prefix, client=target.client(retry=None))
-        cache.cache._health._now = lambda: 0.0  # so that it is never used again, and each call is tried
+        cache.cache._health._now = lambda: 0.0  # the clock stands still, so a cache that failed is not tried again
         return cache, cache.cache, calls_of_a_cache
     if kind == "store":
         store = target.store(prefix=prefix)
@@ -301,10 +304,10 @@ async def made(kind: str, target: Target, prefix: str) -> tuple[Any, Any, Callab
 @pytest.mark.parametrize("kind", ["saver", "store", "cache", "tiers", "tiered store"])
 @pytest.mark.parametrize("plugged", KINDS)
 @pytest.mark.by_turns
-async def test_no_call_ends_differently(
+async def test_a_raising_plug_in_changes_no_result(
     target: Target, plugged: str, kind: str, fails: bool, told: list[BaseException]
 ) -> None:
-    """With a log of all calls, and with requests that fail once: the results are those without anything plugged in."""
+    """All calls are logged, and some requests fail once. The results must equal those without a plug-in."""
     answers = list[Any]()
     for turn in ("without", "with"):
         uniform, thing, calls = await made(kind, target, f"{target.prefix}-{turn}")
@@ -323,7 +326,7 @@ async def test_no_call_ends_differently(
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_line_of_the_log_fails_none_of_the_callers_that_travel_together(
+async def test_a_logging_error_fails_no_caller_of_a_shared_pipeline(
     target: Target, told: list[BaseException]
 ) -> None:
     saver, failed = target.uniform(), list[int]()
@@ -348,7 +351,7 @@ async def test_a_line_of_the_log_fails_none_of_the_callers_that_travel_together(
     assert (failed, raising.calls, len(told)) == ([1], 1, 1)
 
 
-async def test_what_stops_the_caller_passes(target: Target) -> None:
+async def test_a_keyboard_interrupt_in_a_log_filter_propagates(target: Target) -> None:
     class Stops(logging.Filter):
         def filter(self, _: Any) -> bool:
             raise KeyboardInterrupt
@@ -373,7 +376,7 @@ def _nothing() -> Any:
 
 
 class Serializer(JsonPlusSerializer):
-    """Raises in the methods that are named. Savers copy a serializer, so the names are those of all copies."""
+    """A serializer that raises in the methods named by `failing`. Savers copy it, and all copies share `failing`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -390,7 +393,7 @@ class Serializer(JsonPlusSerializer):
         return super().loads_typed(data)
 
 
-async def test_a_serializer_fails_its_own_call(target: Target) -> None:
+async def test_a_serializer_error_fails_only_its_own_call(target: Target) -> None:
     serde = Serializer()
     saver, store = target.uniform(serde=serde), target.store(serde=serde)
     cache = cache_of(target, serde=serde, on_error="raise")
@@ -423,7 +426,7 @@ async def test_a_serializer_fails_its_own_call(target: Target) -> None:
         assert await call()
 
 
-async def test_an_embedder_fails_its_own_call(target: Target) -> None:
+async def test_an_embedder_error_fails_only_its_own_call(target: Target) -> None:
     model = Model()
     is_failing = [True]
 
@@ -446,7 +449,7 @@ async def test_an_embedder_fails_its_own_call(target: Target) -> None:
 
 
 class Cold(InMemorySaver):
-    """A cold saver that raises what it is told to, at each call."""
+    """A cold saver that raises the error in `raises`, if any, on each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -473,7 +476,7 @@ async def until(done: Callable[[], Any], seconds: float = 30) -> None:
 
 @pytest.fixture
 async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A write-behind saver whose outages are short, and its cold."""
+    """A write-behind saver with short pauses after outages, and its cold saver."""
     monkeypatch.setattr(queues, "MAX_BACKOFF", 0.1)
     monkeypatch.setattr(queues, "SCAN_INTERVAL", 0.1)
     cold = Cold()
@@ -491,12 +494,12 @@ async def put(uniform: Uniform, thread: str) -> None:
 
 
 def at_work(uniform: Uniform) -> int:
-    """How many workers of the flusher run."""
+    """Return the number of running workers of the flusher."""
     return sum(thread.is_alive() for thread in uniform.saver._flusher._threads)
 
 
 @pytest.mark.parametrize("plugged", ["a_filter", "a_handler", "a_record_factory"])
-async def test_an_outage_that_cannot_be_logged_ends_no_worker(
+async def test_a_logging_error_during_an_outage_ends_no_worker(
     behind: Any, plugged: str, told: list[BaseException]
 ) -> None:
     uniform, cold = behind
@@ -513,7 +516,7 @@ async def test_an_outage_that_cannot_be_logged_ends_no_worker(
     assert LookupError in {type(error) for error in told}
 
 
-async def test_a_log_handler_may_write_by_the_saver_whose_flusher_logs(behind: Any) -> None:
+async def test_a_log_handler_may_use_the_saver_that_logs(behind: Any) -> None:
     uniform, cold = behind
     noted, queue = list[str](), uniform.saver._context.flush_queue
 
@@ -561,7 +564,7 @@ async def test_a_worker_survives_an_error_and_counts_it(
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 async def test_a_worker_that_ends_is_replaced(behind: Any, told: list[BaseException]) -> None:
-    """A cold saver that raises SystemExit ends the OS thread, or the task and its turn of the loop."""
+    """SystemExit in the cold saver ends the OS thread, or the task and its turn of the loop."""
     uniform, cold = behind
     cold.raises = SystemExit(1)
     for number in range(3):
@@ -575,8 +578,8 @@ async def test_a_worker_that_ends_is_replaced(behind: Any, told: list[BaseExcept
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_flush_that_is_cancelled_ends_no_worker(behind: Any) -> None:
-    """As by the end of the loop on which cold answers."""
+async def test_a_cancelled_flush_ends_no_worker(behind: Any) -> None:
+    """For example, the end of cold's event loop cancels a flush."""
     uniform, cold = behind
     aput, cancelled = cold.aput, list[str]()
 
@@ -599,7 +602,7 @@ async def test_a_flush_that_is_cancelled_ends_no_worker(behind: Any) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_the_background_loop_survives_what_stops_a_loop(target: Target) -> None:
+def test_the_background_loop_survives_system_exit_and_keyboard_interrupt(target: Target) -> None:
     async def stops() -> None:
         raise SystemExit(3)
 
@@ -619,10 +622,10 @@ def test_the_background_loop_survives_what_stops_a_loop(target: Target) -> None:
 
 @pytest.mark.parametrize("error", [redis.ConnectionError("fails on purpose"), SystemExit(1)])
 @pytest.mark.parametrize("plugged", ["a_filter", "a_handler", "a_record_factory"])
-async def test_a_lease_is_renewed_whatever_the_log_does(
+async def test_logging_errors_do_not_stop_lease_renewal(
     target: Target, plugged: str, error: BaseException, told: list[BaseException]
 ) -> None:
-    """Three renewals fail, and cannot be logged. Later ones succeed, so nobody gets the thread."""
+    """Three renewals fail, and cannot be logged. Later ones succeed, so no one else gets the thread."""
     uniform, renewals, failures = target.uniform(), list[int](), [1, 2, 3]
 
     def around(request: Any) -> Any:

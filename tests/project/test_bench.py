@@ -1,4 +1,4 @@
-"""The benchmark runs: the smallest of every workload, every row and field there."""
+"""The benchmark's smallest run, its result, and the pages with published figures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_ALL = {
     "cost": {"turn"},
     "growth": {"get_tuple", "put", "put and get_tuple"},
 }
-if find_spec("deepagents"):  # of the extra "bench", and for Python 3.11
+if find_spec("deepagents"):  # in the extra "bench", for Python 3.11 and later
     OF_ALL["deep-agent"] = {"turn", "turn, second half: x first half"}
 OF_SERVED: dict[str, set[str]] = {
     "capacity": {"server time a call", "turns that fill a core", "calls made"},
@@ -84,14 +84,14 @@ def bench(*arguments: str) -> str:
 
 
 def test_smallest_run_has_every_row_and_field(postgres: str, tmp_path: Path) -> None:
-    """Four of the savers and stores would start a Postgres each; here they share that of the tests."""
+    """All savers and stores on Postgres share that of the tests, instead of starting four."""
     asked_for = ",".join(["langgraph-checkpoint-redis", *SAVERS, *TIERS])
     stores = (
         "--stores",
         ",".join([*STORES, LANGGRAPH_REDIS]),
         "--redis-modules-url",
         "redis://127.0.0.1:1",
-    )  # nobody is there
+    )  # no server listens there
     stores += ("--postgres-url", postgres)
     said = bench("--smallest", "--savers", asked_for, *stores, "--results", str(tmp_path), "--name", "smallest")
     found = json.loads((tmp_path / "smallest.json").read_text())
@@ -146,7 +146,7 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
     assert found["packages"].keys() >= {"redis", "langgraph", "langgraph-checkpoint"}
     assert len(found["budgets"]) == 46
     measured = [budget for budget in found["budgets"] if budget["met"] is not None]
-    assert len(measured) == 17  # the others take more than the smallest run has
+    assert len(measured) == 17  # the others need more than the smallest run
     for budget in found["budgets"]:
         assert budget["budget"] in said
     assert found["not_run"].keys() == {"langgraph-checkpoint-redis", LANGGRAPH_REDIS, f"{LANGGRAPH_REDIS} with vectors"}
@@ -156,7 +156,7 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
 
 
 def test_the_pages_have_the_published_figures() -> None:
-    """`python -m bench pages bench/results/latest.json` writes them."""
+    """`python -m bench pages bench/results/latest.json` writes the figures."""
     published = results.load(results.FOLDER / "latest.json")
     for page in pages.PAGES:
         assert pages.rendered(page.read_text(), published) == page.read_text(), page
@@ -164,8 +164,7 @@ def test_the_pages_have_the_published_figures() -> None:
     assert sorted(tables) == sorted(pages.TABLES)
 
 
-def test_each_table_is_written_where_it_was_measured() -> None:
-    """A table has what was measured; one without rows stays as it is."""
+def test_only_tables_with_rows_are_written() -> None:
     fields = {
         "workload": "overheads",
         "saver": "redis_saver",
@@ -178,7 +177,7 @@ def test_each_table_is_written_where_it_was_measured() -> None:
     assert "| own(thread) | | 1.03 | |\n" in said and said.endswith("<!-- bench: cost -->\nold\n<!-- bench: end -->\n")
 
 
-def test_what_was_measured_of_a_wrong_result_does_not_count() -> None:
+def test_a_wrong_result_discards_its_samples() -> None:
     run, one = Run([], asyncio.new_event_loop()), Contestant("one", NothingSaver(), NothingSaver())
     run.sample(one, {}, "turn", "ms", 1)
     run.sample("other", {}, "turn", "ms", 2)
@@ -189,7 +188,7 @@ def test_what_was_measured_of_a_wrong_result_does_not_count() -> None:
     assert [row["saver"] for row in run.rows] == ["other"]
 
 
-def test_profile() -> None:
+def test_the_profile_names_its_categories() -> None:
     said = bench("profile", "--messages", "10", "--seconds", "0.3", "--async")
     assert "the saver's own code" in said
     assert "the client library" in said

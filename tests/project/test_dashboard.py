@@ -1,4 +1,7 @@
-"""The dashboard and the alert rules in `docs/` ask for metrics and labels that are exported, under the names that Prometheus sees; and they leave none out."""
+"""The dashboard and the alert rules in `docs/` query exported metrics and labels by their names in Prometheus.
+
+Together they cover all metrics.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ OF_PROMETHEUS = {"job", "le"}
 
 @pytest.fixture(scope="module")
 def series() -> Iterator[dict[str, set[str]]]:
-    """The names of all series, each with its labels, as Prometheus reads them."""
+    """Names of all series with their labels, as Prometheus reads them."""
     client = connect("memory://", asynchronous=False)
     reader = PrometheusMetricReader()
     provider = MeterProvider([reader])
@@ -44,7 +47,7 @@ def series() -> Iterator[dict[str, set[str]]]:
     store, cache = TieredStore(RedisStore(client), InMemoryStore()), RedisCache[Any](client)
     for one in (saver, store, cache):
         instrument(one, provider)  # type: ignore[arg-type]
-    saver._context.counts.learn("scan 0 0 0 0")  # as if it had looked
+    saver._context.counts.learn("scan 0 0 0 0")  # as after a scan of the backlog
     saver._context.counts.last_error = "OperationalError: no"
     saver.get_tuple(config())
     with pytest.raises(ThreadNotFound):
@@ -59,7 +62,7 @@ def series() -> Iterator[dict[str, set[str]]]:
 
 
 def asked(query: str) -> dict[str, set[str]]:
-    """The series of a query with the labels that it selects by; under "" those that it groups by."""
+    """Return the series of a query with the labels that it selects by. The key "" has the labels it groups by."""
     found: dict[str, set[str]] = {"": set()}
     for name, selectors in re.findall(r"(redis_saver_\w+)(?:\{([^}]*)\})?", query):
         if name in ("redis_saver_result",):
@@ -70,7 +73,7 @@ def asked(query: str) -> dict[str, set[str]]:
     return found
 
 
-def test_what_is_asked_for_is_exported(series: dict[str, set[str]]) -> None:
+def test_queries_use_exported_metrics_and_labels(series: dict[str, set[str]]) -> None:
     for query in (*QUERIES, *(rule["expr"] for rule in RULES)):
         with case(query):
             wanted = asked(query)
@@ -87,14 +90,14 @@ def test_what_is_asked_for_is_exported(series: dict[str, set[str]]) -> None:
 
 
 def test_the_dashboard_shows_each_instrument(series: dict[str, set[str]]) -> None:
-    """By Prometheus' name, which begins with ours."""
+    """The name in Prometheus starts with the instrument's name."""
     shown = {name for query in QUERIES for name in asked(query)} - {""}
     names = [DURATION, LAST_ERROR, *(one.name for of_kind in INSTRUMENTS.values() for one in of_kind)]
     for name in names:
         assert any(one.startswith(name.replace(".", "_")) for one in shown), name
 
 
-def test_the_page_has_each_instrument() -> None:
+def test_the_metrics_page_lists_each_instrument() -> None:
     page = (DOCS / "metrics.md").read_text()
     tables = re.findall(r"^\| Instrument \(`([\w.]+)\.…`\) .*\n\|-.*\n((?:\|.*\n)+)", page, re.MULTILINE)
     found = {
@@ -106,7 +109,7 @@ def test_the_page_has_each_instrument() -> None:
     assert found == {**wanted, DURATION: "s", LAST_ERROR: "{error}"}
 
 
-def test_panels_are_whole() -> None:
+def test_panels_are_complete_and_do_not_overlap() -> None:
     assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
     places = set[tuple[int, int]]()
     for panel in PANELS:
@@ -119,13 +122,13 @@ def test_panels_are_whole() -> None:
     assert set(VARIABLES) == {"datasource", "job", "collection"}
 
 
-def test_variables_ask_for_what_is_exported(series: dict[str, set[str]]) -> None:
+def test_variables_use_exported_labels(series: dict[str, set[str]]) -> None:
     for name in ("job", "collection"):
         (metric, label) = re.fullmatch(r"label_values\((\w+), (\w+)\)", VARIABLES[name]["query"]["query"]).groups()  # type: ignore[union-attr]
         assert label in series[metric] | OF_PROMETHEUS
 
 
-def test_rules_are_whole() -> None:
+def test_alert_rules_are_complete() -> None:
     assert len({rule["alert"] for rule in RULES}) == len(RULES)
     for rule in RULES:
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}

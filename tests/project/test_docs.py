@@ -1,4 +1,4 @@
-"""README and docs: every code block runs as it stands, every link leads somewhere, no line is too long."""
+"""README and docs: every code block runs, every link has a target, and no line is too long."""
 
 from __future__ import annotations
 
@@ -25,13 +25,19 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "docs" / "api").glob("*.md"))]
 BY_NAME = {str(page.relative_to(ROOT)): page for page in PAGES}
 ELSEWHERE = {"docs/deployment.md", "docs/workers.md"}
-"""Their programs are run by `tests/integration/test_deployment.py`."""
+"""Pages whose programs `tests/integration/test_deployment.py` runs."""
 ALONE = {"docs/coming-from.md"}
-"""Readers go to one section, so each block is a program of its own."""
+"""Pages on which each block is its own program, as readers go to one section."""
 COMMANDS_OF_THE_README = 2
-"""They set up an environment, so they are run by whoever checks a clean clone: `.ci/run` runs the tests', `tests/cli/test_demo.py` what the other one starts."""
+"""Number of commands that set up an environment; a check of a clean clone runs them.
+
+`.ci/run` runs the commands of the tests, and `tests/cli/test_demo.py` what the other one starts.
+"""
 SHOWN = ("ACL SETUSER ", "redis-cli ", "   ")
-"""How a block of `text` may begin: what other programs take, or a drawing. (The rules are tested by `tests/integration/test_install.py`.)"""
+"""Beginnings of a `text` block: a command of another program, or a drawing.
+
+`tests/integration/test_install.py` tests the ACL rules.
+"""
 
 
 class Block(NamedTuple):
@@ -59,7 +65,7 @@ def test_no_line_is_longer_than_120_characters(name: str) -> None:
 
 
 @each(BY_NAME)
-def test_links_lead_somewhere(name: str) -> None:
+def test_every_link_has_a_target(name: str) -> None:
     page = BY_NAME[name]
     text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
     for target in re.findall(r"(?<!`)\[[^\]]*\]\(([^)\s]+)\)", text):
@@ -76,19 +82,19 @@ def test_links_lead_somewhere(name: str) -> None:
         assert f"\n[{label}]: https://" in text, label
 
 
-def test_all_pages_are_named_in_the_index() -> None:
+def test_the_index_names_all_pages() -> None:
     named = set(re.findall(r"\]\(([a-z-]+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
     assert named == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
 
 
-def test_the_reference_has_all_that_is_public() -> None:
+def test_the_reference_describes_all_public_names() -> None:
     pages = {page.stem: page.read_text() for page in PAGES if page.parent.name == "api"}
     assert set(re.findall(r"\]\(api/([a-z-]+)\.md\)", (ROOT / "docs" / "api.md").read_text())) == set(pages)
     described = set(re.findall(r"^\.\. [\w:]+:: redis_saver\.([\w.]+)", "\n".join(pages.values()), re.MULTILINE))
     assert {*redis_saver.__all__} - {"__version__"} <= described
 
 
-def test_the_readme_is_read_in_ten_minutes() -> None:
+def test_the_readme_is_short() -> None:
     assert len((ROOT / "README.md").read_text().split("\n")) < 180
     assert len([block for block in blocks(ROOT / "README.md") if not block.language]) == COMMANDS_OF_THE_README
 
@@ -118,14 +124,14 @@ def environment(server: Server, database: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", [name for name in BY_NAME if name not in ELSEWHERE])
-def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, str], tmp_path: Path) -> None:
-    """Those of most pages go on where the ones before ended. Commands of the shell come after the programs in Python."""
+def test_every_code_block_runs_unchanged(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+    """On most pages each block continues the one before. Shell commands run after the Python programs."""
     page = blocks(BY_NAME[name])
     in_python = [block.text for block in page if block.language == "python"]
     for text in in_python if name in ALONE else filter(None, ["\n".join(in_python)]):
         (tmp_path / "page.py").write_text(text)
         check(programs.run("page.py", environment=environment, folder=tmp_path))
-        if name == "README.md":  # also as it is pasted, without any server and with all that it imports
+        if name == "README.md":  # also in a new interpreter without a server, as readers paste it
             without = {key: value for key, value in environment.items() if key != "REDIS_URL"}
             run([sys.executable, "page.py"], without, tmp_path)
     for block in page:
@@ -140,7 +146,7 @@ def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, st
         elif block.language == "text":
             assert block.text.startswith(SHOWN), block.text
         elif block.language == "{eval-rst}":
-            assert name.startswith("docs/api/")  # which CI builds
+            assert name.startswith("docs/api/")  # CI builds these
         else:
             assert block.language == "python" or (
                 name == "README.md" and block.text.startswith("python3 -m venv .venv && ")
@@ -148,9 +154,9 @@ def test_every_code_block_runs_as_it_stands(name: str, environment: dict[str, st
 
 
 def of_redis_saver(text: str, environment: dict[str, str]) -> list[list[str]]:
-    """Arguments of each command, where a block has nothing but commands of `redis-saver`; else nothing.
+    """Return the arguments of each command if a block has only commands of `redis-saver`, else nothing.
 
-    To fork a process for each of these takes a tenth of the time that a shell and a new interpreter take.
+    Forking a process for each takes a tenth of the time of a shell and a new interpreter.
     """
     lines = text.replace("\\\n", " ").splitlines()
     words = [shlex.split(string.Template(line).safe_substitute(environment)) for line in lines]

@@ -1,4 +1,5 @@
-"""Imports go one way between the packages (ARCHITECTURE.md), so that each can be read, tested and changed without those that use it."""
+"""Imports between packages go one way (ARCHITECTURE.md), so each package can be read, tested and changed without its
+users."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ MAY_IMPORT = {
     "migrate": {"_migrate"},
     "serde": {"_serde"},
 }
-"""Beside the leaves, which import only one another."""
+"""Allowed imports of each package, besides the leaves, which import only one another."""
 JOINTS = {
     "_cache": {"cache"},
     "_checkpoint": {"ownership", "saver"},
@@ -52,7 +53,7 @@ JOINTS = {
     "_tiered": {"drivers", "flushers"},
     "_tiered_store": {"store"},
 }
-"""Where operations and a client, or a value and its bytes, are joined: these may also import `client` and `serde`."""
+"""Modules that join operations with a client, or a value with its bytes. They may also import `client` and `serde`."""
 
 
 def modules() -> dict[str, Path]:
@@ -60,7 +61,7 @@ def modules() -> dict[str, Path]:
 
 
 def imported(path: Path, known: dict[str, Path]) -> set[str]:
-    """The modules of the package that a module imports, also inside of functions."""
+    """Return the modules of the package that a module imports, including imports in functions."""
     found = set[str]()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "redis_saver":

@@ -1,4 +1,4 @@
-"""What reaches into others' privates is done without where these are not what they were."""
+"""Code that uses private parts of other packages falls back if those have changed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from redis_saver._serde import messages
 
 
 class Changed(PostgresSaver):
-    """As a later release might be."""
+    """A saver as a later release might have it."""
 
     _cursor: Any = None
 
 
-def test_a_postgres_saver_that_is_not_what_it_was_is_used_by_its_interface_alone(caplog: Any) -> None:
+def test_an_unknown_postgres_saver_is_used_only_through_its_interface(caplog: Any) -> None:
     changed, known = object.__new__(Changed), object.__new__(PostgresSaver)
     assert postgres.is_known(known)
     for method in ("delete_for_runs", "describe_threads", "prune_thread"):
@@ -38,7 +38,7 @@ def test_a_postgres_saver_that_is_not_what_it_was_is_used_by_its_interface_alone
     assert not postgres.is_known(InMemorySaver())
 
 
-def test_models_that_are_not_what_they_were_take_the_ordinary_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_message_models_take_the_ordinary_path(monkeypatch: pytest.MonkeyPatch) -> None:
     class Native:
         forgotten = list[type]()
 

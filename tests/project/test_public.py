@@ -1,4 +1,4 @@
-"""What is public is what `docs/api/` names: internals show neither in an IDE nor to a type checker."""
+"""Public names are those in `docs/api/`; neither an IDE nor a type checker shows internals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from redis_saver import (
 
 MODULES = {"agent_server", "errors", "inspector", "migrate", "sentinels", "serde", "telemetry"}
 THREADS = {"copy_thread", "diff", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
-"""Each has a twin for asyncio, as `check` has."""
+"""Methods with an async twin, as `check` has."""
 OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter", "own"}
 QUERIES = {"writes", "awrites", "channel_history", "achannel_history", "latest_values", "alatest_values"}
 OWN = {
@@ -81,7 +81,7 @@ def exported(module: str) -> set[str]:
     return set(import_module(module).__all__)
 
 
-def test_modules_without_an_underscore_are_those_of_the_api() -> None:
+def test_only_modules_of_the_api_lack_an_underscore() -> None:
     found = {one.name for one in pkgutil.iter_modules(redis_saver.__path__)}
     assert {name for name in found if not name.startswith("_")} == MODULES
     assert shown(redis_saver) - MODULES == exported("redis_saver") - {"__version__"}
@@ -93,7 +93,7 @@ def is_error(name: str) -> bool:
     return inspect.isclass(one) and issubclass(one, Exception)
 
 
-def test_the_reference_names_everything_that_is_exported() -> None:
+def test_the_reference_names_all_exports() -> None:
     pages = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
     named = set(re.findall(r"^\.\. (?:auto(?!module)\w+|py:type|py:data):: ([\w.]+)$", pages, re.MULTILINE))
     own = exported("redis_saver") - {"__version__"}
@@ -105,7 +105,7 @@ def test_the_reference_names_everything_that_is_exported() -> None:
 
 
 @pytest.mark.parametrize("kind", OWN)
-def test_a_saver_shows_the_interface_and_no_internals(kind: type[Any]) -> None:
+def test_a_saver_exposes_only_its_interface(kind: type[Any]) -> None:
     assert shown(kind) == shown(BaseCheckpointSaver) | OF_SAVERS | OWN[kind]
 
 
@@ -113,14 +113,14 @@ OF_STORES = {"setup", "count", "delete_namespace", "sweep_ttl", "rebuild_directo
 
 
 @pytest.mark.parametrize("kind", [RedisStore, AsyncRedisStore])
-def test_a_store_shows_the_interface_and_no_internals(kind: type[Any]) -> None:
+def test_a_store_exposes_only_its_interface(kind: type[Any]) -> None:
     twins = {f"a{name}" for name in OF_STORES}
     assert shown(kind) == shown(BaseStore) | OF_STORES | twins | {"from_conn_string", "stats"}
     client = fakeredis.FakeRedis() if kind is RedisStore else FakeAsyncRedis()
     assert {name for name in vars(kind(client)) if name[0] != "_"} == {"ttl_config"}
 
 
-def test_an_instance_has_no_more_than_its_class_but_what_it_was_given() -> None:
+def test_an_instance_exposes_only_its_class_and_arguments() -> None:
     hot, hot_async = RedisSaver(fakeredis.FakeRedis()), AsyncRedisSaver(FakeAsyncRedis())
     assert {name for name in vars(hot) if name[0] != "_"} == set()
     assert {name for name in vars(hot_async) if name[0] != "_"} == set()
@@ -132,7 +132,7 @@ CACHE = {"get", "aget", "set", "aset", "clear", "aclear", "serde", "stats", "set
 
 
 @pytest.mark.parametrize("kind", [RedisCache, AsyncRedisCache])
-def test_a_cache_shows_the_interface_and_no_internals(kind: Any) -> None:
+def test_a_cache_exposes_only_its_interface(kind: Any) -> None:
     assert shown(kind) == CACHE
     made = kind(FakeAsyncRedis() if kind is AsyncRedisCache else fakeredis.FakeRedis())
     assert {name for name in vars(made) if name[0] != "_"} == {"serde"}
@@ -141,13 +141,13 @@ def test_a_cache_shows_the_interface_and_no_internals(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_a_value_shows_its_fields_and_no_internals(name: str) -> None:
+def test_a_value_exposes_only_its_fields(name: str) -> None:
     kind = getattr(redis_saver, name)
     fields = set(getattr(kind, "__dataclass_fields__", ()))
     assert (shown(kind) | fields) - shown(tuple) == VALUES[name]
 
 
-def test_stats_are_numbers() -> None:
+def test_stats_expose_only_their_fields() -> None:
     stats = TieredSaver(RedisSaver(fakeredis.FakeRedis()), InMemorySaver()).stats()
     assert type(stats) is redis_saver.Stats
     assert shown(stats) == set(vars(stats))

@@ -1,4 +1,4 @@
-"""The headers of the Lua scripts say what their bodies do; the scripts run on every server we name."""
+"""Headers of the Lua scripts match the bodies, and the scripts run on every supported server."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ COMMANDS = re.compile(r"redis\.p?call\('(\w+)'")
 
 
 def split(name: str) -> tuple[str, str]:
-    """The header and the body of a script."""
+    """Return the header and the body of a script."""
     text = (FOLDER / f"{name}.lua").read_text()
     match = re.match(r"(?:--(?!-).*\n)+", text)
     assert match, f"{name} has no header"
     return match[0], text[match.end() :]
 
 
-def test_every_script_is_loaded_and_every_loaded_one_is_there() -> None:
+def test_the_loaded_scripts_are_those_in_the_folder() -> None:
     modules = (cache_scripts, checkpoint_scripts, store_scripts, tiered_scripts)
     values = [value for module in modules for value in vars(module).values()]
     loaded = {value.name for value in values if isinstance(value, scripts.Script)}
@@ -37,7 +37,7 @@ def test_every_script_is_loaded_and_every_loaded_one_is_there() -> None:
 
 
 def reachable(text: str) -> str:
-    """A script without the functions that nothing in it calls."""
+    """Return a script without the functions that nothing in it calls."""
     for function in reversed(
         list(re.finditer(r"^local function (\w+)\((?:(?!^local function ).)*?^end\n", text, re.M | re.S))
     ):
@@ -48,7 +48,7 @@ def reachable(text: str) -> str:
 
 
 @each(NAMES)
-def test_header(name: str) -> None:
+def test_the_header_declares_keys_arguments_results_and_errors(name: str) -> None:
     header, body = split(name)
     full = reachable(scripts.load(name).text)
     for kind in ("KEYS", "ARGV"):
@@ -84,8 +84,8 @@ def test_header(name: str) -> None:
 
 
 @each(NAMES)
-def test_body_names_its_arguments_first(name: str) -> None:
-    """KEYS are bound to names at the top, and used by those alone."""
+def test_the_body_names_its_keys_first(name: str) -> None:
+    """KEYS are bound to names at the top, and not used below."""
     _, body = split(name)
     lines = [line for line in body.splitlines() if line and not line.startswith("--")]
     uses = [number for number, line in enumerate(lines) if "KEYS" in line]
@@ -94,7 +94,7 @@ def test_body_names_its_arguments_first(name: str) -> None:
 
 
 @each(NAMES)
-def test_only_what_every_server_has(name: str) -> None:
+def test_scripts_use_only_commands_of_every_server(name: str) -> None:
     text = scripts.load(name).text
     assert not text.startswith("#!")
     assert not re.search(r"\b(cjson|cmsgpack|struct|bit)\.", text)
@@ -113,8 +113,8 @@ WRITES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rules(name: str) -> None:
-    """A header names known rules, and they hold: a script without a write reads."""
+def test_declared_rules_are_known_and_hold(name: str) -> None:
+    """A script without a write has only the rule `reads`."""
     said = re.findall(r"^-- Rules: (.*)\.$", split(name)[0], re.MULTILINE)
     rules = set(said[0].split(", ")) if said else set[str]()
     assert len(said) <= 1 and rules <= {"reads", "confirmed", "owned"}
@@ -126,11 +126,11 @@ def test_rules(name: str) -> None:
     )
 
 
-def test_the_folder_is_found_in_a_checkout() -> None:
+def test_a_checkout_has_the_scripts_in_its_folder_lua() -> None:
     assert Path("lua").resolve() == FOLDER.resolve()
 
 
-def test_every_function_is_called() -> None:
+def test_every_lua_function_is_called() -> None:
     sources = [re.sub(r"--.*", "", path.read_text()) for path in FOLDER.glob("*/*.lua")]
     for source in sources:
         for name in re.findall(r"\bfunction (\w+)\(", source):
@@ -138,7 +138,7 @@ def test_every_function_is_called() -> None:
 
 
 @each(NAMES)
-def test_what_is_called_is_there(name: str) -> None:
+def test_every_called_lua_function_is_defined(name: str) -> None:
     text = scripts.load(name).text
     made = set(re.findall(r"\bfunction (\w+)\(", text))
     called = set(re.findall(r"(?<![.\w])\b([a-z_]+)\(", re.sub(r"\bfunction (\w+)\(", "", text)))
@@ -164,12 +164,12 @@ CODES = {
 
 
 @each(NAMES)
-def test_codes_have_the_same_names_in_lua_and_python(name: str) -> None:
-    """In the header, in the body, and in `redis_saver/_engine/replies.py`; and each is answered somewhere."""
+def test_reply_codes_match_in_lua_and_python(name: str) -> None:
+    """The header, the body and `redis_saver/_engine/replies.py` agree, and each code is returned somewhere."""
     header, body = split(name)
     declared = {code: int(number) for code, number in re.findall(r"^--   ([A-Z_]+) +(-?\d+)  \S", header, re.MULTILINE)}
     known = {code.name: code.value for code in CODES.get(name, replies.StoreReply)}
-    if name.startswith("store/"):  # each has some of them
+    if name.startswith("store/"):  # each script has some of them
         assert declared.items() <= known.items()
     else:
         assert declared == (known if name in CODES else {})
@@ -179,7 +179,7 @@ def test_codes_have_the_same_names_in_lua_and_python(name: str) -> None:
         assert len(re.findall(rf"\b{code}\b", reachable(scripts.load(name).text))) > 1, f"{name} never answers {code}"
 
 
-def test_every_code_is_a_scripts() -> None:
+def test_every_reply_code_belongs_to_a_script() -> None:
     kinds = {kind for kind in vars(replies).values() if isinstance(kind, type) and issubclass(kind, IntEnum)} - {
         IntEnum
     }

@@ -1,4 +1,4 @@
-"""A run that is killed leaves no servers behind, and no folders of theirs."""
+"""Servers and their folders are gone after a killed run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def is_running(process: int) -> bool:
 
 
 @pytest.mark.parametrize("kind", PROGRAMS)
-def test_a_run_that_is_killed_leaves_no_servers(kind: str) -> None:
+def test_a_killed_run_leaves_no_servers(kind: str) -> None:
     root = Path(__file__).parents[2]
     path = str(root)
     with subprocess.Popen(

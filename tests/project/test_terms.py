@@ -1,4 +1,4 @@
-"""A term has one spelling, which is the glossary's."""
+"""Each term has one spelling, the glossary's."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ REFUSED = {
 
 
 def prose(path: Path) -> str:
-    """Sentences of a page, or the docstrings of a module, without code between backticks and names of other projects."""
+    """Return the sentences of a page or the docstrings of a module, without code in backticks and names in brackets."""
     text = path.read_text()
     if path.suffix == ".py":
         text = "\n".join(re.findall(r'"""(.*?)"""', text, re.DOTALL))
@@ -47,6 +47,6 @@ def test_a_term_has_one_spelling(term: str) -> None:
     assert [f"{path}: {hit[0]}" for path, text in TEXTS.items() for hit in refused.finditer(text)] == []
 
 
-def test_the_glossary_has_these_terms() -> None:
+def test_the_glossary_has_all_these_terms() -> None:
     glossary = (ROOT / "docs" / "glossary.md").read_text()
     assert [term for term in REFUSED if not re.search(rf"\b{term}\b", glossary)] == []

@@ -1,4 +1,4 @@
-"""The rights of a restricted user, as the docs give them."""
+"""ACL rules of restricted users, as the docs give them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def acl_rule(section: str, page: str = "docs/operations.md") -> str:
-    """The rule a page gives."""
+    """Return the rule in a section of a page."""
     match = re.search(rf"<!-- acl {section} -->\n+```text\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert match, f"{page} has no ACL rule for {section}"
     return match[1].replace("\\\n", " ")

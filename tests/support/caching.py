@@ -1,4 +1,4 @@
-"""Caches for tests: one interface to both flavours, as `uniform.py` has one to savers."""
+"""Caches for tests, with one interface to both flavours, as `uniform.py` has one for savers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ LABELS = (
 )  # fmt: skip
 
 _THREADS = ThreadPoolExecutor(64)
-"""Enough that those who wait leave one to who computes."""
+"""Enough threads that waiting calls leave one to the call that computes."""
 
 
 class UniformCache:
-    """Calls a cache in its native flavour: `await uniform.get(...)` is `get` of a RedisCache, `aget` of an AsyncRedisCache."""
+    """Adapter that calls a cache in its flavour: `await uniform.get(...)` is `get` of a RedisCache, `aget` of an
+    AsyncRedisCache."""
 
     def __init__(self, cache: Any, *, native_async: bool) -> None:
         self.cache, self.native_async = cache, native_async
@@ -38,7 +39,7 @@ class UniformCache:
         return plain
 
     async def in_thread(self, name: str, *args: Any) -> Any:
-        """As above, and a blocking cache on an OS thread, so that several calls may wait for one another."""
+        """Call a method, on an OS thread if the cache blocks, so that several calls can wait for one another."""
         if self.native_async:
             return await getattr(self.cache, "a" + name)(*args)
         context = contextvars.copy_context()
@@ -49,7 +50,7 @@ class UniformCache:
 
 
 def cache_of(target: Target, *, client: Any = None, **options: Any) -> UniformCache:
-    """A cache on a target, with a client of its own, as if it were in another process."""
+    """Make a cache on a target with its own client, as in another process."""
     kind: Any = AsyncRedisCache if target.flavour == "async" else RedisCache
     made = kind(client or target.client(), **{"prefix": target.prefix, **options})
     return UniformCache(made, native_async=target.flavour == "async")

@@ -1,4 +1,4 @@
-"""Several cases within one test, each of them named where it fails."""
+"""Several cases in one test, each named if it fails."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @contextmanager
 def case(*name: Any) -> Iterator[None]:
-    """Name the case in the error with which the block fails."""
+    """Name the case in the error if the block fails."""
     try:
         yield
     except (Exception, pytest.fail.Exception) as error:
@@ -19,7 +19,7 @@ def case(*name: Any) -> Iterator[None]:
 
 
 def each(cases: Iterable[Any]) -> Callable[[Callable[[Any], None]], Callable[[], None]]:
-    """Make one test of a function that checks one case: with `parametrize`, each case would be a test of its own."""
+    """Turn a function that checks one case into one test. With `parametrize`, each case would be a test of its own."""
 
     def decorate(check: Callable[[Any], None]) -> Callable[[], None]:
         def test() -> None:

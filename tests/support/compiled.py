@@ -1,4 +1,4 @@
-"""The compiled part of the serializer, left out."""
+"""The serializer without its compiled part."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ needs_compiled = pytest.mark.skipif(
 
 @contextmanager
 def compiled_left_out(*serializers: FastSerializer) -> Iterator[None]:
-    """Run a block as if the compiled part had not been built. These serializers, made before, have no settings."""
+    """Run a block as if the compiled part had not been built. Resets the given serializers, which must have no
+    settings."""
     native, classes = messages.native, set(messages.CLASSES)
 
     def bind(native: object, classes: set[type]) -> None:

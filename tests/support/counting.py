@@ -1,4 +1,4 @@
-"""What counts round trips, and bytes."""
+"""Counters of round trips and bytes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def every_script() -> list[scripts.Script]:
 
 
 def load_scripts(raw: Any) -> None:
-    """Give a server all scripts, so that none is sent again, whichever test came before."""
+    """Load all scripts into a server, so that calls send none, whichever tests ran before."""
     for script in every_script():
         for form in filter(None, (script, script.on_primary)):
             raw.script_load(form.text)
 
 
 class Counted:
-    """A client that counts what is sent: a command, or a whole pipeline, is one round trip."""
+    """A client that counts round trips. A command or a whole pipeline is one."""
 
     def __init__(self, client: Any) -> None:
         self.client, self.sent = client, list[Any]()
@@ -56,7 +56,7 @@ class Counted:
 
 
 class Bytes:
-    """What a store sends and receives: the arguments and replies of its scripts."""
+    """Counter of bytes sent and received by a store, in the arguments and replies of its scripts."""
 
     def __init__(self, store: Uniform) -> None:
         self.sent = self.received = self.calls = 0

@@ -1,4 +1,4 @@
-"""Embedding models for tests, and search as it should be."""
+"""Embedding models for tests, and a reference search."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ DIMS = 16
 
 
 def vector(text: str, dims: int = DIMS) -> list[float]:
-    """Random, but always the same one for a text; texts with the same first word are near. `zero` has none."""
+    """Return a pseudo-random vector for a text. Texts with the same first word are near; `zero` gets the zero vector.
+    Return a pseudo-random vector for a text. Texts with the same first word are near; `zero` gets the zero vector."""
     if text.startswith("zero"):
         return [0.0] * dims
     return [float(one) for one in np.float32(_noise(text.split(" ")[0], dims) * 3 + _noise(text, dims))]
@@ -23,7 +24,7 @@ def _noise(text: str, dims: int) -> Any:
 
 
 class Model:
-    """An embedding function that counts its calls. What `wrong` holds is answered in place of vectors."""
+    """An embedding function that counts its calls. If `wrong` is set, it returns `wrong[0]` instead of vectors."""
 
     def __init__(self, dims: int = DIMS) -> None:
         self.dims, self.calls = dims, list[list[str]]()
@@ -42,7 +43,7 @@ class Model:
 
 
 def score(distance: str, one: Sequence[float], other: Sequence[float]) -> float:
-    """By float64, as it stands in books."""
+    """Compute a score in float64 with the textbook formula."""
     a, b = np.asarray(one, np.float64), np.asarray(other, np.float64)
     if distance == "l2":
         return -float(np.linalg.norm(a - b))
@@ -53,6 +54,7 @@ def score(distance: str, one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def best(distance: str, query: Sequence[float], items: dict[Any, Any], most: int) -> list[tuple[Any, float]]:
-    """The items nearest to a query, `{name: its vectors}`: the nearest vector of each counts, ties are by name."""
+    """Return the items nearest to a query. `items` maps names to vectors; the nearest one counts, and ties are by name.
+    Return the items nearest to a query. `items` maps names to vectors; the nearest one counts, and ties are by name."""
     scored = [(name, max(score(distance, query, one) for one in rows)) for name, rows in items.items() if len(rows)]
     return sorted(scored, key=lambda one: (-one[1], one[0]))[:most]

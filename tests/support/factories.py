@@ -11,7 +11,7 @@ from langgraph.checkpoint.base.id import uuid6
 def config(
     thread: str = "thread", ns: str | None = "", checkpoint_id: str | None = None, **more: Any
 ) -> dict[str, Any]:
-    """A config; `ns=None` leaves the namespace out."""
+    """Make a config; `ns=None` leaves the namespace out."""
     found: dict[str, Any] = {"thread_id": thread, **more}
     if ns is not None:
         found["checkpoint_ns"] = ns
@@ -23,7 +23,7 @@ def config(
 def checkpoint(
     values: dict[str, Any] | None = None, versions: dict[str, Any] | None = None, checkpoint_id: str | None = None
 ) -> Checkpoint:
-    """A checkpoint; each value has version 1 unless told otherwise."""
+    """Make a checkpoint; values have version 1 by default."""
     values = {} if values is None else values
     return {
         "v": 4,
@@ -37,21 +37,21 @@ def checkpoint(
 
 
 def late_id(number: int) -> str:
-    """An id in LangGraph's form, later than any that is made now; ordered by its number."""
+    """Return an id in LangGraph's form that is later than any made now. `number` orders these ids."""
     return f"ffff{number:04}-0000-6000-8000-000000000000"
 
 
 async def put(
     uniform: Any, where: dict[str, Any], values: dict[str, Any] | None = None, **kwargs: Any
 ) -> dict[str, Any]:
-    """Put a checkpoint whose values are all new; answers its config. Keywords: checkpoint_id, versions, metadata."""
+    """Put a checkpoint whose values are all new; return its config. Keywords: checkpoint_id, versions, metadata."""
     metadata = kwargs.pop("metadata", {"source": "loop", "step": 1, "parents": {}})
     made = checkpoint(values, **kwargs)
     return await uniform.put(where, made, metadata, made["channel_versions"])
 
 
 async def chain(uniform: Any, thread: str, length: int, ns: str = "", **kwargs: Any) -> list[dict[str, Any]]:
-    """A chain of checkpoints, each with a channel `n` that holds its position. Answers their configs, oldest first."""
+    """Put a chain of checkpoints, each with its position in the channel `n`; return their configs, oldest first."""
     found: list[dict[str, Any]] = []
     for position in range(length):
         parent = found[-1]["configurable"]["checkpoint_id"] if found else None

@@ -1,4 +1,4 @@
-"""Threads that grow, and what comes of calls."""
+"""Growing threads, and outcomes of calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def values(number: int, constant: int = 1) -> dict[str, Any]:
 async def grow(
     uniform: Uniform, number: int, parent: int | None = None, *, thread: str = "thread", ns: str = "", constant: int = 1
 ) -> None:
-    """Put checkpoint `number` on its parent with a new `n`; a `constant` of that number is new too."""
+    """Put checkpoint `number` on its parent with a new `n`. If `constant` equals `number`, `constant` is new, too."""
     versions = {"constant": f"{constant:032}", "n": f"{number:032}", "empty": f"{number:032}"}
     new = dict(versions) if parent is None or constant == number else {"n": versions["n"], "empty": versions["empty"]}
     made = checkpoint(values(number, constant), versions, name(number))
@@ -44,12 +44,12 @@ async def grow(
 
 
 def keys(target: Target, thread: str = "thread") -> dict[str, bytes]:
-    """The two keys of a thread, by what they end with."""
+    """Return the two keys of a thread, by their endings."""
     return dict(zip(("index", "data"), Keyspace(target.prefix).keys(thread), strict=True))
 
 
 async def outcome(operation: Awaitable[Any]) -> Any:
-    """What an operation answers or raises."""
+    """Return the result of an operation, or its error."""
     try:
         return await operation
     except Exception as error:
@@ -57,7 +57,7 @@ async def outcome(operation: Awaitable[Any]) -> Any:
 
 
 async def together(uniform: Uniform, *jobs: Coroutine[Any, Any, Any]) -> None:
-    """Run jobs at once: in a thread each for a blocking saver, else in a task each."""
+    """Run jobs concurrently: each in an OS thread for a blocking saver, else each in a task."""
     if uniform.native_async:
         await asyncio.gather(*jobs)
     else:

@@ -1,7 +1,7 @@
-"""Bytes that somebody else wrote: replies of a server, stored fields and files, changed at random and by design.
+"""Hostile bytes: replies of a server, stored fields and files, changed at random and by design.
 
-`Recorder` is a client that notes what a real server answers; `Replay` answers the same without one, but for one reply that is changed: so
-a case takes a fraction of a millisecond, and goes through the saver's public methods.
+`Recorder` is a client that records the replies of a real server. `Replay` returns them without a server, except one
+reply, which is changed. So a case takes a fraction of a millisecond, and goes through the saver's public methods.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from redis_saver._storage.chunks import DIGEST, digest
 from redis_saver._storage.framing import pack
 
 ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound)
-"""What a call may raise; anything else fails the test."""
+"""Errors that a call may raise; any other error fails the test."""
 MAX_REQUESTS = 400
-"""A call that asks more often goes on for ever: what it was given has not so many pages."""
+"""Limit of requests per call. A call with more of them never ends, as its data has fewer pages."""
 
 SECONDS = 10
-"""A call that takes longer hangs."""
+"""Limit of seconds per call; a call that takes longer hangs."""
 PREFIX = "hostile"
 WHERE = config("thread")
 OF_STORED_BYTES = ("EVALSHA", "ZRANGEBYLEX", "HMGET", "HSCAN", "GET")
-"""Commands that answer stored bytes; what others answer, such as SCAN, the server has made itself."""
+"""Commands that return stored bytes. The server itself makes the replies of others, such as SCAN."""
 
 LENGTHS = (
     b"-3:",
@@ -57,13 +57,13 @@ LENGTHS = (
 
 
 class Recorder(redis.Redis):
-    """A client that notes requests and replies."""
+    """A client that records requests and replies."""
 
     notes: list[tuple[tuple[Any, ...], Any]]
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         reply = super().execute_command(*args, **options)
-        if args[0] == "EVAL":  # as it is asked for when the server knows the script
+        if args[0] == "EVAL":  # the request if the server knows the script
             args = ("EVALSHA", sha1(args[1].encode()).hexdigest(), *args[2:])
         self.notes.append((args, reply))
         return reply
@@ -73,7 +73,7 @@ class Recorder(redis.Redis):
 
 
 class OneByOne:
-    """A pipeline that sends what it is given one after the other."""
+    """A pipeline that sends its commands one by one."""
 
     def __init__(self, client: Any) -> None:
         self._client, self._commands = client, []
@@ -98,11 +98,11 @@ class OneByOne:
 
 
 class Endless(Exception):
-    """A call asks for ever."""
+    """A call never stops sending requests."""
 
 
 class Replay(redis.Redis):
-    """A client that answers what was noted: the same to the same request, else what came for the same script, in turn."""
+    """A client that returns recorded replies: that of the same request, else those of the same script in turn."""
 
     def __init__(self, notes: list[tuple[tuple[Any, ...], Any]]) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class Replay(redis.Redis):
         return tuple(args)
 
     def begin(self, number: int, reply: Any) -> None:
-        """Change one of the replies, and forget what was asked."""
+        """Change one of the replies, and reset the count of requests."""
         self.changed, self.asked = (number, reply), 0
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -144,7 +144,7 @@ class Replay(redis.Redis):
 
 
 def leaves(reply: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, ...], Any]]:
-    """All that is in a reply, with where it is."""
+    """Yield all parts of a reply, each with its path."""
     yield path, reply
     if isinstance(reply, list):
         for position, each in enumerate(reply):
@@ -152,7 +152,7 @@ def leaves(reply: Any, path: tuple[int, ...] = ()) -> Iterator[tuple[tuple[int, 
 
 
 def replaced(reply: Any, path: tuple[int, ...], new: Any) -> Any:
-    """A copy with something else at a place."""
+    """Return a copy with another part at a path."""
     if not path:
         return new
     copy = list(reply)
@@ -167,7 +167,7 @@ def at_path(reply: Any, path: tuple[int, ...]) -> Any:
 
 
 def changed_bytes(chance: random.Random, data: bytes) -> bytes:
-    """Bits flipped, bytes cut, put in, moved, a length that is none."""
+    """Flip a bit; cut, insert or repeat bytes; or break a length."""
     which, where = chance.randrange(9), chance.randrange(len(data)) if data else 0
     if which <= 2 and data:
         mask = 1 << chance.randrange(8)
@@ -190,7 +190,7 @@ def changed_bytes(chance: random.Random, data: bytes) -> bytes:
 
 
 def resealed(chance: random.Random, data: bytes) -> bytes:
-    """The root of a value in chunks that was changed, with the right digest; or a root of another's making."""
+    """Return a changed root of a chunked value with the right digest, or a forged root."""
     if data[:1] in (b"p", b"n", b"z") and len(data) > 1 + DIGEST and chance.random() < 0.7:
         rest = changed_bytes(chance, data[1 + DIGEST :])
         kind = chance.choice([data[:1], b"n", b"p", b"z"])
@@ -201,13 +201,13 @@ def resealed(chance: random.Random, data: bytes) -> bytes:
 
 
 def sealed(kind: bytes, digests: list[bytes], head: bytes = b"\x92") -> bytes:
-    """A root with the right digest."""
+    """Return a root with the right digest."""
     rest = pack([b"msgpack", head]) + b"".join(digests)
     return kind + digest(kind + rest) + rest
 
 
 def renamed(chance: random.Random, reply: Any) -> Any:
-    """A chunk that was changed, under the name it then has: it is what its name says, but not what was meant."""
+    """Change a chunk and rename it, so that its digest matches, but its content is wrong."""
     places = [
         (path, position)
         for path, each in leaves(reply)
@@ -236,7 +236,7 @@ def renamed(chance: random.Random, reply: Any) -> Any:
 
 
 def changed_reply(chance: random.Random, reply: Any) -> Any:
-    """A reply with something changed: bytes mostly, also what kind of thing it is, and the order of lists."""
+    """Change parts of a reply: mostly bytes, but also types and the order of lists."""
     for _ in range(chance.choice([1, 1, 1, 2, 3])):
         reply = _changed_once(chance, reply)
     return reply
@@ -267,7 +267,7 @@ def _changed_once(chance: random.Random, reply: Any) -> Any:
 
 
 def attempt(call: Callable[[], Any]) -> str:
-    """What came of a call: `value`, or the name of the error it may raise."""
+    """Call it; return `value`, or the name of an allowed error."""
     try:
         call()
     except ALLOWED as error:
@@ -278,7 +278,7 @@ def attempt(call: Callable[[], Any]) -> str:
 def noted(
     url: str, saver_options: dict[str, Any], call: Callable[[RedisSaver], Any]
 ) -> list[tuple[tuple[Any, ...], Any]]:
-    """What a real server is asked and answers in a call."""
+    """Return the requests and replies of a call on a real server."""
     with Recorder.from_url(url) as client:
         client.notes = []
         call(RedisSaver(client, **saver_options))
@@ -286,7 +286,8 @@ def noted(
 
 
 def furnish(saver: Any, thread: str = "thread", length: int = 3) -> list[dict[str, Any]]:
-    """A thread with all there can be: chunks of several levels, dicts, snapshots, subgraphs, a fork, writes of all kinds."""
+    """Make a thread with everything: chunks of several levels, dicts, snapshots, subgraphs, a fork, all kinds of
+    writes."""
     found: list[dict[str, Any]] = []
     chat: list[Any] = []
     for step in range(length):
@@ -327,7 +328,7 @@ def furnish(saver: Any, thread: str = "thread", length: int = 3) -> list[dict[st
 
 @contextmanager
 def watched(seconds: int) -> Iterator[None]:
-    """Raise `Endless` in what takes longer."""
+    """Raise `Endless` if the block takes longer."""
 
     def ring(*_: object) -> None:
         raise Endless

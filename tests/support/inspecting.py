@@ -1,4 +1,4 @@
-"""What the tests of the inspector share: a thread that has everything, and who follows all links."""
+"""Helpers of the inspector's tests: a thread that has everything, and a crawler."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ builder.add_edge(START, "plan").add_edge("plan", "tool").add_edge("tool", "resea
 
 
 def make_thread(saver: Any, thread: str) -> dict[str, Any]:
-    """A thread with messages, a subgraph, a fork, and an interrupt that waits. Answers its config."""
+    """Make a thread with messages, a subgraph, a fork and a pending interrupt; return its config."""
     graph, config = builder.compile(checkpointer=saver), {"configurable": {"thread_id": thread}}
     graph.invoke({"messages": [HumanMessage("What is the weather?")]}, config)
     graph.invoke(Command(resume="yes"), config)
@@ -90,7 +90,7 @@ def make_thread(saver: Any, thread: str) -> dict[str, Any]:
 
 
 def make_failed(saver: Any, thread: str) -> None:
-    """A thread whose node raised."""
+    """Make a thread whose node raised."""
 
     def fail(_: Any) -> None:
         raise ValueError("the model said <no>")
@@ -111,18 +111,18 @@ class Talk(TypedDict):
 
 
 def talking(saver: Any) -> Any:
-    """A graph whose messages are a `DeltaChannel`."""
+    """Make a graph whose messages are a `DeltaChannel`."""
     graph = StateGraph(Talk).add_node("bot", lambda _: {"messages": [AIMessage("an answer")]})
     return graph.set_entry_point("bot").compile(checkpointer=saver)
 
 
 def writer(url: str, prefix: str = "langgraph") -> RedisSaver:
-    """A saver that writes what is looked at."""
+    """Make a saver that writes the inspected threads."""
     return RedisSaver(connect(url, asynchronous=False), prefix=prefix)
 
 
 def browser(saver: Any, *, base: str = "http://localhost", enter: bool = True, **options: Any) -> httpx.AsyncClient:
-    """Who asks for pages over ASGI, with the token's cookie if `enter`."""
+    """Make an HTTP client over ASGI, with the token if `enter`."""
     app = inspector.app(saver, **{"token": TOKEN, **options})
     client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url=base)
     if enter:
@@ -135,7 +135,7 @@ def links(page: str) -> list[str]:
 
 
 async def crawled(client: httpx.AsyncClient, start: str = "/", limit: int = 150) -> dict[str, str]:
-    """The pages that links lead to from one on, each of which has to answer 200."""
+    """Follow all links from `start`; return the pages, each of which must answer 200."""
     found, left = dict[str, str](), [start]
     while left and len(found) < limit:
         url = left.pop(0).partition("#")[0]
@@ -149,7 +149,7 @@ async def crawled(client: httpx.AsyncClient, start: str = "/", limit: int = 150)
 
 
 class Checked(HTMLParser):
-    """Asserts that a page has only our tags, and nothing that would run or style inline."""
+    """Parser that checks that a page has only our tags, and no inline script or style."""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         assert tag in TAGS, tag

@@ -1,7 +1,8 @@
-"""Python programs that begin in milliseconds: each is forked from a process that has imported once what most of them need.
+"""Python programs that start in milliseconds, each forked from a process with the common imports.
 
-The program sees what `python -m MODULE` or `python FILE` would: its arguments, environment, folder, output, signals, and an exit of its own.
-Only its imports are done already. So each command has tests that start it as users do, and what begins without a module has them alone.
+A program gets the arguments, environment, folder, output, signals and exit code of `python -m MODULE` or `python FILE`,
+but its imports are done already. So each command also has tests that start it as users do. Only those can show that it
+starts without a module.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ _INT = struct.Struct("i")
 
 
 class Program:
-    """A program that runs: with a process id, signals and an exit code, as `subprocess.Popen` has them."""
+    """A running program, with a process id, signals and an exit code like `subprocess.Popen`."""
 
     def __init__(
         self, *arguments: str, environment: Mapping[str, str], folder: Path, out: IO[Any], err: IO[Any],
         given: int = subprocess.DEVNULL,
     ) -> None:  # fmt: skip
-        """Start `-m MODULE ...` or `FILE ...`, with that environment alone; with `given=PIPE` it reads what is written to `stdin`."""
+        """Start `-m MODULE ...` or `FILE ...` with only that environment. With `given=PIPE` it reads from `stdin`."""
         told, tell = os.pipe()
         reads, writes = os.pipe() if given == subprocess.PIPE else (os.open(os.devnull, os.O_RDONLY), None)
         self.stdin = None if writes is None else open(writes, "wb")
@@ -79,7 +80,7 @@ class Program:
 
 
 def run(*arguments: str, environment: Mapping[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, as `subprocess.run` does, which takes longer."""
+    """Run a program to its end, like `subprocess.run`, but faster."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         program = Program(*arguments, environment=environment, folder=folder, out=out, err=err)
         try:
@@ -95,7 +96,7 @@ _started: dict[int, socket.socket] = {}
 
 
 def _forker() -> socket.socket:
-    """The connection to the process that forks; it ends when this one does."""
+    """Return the connection to the forking process, which ends when this process does."""
     if os.getpid() not in _started:
         ours, theirs = socket.socketpair()
         here = Path(__file__)
@@ -112,10 +113,10 @@ def _forker() -> socket.socket:
 
 
 def _fork_programs(connection: socket.socket) -> list[str] | None:
-    """In each program: its arguments. In the process that forks: None, at its end."""
+    """Fork programs. Returns a program's arguments in its process, or None when the forking process ends."""
     while True:
         with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:  # those between that have ended, which waited for the programs
+            while os.waitpid(-1, os.WNOHANG)[0]:  # ended intermediate processes, which waited for their programs
                 pass
         size, files, _, _ = socket.recv_fds(connection, _INT.size, 4)
         if not size:
@@ -139,7 +140,7 @@ def _fork_programs(connection: socket.socket) -> list[str] | None:
                     (1, "w", -1, sys.stdout),
                     (2, "w", 1, sys.stderr),
                 )
-            )  # those before know whether they could be sought in
+            )  # the old streams remember if they were seekable
             arguments, environment, folder = json.loads(request)
             os.environ.clear()
             os.environ.update(environment)

@@ -1,4 +1,4 @@
-"""A TCP proxy before a server, which loses a request or its reply, or lets a test step in before a command."""
+"""A TCP proxy that loses a request or its reply, or lets a test act before a command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.uniform import Target, Uniform
 
 
 class Proxy:
-    """Relays to a server on this host. A test names the command it means by bytes that are in it."""
+    """Relay to a server on this host. A test names a command by bytes in it."""
 
     def __init__(self, server_port: int, port: int = 0) -> None:
         self._server_port = server_port
@@ -33,24 +33,24 @@ class Proxy:
         return f"redis://127.0.0.1:{self.port}"
 
     def lose_reply(self, marker: bytes, position: int = 1, *, half: bool = False) -> None:
-        """Lose the reply to the `position`th request from now that contains `marker`, which the server has executed.
+        """Lose the reply to the `position`th request from now that contains `marker`; the server executes the request.
 
-        The connection breaks instead of the reply, or after one half of it. `lost` counts the replies lost from now on.
+        The connection breaks before the reply, or after half of it. `lost` counts lost replies from now on.
         """
         self.lost, self._marker, self._countdown, self._half, self._drops = 0, marker, position, half, False
 
     def drop_request(self, marker: bytes, position: int = 1) -> None:
-        """Lose that request itself: the connection breaks, and the server has not executed it."""
+        """Lose the request itself: the connection breaks, and the server does not execute the request."""
         self.lose_reply(marker, position)
         self._drops = True
 
     def before(self, marker: bytes, step: Callable[[], object]) -> None:
-        """Call `step`, once, before the next request that contains `marker` is passed on."""
+        """Call `step` once, before the next request that contains `marker` is relayed."""
         self._steps.append((marker, step))
 
     @property
     def waiting(self) -> int:
-        """How many steps are still to be called."""
+        """Number of steps not yet called."""
         return len(self._steps)
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class _Both:
 
 
 def _end(each: socket.socket) -> None:
-    """End a connection at once, also for the thread that waits on it."""
+    """End a connection at once, also for a thread that waits for it."""
     with contextlib.suppress(OSError):
         each.shutdown(socket.SHUT_RDWR)
     each.close()
@@ -116,19 +116,19 @@ def _end(each: socket.socket) -> None:
 
 @pytest.fixture
 def proxy(target: Target) -> Iterator[Proxy]:
-    """A proxy before the target, which is a single server."""
+    """A proxy of the target, which is a single server."""
     made = Proxy(int(target.url.rpartition(":")[2]))
     yield made
     made.close()
 
 
 def retrying(flavour: str, retries: int) -> Any:
-    """What a client takes as `retry` to try again so often, without a pause."""
+    """Return a client's `retry` for a number of retries without a pause."""
     module: Any = redis.asyncio if flavour == "async" else redis
     return module.retry.Retry(redis.backoff.NoBackoff(), retries)
 
 
 def through(proxy: Proxy, target: Target, retries: int = 0) -> Uniform:
-    """A saver behind the proxy, whose client tries so often again."""
+    """Make a saver that connects through the proxy."""
     beyond = Target(target.name, target.flavour, proxy.url, target.prefix)
     return beyond.uniform(client=beyond.client(retry=retrying(target.flavour, retries)))

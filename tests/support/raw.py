@@ -1,4 +1,4 @@
-"""A thread as it lies in Redis, taken apart by hand."""
+"""Raw data of a thread in Redis, decoded by hand."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from redis_saver._storage.header import ABSENT
 
 
 def counters(fields: dict[bytes, bytes]) -> dict[str, int]:
-    """What the data's `@state` says."""
+    """Return the counters in the data's `@state`."""
     counted, _ = _state(fields)
     return dict(zip(("format", "rev", "bytes", "blobs", "writes"), map(int, counted), strict=True))
 
 
 def _state(fields: dict[bytes, bytes]) -> tuple[list[bytes], bytes]:
-    """The counters in `@state`, and the tag, or nothing."""
+    """Return the counters in `@state`, and the tag, if any."""
     said = re.fullmatch(rb"(\d+ \d+ \d+ \d+ \d+)(?: (\d{16}[0-9a-f]{16}))?", fields[b"@state"])
     assert said, fields[b"@state"]
     return said[1].split(), said[2] or b""
 
 
 def size(fields: dict[bytes, bytes]) -> int:
-    """The bytes of headers, values, chunks and writes, counted by hand."""
+    """Count the bytes of headers, values, chunks and writes by hand."""
     return sum(len(value) for field, value in fields.items() if field[:1] != b"@")
 
 
 def counted(fields: dict[bytes, bytes]) -> dict[str, int]:
-    """What `@state` should say, counted by hand; `rev` aside."""
+    """Count by hand what `@state` should have, except `rev`."""
     return {
         "bytes": size(fields),
         "blobs": sum(field[:1] == b"b" for field in fields),
@@ -45,7 +45,7 @@ def counted(fields: dict[bytes, bytes]) -> dict[str, int]:
 
 
 def writes_in_chunks(fields: dict[bytes, bytes]) -> list[bytes]:
-    """The roots of all pending writes that are stored in chunks."""
+    """Return the roots of all pending writes that are stored in chunks."""
     return [root for field, record in fields.items() if field[:1] == b"w" for root in codec.roots_in(record)]
 
 
@@ -58,7 +58,7 @@ def check_counters(fields: dict[bytes, bytes]) -> None:
 
 
 def all_links(fields: dict[bytes, bytes]) -> dict[tuple[str, str], headers.Links]:
-    """The links of each checkpoint by namespace and id."""
+    """Return the links of each checkpoint, by namespace and id."""
     return {
         tuple(names.components(field[1:])): headers.decode_links(header, fields, "", Allowance(Limits(), ""))  # type: ignore[misc]
         for field, header in fields.items()
@@ -67,7 +67,8 @@ def all_links(fields: dict[bytes, bytes]) -> dict[tuple[str, str], headers.Links
 
 
 def check_sound(target: Target, thread: str = "thread") -> None:
-    """Check that index, headers, values, chunks, writes and counters of a thread agree, and that nothing is left over."""
+    """Check that all parts of a thread agree: index, headers, values, chunks, writes, counters. Nothing may be left
+    over."""
     index, data = Keyspace(target.prefix).keys(thread)
     members, fields = set(target.raw.zrange(index, 0, -1)), target.raw.hgetall(data)
     needed, known, ages, runs, chunks = set[bytes](), set[bytes](), set[bytes](), set[bytes](), set[bytes]()
@@ -87,7 +88,7 @@ def check_sound(target: Target, thread: str = "thread") -> None:
 
 
 def without_revision(holds: Any) -> Any:
-    """A hash without what every write changes, and what clocks decide; anything else as it is."""
+    """Return a hash without what every write or the clock changes; any other value unchanged."""
     if not isinstance(holds, dict):
         return holds
     kept = {field: value for field, value in holds.items() if field != b"@copy"}
@@ -99,7 +100,7 @@ def without_revision(holds: Any) -> Any:
 
 
 def referenced(fields: dict[bytes, bytes]) -> set[bytes]:
-    """The fields of all chunks that a header, a value or a pending write refers to."""
+    """Return the fields of all chunks that a header, a value or a pending write uses."""
     found = chunked.reachable(writes_in_chunks(fields), fields)
     found |= {links.names_chunk for links in all_links(fields).values()}
     for field, value in fields.items():
@@ -113,7 +114,7 @@ def stored_chunks(fields: dict[bytes, bytes]) -> set[bytes]:
 
 
 def check_chunks(target: Target, thread: str = "thread", *, swept: bool = False) -> None:
-    """Check that each chunk that is referred to is there, and each other one is told of by `@gc_roots` (or, swept, none is)."""
+    """Check that all used chunks exist, and that `@gc_roots` lists all others. If `swept`, there must be no others."""
     fields = target.raw.hgetall(Keyspace(target.prefix).keys(thread).data_key)
     alive, there = referenced(fields), stored_chunks(fields)
     assert alive <= there, "chunks are missing"

@@ -1,10 +1,10 @@
-"""Where random tests get their seeds and servers from: their own, or what the environment says, by which a failure is repeated.
+"""Seeds and servers of random tests: their own, or those in the environment, which repeat a failure.
 
-    REDIS_SAVER_SEED     the seed of all random tests, those of Hypothesis too; else one that follows from the code
-    REDIS_SAVER_TARGETS  the servers they run on, with commas between; else those that a test names for the ordinary suite
+    REDIS_SAVER_SEED     seed of all random tests, including Hypothesis; by default it follows from the code
+    REDIS_SAVER_TARGETS  servers, separated by commas; by default those that a test names for the ordinary suite
 
-Each change of the code is tested with other seeds, and a commit always with its own: whoever repeats a failed run sees the failure.
-`tests/soak.py` sets both variables, with fresh seeds, and prints them where a test fails.
+Each change of the code gets other seeds, and a commit always gets its own, so a repeated run fails in the same way.
+`tests/soak.py` sets both variables, with new seeds, and prints them if a test fails.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ SEED, ON = "REDIS_SAVER_SEED", "REDIS_SAVER_TARGETS"
 
 
 def given() -> int | None:
-    """The seed of the environment."""
+    """Return the seed in the environment, if any."""
     return int(os.environ[SEED]) if os.environ.get(SEED) else None
 
 
 def seed() -> int:
-    """The seed of the environment, else that of the code and the test that asks. A test says which it was where it fails."""
+    """Return the seed in the environment, else one of the code and the current test. A failed test must name it."""
     found = given()
     if found is not None:
         return found
@@ -36,7 +36,7 @@ def seed() -> int:
 
 @cache
 def of_code() -> int:
-    """A number that is another one after each change of the package, its scripts and its tests."""
+    """Return a number that changes with the package, its scripts and its tests."""
     found = 0
     for folder, ending in (("redis_saver", "*.py"), ("redis_saver", "*.c"), ("lua", "*.lua"), ("tests", "*.py")):
         for path in sorted((ROOT / folder).rglob(ending)):
@@ -45,22 +45,22 @@ def of_code() -> int:
 
 
 def seeds(ordinary: Iterable[int]) -> list[int]:
-    """Seeds for `parametrize`: these, or as many from that of the environment on."""
+    """Return seeds for `parametrize`: these, or as many from the environment's seed on."""
     first, own = given(), list(ordinary)
     return own if first is None else list(range(first, first + len(own)))
 
 
 def seeds_and_slow(ordinary: Iterable[int], more: Iterable[int]) -> list[Any]:
-    """As `seeds`, and more for the slow suite."""
-    import pytest  # not for programs that need a seed alone
+    """Return the seeds of `seeds`, and more for the slow suite."""
+    import pytest  # programs that only need a seed need not import it
 
     of_slow = [] if given() is not None else [pytest.param(seed, marks=pytest.mark.slow) for seed in more]
     return [*seeds(ordinary), *of_slow]
 
 
 def targets(*ordinary: str, never: Iterable[str] = ()) -> list[str]:
-    """Servers for `parametrize`: these, or those of the environment, but for those on which a test makes no sense."""
-    from tests.support.servers import TARGETS  # not for programs that need a seed alone
+    """Return servers for `parametrize`: these, or those in the environment, except those in `never`."""
+    from tests.support.servers import TARGETS  # programs that only need a seed need not import it
 
     if not os.environ.get(ON):
         return [name for name in ordinary if name in TARGETS]

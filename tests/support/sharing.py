@@ -1,4 +1,4 @@
-"""What was written to a thread, and what is stored of it."""
+"""A record of what was written to a thread, and checks of what is stored."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def name(number: int) -> str:
 
 
 def text(seed: object, length: int = 300) -> str:
-    """The same text each time; no two are alike."""
+    """Return a text that differs for each seed, and is the same for the same one."""
     return random.Random(repr(seed)).randbytes(length // 2).hex()
 
 
@@ -40,7 +40,7 @@ def texts(count: int, seed: object = 0, length: int = 300) -> list[str]:
 
 
 def said(value: Any) -> tuple[str, bytes]:
-    """A value as LangGraph's serializer writes it: tells 1 from True and from 1.0, and one order of a dict from another."""
+    """Serialize a value as LangGraph does, which tells apart 1, True and 1.0, and the orders of a dict."""
     return _plain.dumps_typed(value)
 
 
@@ -58,10 +58,10 @@ def key_of(target: Target, thread: str = THREAD) -> bytes:
 
 
 class TaskInfo:
-    """What was put on a thread, and that it can be read.
+    """A record of the puts on a thread, and checks that it can be read.
 
-    Versions are ints, the number of the checkpoint that wrote the value, so that a thread which is begun anew has the
-    versions of the one before it.
+    Versions are ints: the number of the checkpoint that wrote the value. So a recreated thread reuses the versions of
+    the deleted one.
     """
 
     def __init__(self, target: Target, thread: str = THREAD) -> None:
@@ -80,7 +80,7 @@ class TaskInfo:
         run: str | None = None,
         **new: Any,
     ) -> None:
-        """Put checkpoint `number`; `same` are channels the caller holds with the parent's versions, others are new."""
+        """Put checkpoint `number`. Channels in `same` keep the versions of the parent; all others are new."""
         versions = {channel: self.versions[parent][channel] for channel in same} if same and parent is not None else {}
         versions |= dict.fromkeys(new, number)
         values = {**(same or {}), **new}
@@ -95,7 +95,7 @@ class TaskInfo:
             del self.values[number], self.versions[number], self.parents[number]
 
     async def read(self, *uniforms: Uniform, thread: str | None = None) -> None:
-        """Each checkpoint is what was put, by get_tuple, list and history."""
+        """Check that get_tuple, list and history return each checkpoint as it was put."""
         for uniform in uniforms:
             where = thread or self.thread
             listed = await uniform.list(config(where))
@@ -130,7 +130,7 @@ class TaskInfo:
             assert (said(seed["seed"]) if "seed" in seed else None) == expected
 
     async def check(self, *uniforms: Uniform, swept: bool = False) -> None:
-        """Everything is there for those who know nothing, for some who may, and in a copy; and nothing else is."""
+        """Check that new and given savers can read everything, also in a copy, and that nothing else is stored."""
         fresh = self.target.uniform()
         await self.read(fresh, *uniforms)
         if not self.values:
@@ -148,7 +148,7 @@ class TaskInfo:
         await fresh.delete_thread(copied)
 
     async def swept(self, uniform: Uniform) -> None:
-        """After a prune that removes no checkpoint, chunks are those that are referred to."""
+        """Prune without removing a checkpoint, and check that only used chunks are left."""
         await uniform.prune([self.thread], keep_last=len(self.values) or 1)
         await self.check(uniform, swept=True)
 

@@ -1,4 +1,4 @@
-"""Stores over two tiers, in front of Postgres or of a store in memory."""
+"""Tiered stores over Postgres, or over a store in memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from redis_saver._store.context import namespace_and_key
 
 
 class Recording(BaseStore):
-    """A store that notes the calls of another, and fails or lets something happen before or after one where a test says so."""
+    """A store that records the calls to another store. A test may let a call fail, or act before or after it."""
 
     def __init__(self, store: BaseStore | None = None) -> None:
         self.store: BaseStore = store or InMemoryStore()
         self.supports_ttl, self.ttl_config = self.store.supports_ttl, getattr(self.store, "ttl_config", None)
         self.calls: list[list[str]] = []
         self.fails: Any = lambda _: None
-        """Is given the operations; what it answers is raised."""
+        """Called with the operations; an error that it returns is raised."""
         self.then: Any = lambda _: None
-        """Is given the operations when they are done; what it answers is raised."""
+        """Called with the operations after they are done; an error that it returns is raised."""
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         ops = self._note(ops)
@@ -55,7 +55,7 @@ class Recording(BaseStore):
 
 
 class StoreTiers:
-    """A Redis and a Postgres database of a test's own, and stores over both, each as if in a process of its own."""
+    """A Redis and a Postgres database of one test, and tiered stores over both, each as in its own process."""
 
     def __init__(self, target: Target, url: str) -> None:
         self.target, self.url = target, url
@@ -74,12 +74,12 @@ class StoreTiers:
         return PostgresStore(pool, **settings)
 
     def over(self, cold: BaseStore, hot: dict[str, Any] | None = None, **settings: Any) -> Uniform:
-        """A store over a cold one that is given."""
+        """Make a store over a given cold store."""
         kind: Any = AsyncTieredStore if self.native_async else TieredStore
         return Uniform(kind(self.target.store(**(hot or {})).saver, cold, **settings))
 
     async def store(self, hot: dict[str, Any] | None = None, **settings: Any) -> Uniform:
-        """A store in front of Postgres."""
+        """Make a store over Postgres."""
         return self.over(Recording(await self.postgres()), hot, **settings)
 
     async def close(self) -> None:
@@ -92,12 +92,12 @@ class StoreTiers:
 
 
 def plain(item: Any) -> Any:
-    """All that callers see of an item."""
+    """Return what callers see of an item."""
     return item and (item.namespace, item.key, item.value, item.created_at, item.updated_at)
 
 
 def later(target: Target, milliseconds: int) -> None:
-    """Let so much time pass for write intents, as `stores.later` does for items."""
+    """Let time pass for write intents, as `stores.later` does for items."""
     for key in target.keys():
         if key.endswith(b"}:noted"):
             for field, deadline in target.raw.zrange(key, 0, -1, withscores=True):
@@ -111,7 +111,7 @@ def later(target: Target, milliseconds: int) -> None:
 
 
 def check_copies(target: Target, cold: InMemoryStore, *labels: str) -> None:
-    """Check that each copy in a partition is of what cold has at this moment, and that all are there where hot says so."""
+    """Check that each copy in a partition equals cold's item, and that none is missing if hot is complete."""
     serde, found = FastSerializer(), {}
     partition = partition_of(target, *labels)
     keys = partition.keys
@@ -135,7 +135,7 @@ def micros(moment: Any) -> int:
 
 
 def partition_of(target: Target, *labels: str) -> Partition:
-    """A partition with all its keys."""
+    """Return a partition with all its keys."""
     member = b"".join(one.encode() + b"\0" for one in labels)
     return with_notes(StoreKeyspace(target.prefix).partition(member), writing=True)
 

@@ -1,4 +1,4 @@
-"""A store as it lies in Redis, taken apart by hand; and time that passes there."""
+"""Raw data of a store in Redis, decoded by hand; and time that passes there."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ CHECKSUM = 2**50
 
 
 def members(target: Target) -> list[bytes]:
-    """The partitions that have a key of items."""
+    """Return the partitions that have a key of items."""
     keyspace = StoreKeyspace(target.prefix)
     found = (keyspace.member_of(key) for key in target.keys())
     return sorted(one for one in found if one is not None)
 
 
 def directory(target: Target) -> list[bytes]:
-    """The partitions in the directory."""
+    """Return the partitions in the directory."""
     return target.raw.zrange(StoreKeyspace(target.prefix).directory[0], 0, -1)  # type: ignore[no-any-return]
 
 
@@ -37,7 +37,7 @@ def set_state(target: Target, member: bytes, state: dict[str, int]) -> None:
 
 
 def later(target: Target, milliseconds: int) -> None:
-    """Let so much time pass for all that has a deadline, by moving the deadlines (but for those of the keys)."""
+    """Let time pass by moving all deadlines, except those of keys."""
     keyspace, raw = StoreKeyspace(target.prefix), target.raw
     for member in members(target):
         expiring = keyspace.partition(member).keys[2]
@@ -53,7 +53,10 @@ def later(target: Target, milliseconds: int) -> None:
 
 
 def check_sound(target: Target) -> None:
-    """Check that all keys of each partition agree, that the directory leads to each, and that nothing else is left but tokens that were given back."""
+    """Check that the keys of each partition agree, and that the directory has each partition.
+
+    No other key may be left, except tokens that were given back.
+    """
     keyspace, raw = StoreKeyspace(target.prefix), target.raw
     there = members(target)
     alive = {member for member in there if living(target, member)}
@@ -69,7 +72,7 @@ def check_sound(target: Target) -> None:
 
 
 def living(target: Target, member: bytes) -> int:
-    """How many items of a partition have not expired."""
+    """Count the items of a partition that have not expired."""
     _, order, expiring, *_ = StoreKeyspace(target.prefix).partition(member).keys
     now = target.raw.time() if target.name != "cluster" else (time.time(), 0)
     return target.raw.zcard(order) - target.raw.zcount(expiring, "-inf", int(now[0] * 1000))  # type: ignore[no-any-return]
@@ -108,7 +111,10 @@ def check_partition(target: Target, member: bytes) -> None:
 
 
 def check_deadline(target: Target, member: bytes, state: dict[str, int]) -> None:
-    """All keys have one deadline if all items have a TTL, a minute or two behind the last item; else none. (Time that passed by `later` is not in it.)"""
+    """Check that all keys share one deadline if all items have a TTL, else that they have none.
+
+    Moving time with `later` does not change that deadline.
+    """
     keys = StoreKeyspace(target.prefix).partition(member).keys[:5]
     left = {target.raw.pttl(key) for key in keys if target.raw.exists(key)}
     if state["ttls"] == state["count"]:

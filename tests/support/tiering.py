@@ -1,4 +1,4 @@
-"""Two tiers to test with: a Redis and a Postgres database of a test's own, and ways to let them fail."""
+"""Two tiers for tests: a Redis and a Postgres database of one test, and ways to make them fail."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from redis_saver._tiered.requests import ColdCall
 
 
 class FlakySaver:
-    """A cold saver that can be made to fail, to wait, and that counts its calls."""
+    """A cold saver that can fail or wait, and counts its calls."""
 
     def __init__(self, saver: Any) -> None:
         self.saver = saver
         self.calls: list[str] = []
         self.fail: set[str] = set()
         self.before: dict[str, Any] = {}
-        """What to await (sync: call) before a method's answer is given, once."""
+        """Awaited (sync: called) once, before a method."""
         self.after: dict[str, Any] = {}
 
     def wrap(self) -> Any:
-        """A subclass's instance, as `cold` has to be a saver."""
+        """Return an instance of a subclass, as `cold` has to be a saver."""
         flaky, saver = self, self.saver
 
         class Wrapped(type(saver)):  # type: ignore[misc]
@@ -91,11 +91,11 @@ class FlakySaver:
 
 
 _shared_pools: dict[tuple[int, str], ConnectionPool] = {}
-"""Blocking ones of this process, which all its tests use; its end closes them."""
+"""Blocking pools that all tests of this process share, closed when it ends."""
 
 
 class Tiers:
-    """A Redis and a Postgres database of a test's own, and savers over both, each as if in a process of its own."""
+    """A Redis and a Postgres database of one test, and tiered savers over both, each as in its own process."""
 
     def __init__(self, target: Target, url: str) -> None:
         self.target, self.url = target, url
@@ -105,7 +105,7 @@ class Tiers:
         self.passed = 0.0
 
     async def cold(self, **more: Any) -> Any:
-        """A saver over Postgres. Those without options of their own share connections, which take long to make."""
+        """Make a saver over Postgres. Savers without options share connections, which take long to make."""
         if more:
             self.pools.append(pool := await self._pool(**more))
         else:
@@ -113,7 +113,7 @@ class Tiers:
         return AsyncPostgresSaver(pool) if self.native_async else PostgresSaver(pool)
 
     async def _shared_pool(self) -> Any:
-        if self.native_async:  # for the test's event loop
+        if self.native_async:  # an async pool belongs to the test's event loop
             if self._shared is None:
                 self.pools.append(await self._pool())
                 self._shared = self.pools[-1]
@@ -148,13 +148,13 @@ class Tiers:
                 pool.close()
 
     def evict(self, *endings: str, thread: str = "thread") -> None:
-        """Take keys of a thread away, as the server may."""
+        """Delete keys of a thread, as the server's eviction may."""
         keys = Keyspace(self.target.prefix).keys(thread)
         for ending in endings or ("index", "data"):
             self.target.raw.delete(keys.index_key if ending == "index" else keys.data_key)
 
     def later(self, milliseconds: int) -> None:
-        """Let so much time pass for what Redis keeps: deadlines, and the moments that are noted; and for who looks at a `Clock`."""
+        """Let time pass for deadlines and noted times in Redis, and for a `Clock`."""
         self.passed += milliseconds / 1000
         raw = self.target.raw
         for key in self.target.keys():
@@ -173,7 +173,7 @@ class Tiers:
                         raw.hset(key, field, b"%s %d %s" % (tries, int(due) - milliseconds, error))
 
     def fails(self, uniform: Uniform, script: Any = None) -> Any:
-        """Let hot fail, in all or from one script on, until the answer is called."""
+        """Make hot fail always, or from one script on, until the returned function is called."""
         hot, has_failed = uniform.saver.hot, script is None
         works = hot._driver
 
@@ -189,7 +189,7 @@ class Tiers:
 
 
 class Clock:
-    """The module `time`, for those whose time passes by `Tiers.later`, too."""
+    """A replacement of the module `time` that follows `Tiers.later`."""
 
     def __init__(self, tiers: Tiers) -> None:
         self.tiers = tiers
@@ -202,20 +202,22 @@ class Clock:
 
 
 class Cold(Uniform):
-    """A uniform of any saver."""
+    """A `Uniform` of any saver."""
 
     def __init__(self, saver: Any, native_async: bool) -> None:
         self.saver, self.native_async = saver, native_async
 
 
 def plain(one: Any) -> Any:
-    """A checkpoint without what Postgres does not give back as it was."""
+    """Return a checkpoint without what Postgres returns differently."""
     return None if one is None else (one.config["configurable"], one.checkpoint, one.parent_config, one.pending_writes)
 
 
 async def written(uniform: Any, thread: str = "thread") -> list[dict[str, Any]]:
-    """Three checkpoints with channels that do not change in each, and pending writes of several tasks on the last; after a
-    look, as a graph takes it."""
+    """Put three checkpoints, and pending writes of several tasks on the last; read first, as a graph does.
+
+    One channel stays the same in all of them.
+    """
     assert await uniform.get_tuple(config(thread)) is None
     made, versions = [], {"whole": f"{1:032}.1"}
     for step in range(3):
@@ -234,13 +236,13 @@ async def written(uniform: Any, thread: str = "thread") -> list[dict[str, Any]]:
 
 
 def between(uniform: Uniform, script: Any, act: Any) -> None:
-    """Let something happen elsewhere just before a saver calls a script, once."""
+    """Act once, just before a saver calls a script."""
     left = [act]
     Meanwhile(uniform.saver.hot, lambda request: left.pop() if left and script_of(request) is script else None)
 
 
 BEHIND: dict[str, Any] = {"mode": "write-behind", "flusher": False}
-"""Nothing is brought to cold before a test says so."""
+"""Settings of a saver that flushes only when the test says so."""
 
 
 def keys_of(tiers: Tiers, thread: str = "thread") -> Any:
@@ -253,7 +255,7 @@ async def drained(uniform: Uniform) -> None:
 
 
 async def flushed_until(uniform: Uniform, done: Callable[[int], Any]) -> int:
-    """Flush what can be flushed, again until so many records are left, or something else is so; a flush may run out of time before it begins."""
+    """Flush until the number of records left satisfies `done`. A flush may run out of time before it begins."""
     end = time.monotonic() + 30
     while not done(left := await uniform.flush(timeout=0.3)):
         assert time.monotonic() < end, left
@@ -261,12 +263,12 @@ async def flushed_until(uniform: Uniform, done: Callable[[int], Any]) -> int:
 
 
 def named(url: str, name: str) -> str:
-    """The URL of a Postgres, for processes that will be killed: it knows them by this name."""
+    """Return a Postgres URL with a name for processes that will be killed."""
     return f"{url}{'&' if '?' in url else '?'}application_name={name}"
 
 
 def wait_for_the_dead(url: str, name: str) -> None:
-    """Wait until Postgres is done with what it was told by processes that are no more."""
+    """Wait until Postgres has ended the connections of killed processes."""
     end = time.monotonic() + 30
     with psycopg.connect(url, autocommit=True) as connection:
         while connection.execute("SELECT 1 FROM pg_stat_activity WHERE application_name = %s", (name,)).fetchall():
@@ -275,7 +277,8 @@ def wait_for_the_dead(url: str, name: str) -> None:
 
 
 async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
-    """A flusher that has taken what is dirty, and stops before it gives anything to cold; its claim is over when the answer lets it go on."""
+    """Start a flush that stops before cold gets anything. Its claim is open until the returned function continues it.
+    Start a flush that stops before cold gets anything. Its claim is open until the returned function continues it."""
     saver = uniform.saver
     operation = flushing.flush(saver._context, "thread")
     request = next(operation)
@@ -299,12 +302,12 @@ VERSIONS = {"n": f"{9:032}.1"}
 
 
 def new() -> Any:
-    """One that has another value in one channel, and no other."""
+    """Make a checkpoint whose only channel has a new value."""
     return checkpoint({"n": [9]}, VERSIONS)
 
 
 async def two_runs(uniform: Uniform, thread: str = "thread", of: str = "") -> None:
-    """Of one checkpoint each: run-1, and run-2."""
+    """Put two runs, run-1 and run-2, of one checkpoint each."""
     await uniform.get_tuple(config(thread))
     first, second = (checkpoint({"n": [number]}, {"n": f"{number:032}.1"}) for number in (1, 2))
     stored = await uniform.put(config(thread), first, {"run_id": f"{of}run-1"}, first["channel_versions"])

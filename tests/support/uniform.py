@@ -1,4 +1,7 @@
-"""One interface to both flavours of savers and stores, so that each behaviour test is written once: its methods are all awaited."""
+"""One interface to both flavours of savers and stores, so that each test of behaviour is written once.
+
+All its methods are awaited.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +25,10 @@ STREAMS = {"list", "threads", "writes", "channel_history", "latest_values"}
 
 
 class Uniform:
-    """Calls a saver in its native flavour: `await uniform.put(...)` is `put` of a RedisSaver, `aput` of an AsyncRedisSaver.
+    """Adapter that calls a saver in its flavour: `await uniform.put(...)` is `put` of a RedisSaver, `aput` of an
+    AsyncRedisSaver.
 
-    What streams answers a list.
+    Streams are returned as lists.
     """
 
     def __init__(
@@ -63,14 +67,14 @@ _shared: dict[tuple[int, str], Any] = {}
 
 
 def shared(url: str) -> Any:
-    """A blocking client of this process: to make one for each test takes longer than most of them, of a cluster above all."""
+    """Return a blocking client of this process, as making one takes longer than most tests, above all in a cluster."""
     if (os.getpid(), url) not in _shared:
         _shared[os.getpid(), url] = connect(url, asynchronous=False)
     return _shared[os.getpid(), url]
 
 
 class Target:
-    """A server and a flavour. Makes savers with a prefix of the test's own, and looks at raw keys."""
+    """A server and a flavour. It makes savers with a prefix of the test's own, and reads raw keys."""
 
     def __init__(self, name: str, flavour: str, url: str, prefix: str) -> None:
         self.name, self.flavour, self.url, self.prefix = name, flavour, url, prefix
@@ -78,23 +82,23 @@ class Target:
         self._clients: list[Any] = []
 
     def client(self, *, url: str | None = None, **options: Any) -> Any:
-        """One that is closed with the target; of the target, or of a URL that leads there."""
+        """Make a client of the target, or of a URL that leads there. It is closed with the target."""
         client = connect(url or self.url, asynchronous=self.flavour == "async", **options)
         self._clients.append(client)
         return client
 
     def uniform(self, *, client: Any = None, **options: Any) -> Uniform:
-        """A saver; each one has a client of its own, as if it were in another process."""
+        """Make a saver with its own client, as in another process."""
         kind = AsyncRedisSaver if self.flavour == "async" else RedisSaver
         return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
 
     def store(self, *, client: Any = None, **options: Any) -> Uniform:
-        """A store; each one has a client and a memory of its own, as if it were in another process."""
+        """Make a store with its own client and mirror, as in another process."""
         kind = AsyncRedisStore if self.flavour == "async" else RedisStore
         return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
 
     def keys(self) -> list[bytes]:
-        """All keys of the test's prefix, on all nodes."""
+        """Return all keys with the test's prefix, on all nodes."""
         return sorted(self.raw.scan_iter(match=f"{self.prefix}*", count=1000))
 
     async def close(self) -> None:

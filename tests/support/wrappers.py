@@ -1,4 +1,4 @@
-"""Drivers in front of a saver's own: to fail, to repeat, and to let something happen in between."""
+"""Drivers that wrap a saver's own: to fail, to repeat, or to let something happen in between."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from redis_saver._engine.runner import DriverWrapper
 
 
 def script_of(request: Any) -> Any:
-    """The script that a request runs; None if it runs none."""
+    """Return the script that a request runs, or None."""
     return getattr(request, "script", None)
 
 
 class Around(DriverWrapper[Any]):
-    """Does for each request what a generator says, which yields it, or others, and returns the reply."""
+    """A driver that runs a generator for each request, which yields it, or others, and returns the reply."""
 
     def __init__(self, saver: Any, around: Callable[[Any], Generator[Any, Any, Any]]) -> None:
         super().__init__(saver._driver)
@@ -25,7 +25,10 @@ class Around(DriverWrapper[Any]):
 
 
 class Meanwhile(DriverWrapper[Any]):
-    """Lets something happen before a request, or after it: what a function answers for it, if anything, is awaited. For a blocking driver on another thread."""
+    """A driver that runs something before or after a request: what `before` or `after` returns for it, if anything.
+
+    A blocking driver runs it on another OS thread.
+    """
 
     def __init__(self, saver: Any, before: Callable[[Any], Any], after: Callable[[Any], Any] = lambda _: None) -> None:
         super().__init__(saver._driver)
@@ -48,7 +51,7 @@ class Meanwhile(DriverWrapper[Any]):
 
 
 def elsewhere(act: Any) -> None:
-    """Run something asynchronous on a thread of its own; None: nothing."""
+    """Run an async function on its own OS thread; do nothing for None."""
 
     async def drive() -> None:
         await act()
@@ -59,7 +62,7 @@ def elsewhere(act: Any) -> None:
 
 
 async def asked(uniform: Any, request: Any) -> Any:
-    """What a saver's driver answers."""
+    """Return the reply of a saver's driver."""
     return (
         await uniform.saver._driver.arequest(request)
         if uniform.native_async
@@ -68,7 +71,7 @@ async def asked(uniform: Any, request: Any) -> Any:
 
 
 async def ran(uniform: Any, operation: Any) -> Any:
-    """What an operation returns."""
+    """Return the result of an operation."""
     if uniform.native_async:
         return await uniform.saver._driver.arun(operation)
     return await asyncio.to_thread(uniform.saver._driver.run, operation)

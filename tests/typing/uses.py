@@ -1,6 +1,7 @@
-"""What type checkers are to find in a user's program, and what they are to let pass. Not run: `.ci/run` has mypy and pyright look at it.
+"""Uses that type checkers must accept, and mistakes that they must find.
 
-Each mistake has a comment that silences it. Where a checker does not find the mistake, it complains of a comment that silences nothing.
+Nothing runs this file; `.ci/run` checks it with mypy and pyright. Each mistake has a comment that silences it. A
+checker that misses the mistake complains of the unused comment.
 """
 
 # pyright: strict, reportUnnecessaryTypeIgnoreComment=true, reportUnusedExpression=false, reportPrivateUsage=false
@@ -137,7 +138,7 @@ RedisStore(blocking, history="all")  # type: ignore[call-arg]
 store.put(("memories", "ada"), "k", {"n": 1}, if_version="1")  # type: ignore[arg-type]
 store.get(("memories", "ada"), "k").version  # type: ignore[union-attr]
 
-# -- what is answered
+# -- results
 
 version: str = __version__
 pruned: Pruned = saver.prune(["a"], keep_last=3, older_than="30d", dry_run=True)
@@ -177,7 +178,7 @@ RedisCache(blocking, on_error="ignore")  # type: ignore[arg-type]
 RedisCache(blocking, ttl=60)  # type: ignore[arg-type]
 RedisLLMCache(blocking)  # type: ignore[arg-type]
 
-# -- what is counted
+# -- counters
 
 counted: RedisStats = saver.stats()
 of_reads: OperationStats = counted.operations["get_tuple"]

@@ -1,4 +1,4 @@
-"""A chat that needs no model: what it does next is what the last message says."""
+"""A chat that needs no model: the last message decides what happens next."""
 
 from __future__ import annotations
 

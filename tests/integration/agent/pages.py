@@ -1,4 +1,4 @@
-"""The inspector beside the routes of the Agent Server."""
+"""The inspector next to the routes of the Agent Server."""
 
 from __future__ import annotations
 
