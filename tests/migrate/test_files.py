@@ -138,9 +138,7 @@ def test_a_world_readable_file_is_replaced_instead_of_overwritten(source: str, t
     assert write(source, "inmem", tmp_path) == 0
     for name, file, was in zip(names, held, before, strict=True):
         file.seek(0)
-        assert file.read() == was and os.fstat(file.fileno()).st_nlink == (
-            name == names[0]
-        )  # the first one is now the victim
+        assert file.read() == was and os.fstat(file.fileno()).st_nlink == (name == names[0])  # kept by the victim
         file.close()
         assert oct((tmp_path / name).lstat().st_mode) == "0o100600"  # a regular file
     assert victim.read_bytes() == before[0]
