@@ -1,4 +1,4 @@
-"""LangGraph's interface of caches: what was set is found, under its own name, until its TTL has run out or it is cleared."""
+"""LangGraph's cache interface: entries, names, TTLs and clearing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cache(target: Target) -> UniformCache:
     return cache_of(target)
 
 
-async def test_what_was_set_is_found_in_the_order_asked_for(cache: UniformCache) -> None:
+async def test_get_returns_entries_in_request_order(cache: UniformCache) -> None:
     names = [(A, "1"), (B, "1"), ((), "1"), (("a", "b"), "1"), (A, "2")]
     await cache.set({name: (number, None) for number, name in enumerate(names)})
     asked = [names[4], (A, "absent"), names[0], *reversed(names)]
@@ -38,7 +38,7 @@ async def test_what_was_set_is_found_in_the_order_asked_for(cache: UniformCache)
     assert list(found) == [names[4], names[0], names[3], names[2], names[1]]
 
 
-async def test_values_are_what_they_were(cache: UniformCache) -> None:
+async def test_values_round_trip_as_in_langgraphs_in_memory_cache(cache: UniformCache) -> None:
     values = {
         "none": None,
         "writes": deque([("messages", [AIMessage("hi", id="1")]), ("n", 1.5)]),
@@ -62,8 +62,8 @@ async def test_a_later_set_replaces_an_earlier_one(cache: UniformCache) -> None:
         assert await cache.get([(A, "k")]) == {(A, "k"): value}
 
 
-async def test_hostile_names_are_just_names(cache: UniformCache) -> None:
-    """Labels that look alike when they are joined, keys that look like labels: each is an entry of its own, and each namespace is cleared by itself."""
+async def test_hostile_names_are_separate_entries(cache: UniformCache) -> None:
+    """Some labels join to the same text, and some keys look like labels. Clearing a namespace keeps all others."""
     labels = list(dict.fromkeys(LABELS))
     spaces = [(), *((label,) for label in labels), *itertools.product(labels[:12], labels[:6])]
     names = [(space, key) for space in spaces for key in labels[:9]]
@@ -74,8 +74,8 @@ async def test_hostile_names_are_just_names(cache: UniformCache) -> None:
     assert await cache.get(names) == {name: repr(name) for name in names if name[0] not in gone}
 
 
-async def test_names_that_langgraphs_own_cache_mixes_up(cache: UniformCache) -> None:
-    """It joins by colons, and clears what begins so."""
+async def test_names_with_colons_are_separate_entries(cache: UniformCache) -> None:
+    """LangGraph's own cache joins names by colons, and clears by prefix."""
     await cache.set({(("a", "b"), "c"): (1, None), (("a",), "b:c"): (2, None), (("users", "10"), "k"): (3, None)})
     assert await cache.get([(("a",), "b:c")]) == {(("a",), "b:c"): 2}
     await cache.clear([("a",), ("users", "1"), ("*",), ()])
@@ -85,7 +85,7 @@ async def test_names_that_langgraphs_own_cache_mixes_up(cache: UniformCache) -> 
     }
 
 
-async def test_a_namespace_given_as_a_list_is_answered_as_a_tuple(cache: UniformCache) -> None:
+async def test_a_namespace_given_as_a_list_is_returned_as_a_tuple(cache: UniformCache) -> None:
     await cache.set({(A, "k"): (1, None)})
     assert await cache.get([[["a"], "k"]]) == {(A, "k"): 1}
 
@@ -101,14 +101,14 @@ async def test_each_entry_has_its_own_ttl(target: Target, cache: UniformCache) -
     assert await cache.get(names) == {names[1]: 2, names[2]: 3}
 
 
-async def test_the_ttl_of_the_cache_counts_where_an_entry_has_none(target: Target) -> None:
+async def test_the_caches_ttl_applies_to_entries_without_their_own(target: Target) -> None:
     cache = cache_of(target, ttl="200ms")
     await cache.set({(A, "default"): (1, None), (A, "own"): (2, 100)})
     await asyncio.sleep(0.25)
     assert await cache.get([(A, "default"), (A, "own")]) == {(A, "own"): 2}
 
 
-async def test_clearing(target: Target, cache: UniformCache) -> None:
+async def test_clear_removes_the_given_namespaces_or_all(target: Target, cache: UniformCache) -> None:
     other = cache_of(target, prefix=target.prefix + "x")
     names = [(A, "1"), (A, "2"), (B, "1"), ((), "1"), (("a", "x"), "1")]
     for one in (cache, other):
@@ -169,7 +169,7 @@ class Unknown:
 )
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.by_turns
-async def test_bad_input_is_refused_before_anything_is_written(
+async def test_invalid_entries_are_refused_before_any_write(
     target: Target, pairs: Any, error: type[Exception], said: str
 ) -> None:
     cache = cache_of(target, limits=Limits(value_bytes=1000))
@@ -180,7 +180,7 @@ async def test_bad_input_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_bad_names_are_refused(target: Target) -> None:
+async def test_invalid_names_are_refused(target: Target) -> None:
     cache = cache_of(target)
     for keys in ("ak", ["ak"], [(A, 1)], [("a", "k")], [(A, "k", "x")]):
         with pytest.raises(TypeError, match=r"pair|namespace|str"):
@@ -190,7 +190,7 @@ async def test_bad_names_are_refused(target: Target) -> None:
             await cache.clear(namespaces)
 
 
-def test_bad_settings_are_refused() -> None:
+def test_invalid_settings_are_refused() -> None:
     import fakeredis
 
     for settings, said in (
@@ -211,7 +211,7 @@ def test_bad_settings_are_refused() -> None:
         RedisCache(fakeredis.FakeAsyncRedis())  # type: ignore[arg-type]
 
 
-async def test_a_client_that_decodes_replies(target: Target) -> None:
+async def test_a_client_with_decode_responses_works(target: Target) -> None:
     cache = cache_of(target, client=target.client(decode_responses=True))
     await cache.set({(("\xff",), "k"): (b"\xff\0", None)})
     assert await cache.get([(("\xff",), "k")]) == {(("\xff",), "k"): b"\xff\0"}
@@ -220,7 +220,7 @@ async def test_a_client_that_decodes_replies(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_from_a_url(target: Target) -> None:
+async def test_from_conn_string_makes_a_working_cache(target: Target) -> None:
     from redis_saver import AsyncRedisCache
 
     if target.flavour == "async":

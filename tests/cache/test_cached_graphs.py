@@ -1,4 +1,4 @@
-"""Real graphs with a cache: what a node or a task wrote is not computed again."""
+"""Graphs with a cache: a cached node or task does not run again."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class State(TypedDict):
 
 
 class Graphs:
-    """Graphs with one node each on a cache, and how often these ran."""
+    """Builds graphs with two cached nodes, and counts the runs of each."""
 
     def __init__(self, target: Target, **settings: Any) -> None:
         self.target, self.settings, self.ran = target, settings, Counter[str]()
@@ -60,7 +60,7 @@ class Graphs:
         return graph.invoke({"n": n, "seen": []})
 
 
-async def test_nodes_are_computed_once(target: Target) -> None:
+async def test_a_cached_node_runs_once(target: Target) -> None:
     graphs = Graphs(target)
     first, second = graphs.cache(), graphs.cache()
     answer = await graphs.run(graphs.graph(first))
@@ -72,7 +72,7 @@ async def test_nodes_are_computed_once(target: Target) -> None:
     assert second.stats().hits == 3
 
 
-async def test_a_ttl_and_clearing_by_node(target: Target) -> None:
+async def test_entries_of_a_node_expire_and_are_cleared_separately(target: Target) -> None:
     graphs = Graphs(target)
     graph = graphs.graph(graphs.cache(), ttl=100)
     await graphs.run(graph)
@@ -92,7 +92,7 @@ async def test_a_ttl_and_clearing_by_node(target: Target) -> None:
     assert graphs.ran == {"node": 3, "other": 3}
 
 
-async def test_a_graph_runs_without_its_server(target: Target) -> None:
+async def test_a_graph_runs_while_the_server_is_down(target: Target) -> None:
     graphs = Graphs(target)
     cache = cache_of(target, client=target.client(url="redis://127.0.0.1:1", retry=None))
     for _ in range(3):
@@ -102,8 +102,8 @@ async def test_a_graph_runs_without_its_server(target: Target) -> None:
     assert cache.stats().skipped > 0
 
 
-async def test_graphs_that_run_at_once_compute_a_node_once(target: Target) -> None:
-    """In OS threads, or in tasks."""
+async def test_concurrent_graphs_compute_a_node_once(target: Target) -> None:
+    """The graphs run in OS threads or in tasks."""
     graphs = Graphs(target, single_flight="2m")
     cache = graphs.cache()
     made = [graphs.graph(cache, seconds=0.2) for _ in range(6)]
@@ -117,8 +117,8 @@ async def test_graphs_that_run_at_once_compute_a_node_once(target: Target) -> No
     assert all(answer == answers[0] for answer in answers)
 
 
-async def test_tasks_that_call_tasks_do_not_wait_for_their_own_run(target: Target) -> None:
-    """LangGraph asks again for all tasks that run, each time that one of them calls another one."""
+async def test_nested_tasks_do_not_wait_for_their_own_run(target: Target) -> None:
+    """LangGraph looks up all running tasks again whenever one of them calls another."""
     ran, cache, policy = Counter[str](), cache_of(target, single_flight="2m"), CachePolicy()
 
     if target.flavour == "async":
@@ -169,8 +169,8 @@ async def test_tasks_that_call_tasks_do_not_wait_for_their_own_run(target: Targe
     assert time.monotonic() - began < 60, "nobody waited for a flight to expire"
 
 
-async def test_nodes_side_by_side_that_call_tasks_do_not_wait_for_their_own_run(target: Target) -> None:
-    """Neither has a cache policy, so nobody has asked before their tasks do; and a graph inside of a node is of the same run."""
+async def test_parallel_nodes_with_tasks_do_not_wait_for_their_own_run(target: Target) -> None:
+    """The nodes have no cache policy, so their tasks look up first. A graph inside a node belongs to the same run."""
     ran, cache, policy = Counter[str](), cache_of(target, single_flight="2m"), CachePolicy()
 
     def slow(state: State) -> Any:
@@ -221,7 +221,7 @@ async def test_nodes_side_by_side_that_call_tasks_do_not_wait_for_their_own_run(
     assert time.monotonic() - began < 60, "nobody waited for a flight to expire"
 
 
-async def test_a_node_that_fails_or_is_interrupted_is_not_cached_and_may_run_again_at_once(target: Target) -> None:
+async def test_a_failed_or_interrupted_node_is_not_cached_and_reruns_at_once(target: Target) -> None:
     cache, ran = cache_of(target, single_flight="2m"), Counter[str]()
 
     def node(_: State) -> Any:

@@ -1,4 +1,4 @@
-"""What a cache leaves in Redis, what it sends, and what happens when keys of it are gone."""
+"""Keys and requests of a cache, also after keys were evicted."""
 
 from __future__ import annotations
 
@@ -40,12 +40,10 @@ def index_sizes(target: Target) -> int:
     return sum(target.raw.zcard(key) for key in keyspace(target).indexes)
 
 
-# -- keys that stay
+# -- stored keys
 
 
-async def test_where_all_entries_have_a_ttl_every_key_has_a_deadline_that_is_not_earlier(
-    target: Target, cache: UniformCache
-) -> None:
+async def test_generations_expire_after_all_entries_if_each_has_a_ttl(target: Target, cache: UniformCache) -> None:
     longest = 0
     for ttl in (100, 1, 5000, 7):
         longest = max(longest, 1000 * ttl)
@@ -58,7 +56,7 @@ async def test_where_all_entries_have_a_ttl_every_key_has_a_deadline_that_is_not
     assert index_sizes(target) == 0
 
 
-async def test_an_entry_without_a_ttl_outlives_one_with(target: Target, cache: UniformCache) -> None:
+async def test_an_entry_without_a_ttl_keeps_its_generations(target: Target, cache: UniformCache) -> None:
     place = keyspace(target).address((A, "k"))
     await cache.set({(A, "k"): (1, 1)})
     await cache.set({(A, "other"): (1, None)})
@@ -69,8 +67,8 @@ async def test_an_entry_without_a_ttl_outlives_one_with(target: Target, cache: U
     assert 0 < target.raw.pttl(place.entry) <= 1000
 
 
-async def test_clearing_a_namespace_removes_what_has_no_ttl(target: Target, cache: UniformCache) -> None:
-    """In pages; what has a TTL is invalid at once, and goes by itself."""
+async def test_clearing_a_namespace_deletes_entries_without_a_ttl(target: Target, cache: UniformCache) -> None:
+    """They are deleted in pages. Entries with a TTL are invalid at once, and expire later."""
     many = 2 * ENTRIES_PER_REQUEST + 7
     await cache.set({(A, str(number)): (number, None) for number in range(many)})
     await cache.set({(("a", "x"), "k"): (1, None), (A, "0"): (1, 100)})
@@ -83,7 +81,7 @@ async def test_clearing_a_namespace_removes_what_has_no_ttl(target: Target, cach
     assert await cache.get([(A, "0"), (A, "1"), (("a", "x"), "k")]) == {(("a", "x"), "k"): 1}
 
 
-async def test_after_all_was_cleared_every_key_has_a_deadline(target: Target, cache: UniformCache) -> None:
+async def test_every_key_expires_after_clearing_everything(target: Target, cache: UniformCache) -> None:
     await cache.set({((f"{number % 50}",), str(number)): (number, None) for number in range(700)})
     await cache.clear()
     assert without_deadline(target) == []
@@ -99,8 +97,8 @@ async def test_an_entry_that_gets_a_ttl_leaves_the_index(target: Target, cache: 
     assert index_sizes(target) == 2
 
 
-async def test_an_index_forgets_entries_that_were_evicted(target: Target, cache: UniformCache) -> None:
-    """On a server that evicts, new entries come and old ones go for ever. The index must not fill the memory."""
+async def test_an_index_forgets_evicted_entries(target: Target, cache: UniformCache) -> None:
+    """If the server evicts entries while new ones come, the index must not grow forever."""
     largest = 0
     for turn in range(30):
         names = [(A, f"{turn}-{number}") for number in range(64)]
@@ -112,11 +110,11 @@ async def test_an_index_forgets_entries_that_were_evicted(target: Target, cache:
     assert len(await cache.get(names)) == 64
 
 
-# -- keys that are gone
+# -- missing keys
 
 
 @pytest.mark.parametrize("lost", ["shard", "namespace"])
-async def test_a_generation_that_was_evicted_makes_misses(target: Target, cache: UniformCache, lost: str) -> None:
+async def test_an_evicted_generation_causes_misses(target: Target, cache: UniformCache, lost: str) -> None:
     names = [(A, "1"), (A, "2")]
     await cache.set({name: (1, None) for name in names})
     place = keyspace(target).address(names[0])
@@ -127,7 +125,7 @@ async def test_a_generation_that_was_evicted_makes_misses(target: Target, cache:
     assert cache.stats().errors == 0
 
 
-async def test_an_index_that_was_evicted(target: Target, cache: UniformCache) -> None:
+async def test_an_evicted_index_does_not_affect_get_and_clear(target: Target, cache: UniformCache) -> None:
     await cache.set({(A, "k"): (1, None)})
     target.raw.unlink(*keyspace(target).indexes)
     assert await cache.get([(A, "k")]) == {(A, "k"): 1}
@@ -135,7 +133,7 @@ async def test_an_index_that_was_evicted(target: Target, cache: UniformCache) ->
     assert await cache.get([(A, "k")]) == {}
 
 
-async def test_an_older_entry_does_not_come_back_with_a_new_generation(target: Target, cache: UniformCache) -> None:
+async def test_a_new_generation_does_not_revive_old_entries(target: Target, cache: UniformCache) -> None:
     await cache.set({(A, "k"): (1, None)})
     entry = keyspace(target).address((A, "k")).entry
     old = target.raw.get(entry)
@@ -147,7 +145,7 @@ async def test_an_older_entry_does_not_come_back_with_a_new_generation(target: T
 
 
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-async def test_scripts_that_were_flushed(target: Target, cache: UniformCache) -> None:
+async def test_flushed_scripts_are_sent_again(target: Target, cache: UniformCache) -> None:
     await cache.set({(A, "k"): (1, None)})
     flush = {"target_nodes": "all"} if target.name == "cluster" else {}
     target.raw.execute_command("SCRIPT FLUSH", **flush)
@@ -157,12 +155,12 @@ async def test_scripts_that_were_flushed(target: Target, cache: UniformCache) ->
     assert await cache.get([(A, "k")]) == {}
 
 
-# -- in the middle
+# -- interrupted and concurrent clears
 
 
 @pytest.mark.parametrize("namespaces", [[A], None])
-async def test_a_clear_that_died_in_the_middle_has_cleared(target: Target, namespaces: Any) -> None:
-    """The first round trip makes all invalid. What is left of the rest, the next clear removes."""
+async def test_an_interrupted_clear_invalidates_all_entries(target: Target, namespaces: Any) -> None:
+    """The first round trip invalidates them. The next clear deletes what is left."""
     names = [(A, str(number)) for number in range(20)]
     cache, dying = cache_of(target), cache_of(target)
     await cache.set({name: (1, None) for name in names})
@@ -187,7 +185,7 @@ async def test_a_clear_that_died_in_the_middle_has_cleared(target: Target, names
 
 
 @pytest.mark.parametrize("namespaces", [[A], None])
-async def test_what_is_set_while_others_clear_stays(target: Target, namespaces: Any) -> None:
+async def test_an_entry_set_during_a_clear_stays(target: Target, namespaces: Any) -> None:
     names = [(A, str(number)) for number in range(20)]
     cache, clearing = cache_of(target), cache_of(target)
     await cache.set({name: (1, None) for name in names})
@@ -203,7 +201,7 @@ async def test_what_is_set_while_others_clear_stays(target: Target, namespaces: 
     assert await cache.get(names) == {names[3]: 2}
 
 
-# -- what is sent
+# -- requests
 
 
 @pytest.fixture
@@ -216,7 +214,7 @@ async def counted(target: Target) -> tuple[UniformCache, Counted]:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_one_round_trip(counted: tuple[UniformCache, Counted]) -> None:
+async def test_each_call_takes_one_round_trip(counted: tuple[UniformCache, Counted]) -> None:
     cache, counter = counted
     names = [(A, str(number)) for number in range(100)]
     everywhere = [((str(number),), "k") for number in range(100)]
@@ -239,7 +237,7 @@ async def test_one_round_trip(counted: tuple[UniformCache, Counted]) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_get_is_one_mget_a_shard(target: Target, cache: UniformCache) -> None:
+async def test_a_get_sends_one_mget_per_shard(target: Target, cache: UniformCache) -> None:
     asked: list[Any] = []
 
     def note(request: Any) -> Any:
@@ -256,7 +254,7 @@ async def test_a_get_is_one_mget_a_shard(target: Target, cache: UniformCache) ->
     assert len(keys) == SHARDS + 2 * len(names), "each shard's generation, each namespace's, each entry, once"
 
 
-async def test_only_keys_of_its_own_are_touched(target: Target, cache: UniformCache) -> None:
+async def test_clear_leaves_foreign_keys_alone(target: Target, cache: UniformCache) -> None:
     others = [f"{target.prefix}:cache", f"{target.prefix}:cache:x", f"{target.prefix}:cache:{{1}}:other"]
     for key in others:
         target.raw.set(key, "1")
@@ -265,7 +263,7 @@ async def test_only_keys_of_its_own_are_touched(target: Target, cache: UniformCa
     assert all(target.raw.exists(key) for key in others)
 
 
-def test_namespaces_lie_in_all_shards_and_these_in_all_parts_of_a_cluster() -> None:
+def test_namespaces_spread_over_shards_and_shards_over_cluster_slots() -> None:
     from redis.crc import key_slot
 
     keys = CacheKeyspace("p")
@@ -288,7 +286,7 @@ def known(rng: random.Random) -> Any:
 @pytest.mark.parametrize("seed", seeds.seeds(range(3)))
 @pytest.mark.parametrize("target_name", seeds.targets("redis", "cluster", "fakeredis"))
 async def test_random_operations_against_a_model(target: Target, seed: int, steps: int = 150) -> None:
-    """Several caches, which are as processes, against a dict; keys are evicted, too, after which an entry may be gone, and is never another."""
+    """Compare several caches with a dict. After an eviction an entry may be missing, but is never wrong."""
     rng, model, unsure = random.Random(seed), dict[Any, Any](), set[Any]()
     caches = [cache_of(target) for _ in range(3)]
     for step in range(steps):
@@ -331,8 +329,8 @@ async def test_many_random_operations_against_a_model(target: Target, seed: int)
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds.seeds(range(2)))
 @pytest.mark.parametrize("target_name", seeds.targets("redis", "cluster"))
-async def test_callers_at_once_see_each_its_own(target: Target, seed: int, steps: int = 40) -> None:
-    """Each caller has a namespace, all of one shard: what it set it finds, what it cleared it does not find, whatever others do there."""
+async def test_concurrent_callers_see_only_their_own_changes(target: Target, seed: int, steps: int = 40) -> None:
+    """Each caller sets and clears a namespace of its own, and all namespaces share a shard."""
     keys = keyspace(target)
     spaces = [(f"{number}",) for number in range(400) if keys.address(((f"{number}",), "k")).shard == 3][:8]
     caches = [cache_of(target) for _ in range(2)]
@@ -355,8 +353,7 @@ async def test_callers_at_once_see_each_its_own(target: Target, seed: int, steps
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_lost_requests_and_replies(target: Target, proxy: Proxy) -> None:
-    """What is sent again changes nothing."""
+async def test_calls_survive_lost_requests_and_replies(target: Target, proxy: Proxy) -> None:
     there = Target(target.name, target.flavour, proxy.url, target.prefix)
     cache = cache_of(there, client=there.client(retry=retrying(target.flavour, 1)), on_error="raise")
     await cache.set({(A, "warm"): (1, None)})

@@ -1,4 +1,4 @@
-"""Models' answers: exact keys, and what comes back is what was stored."""
+"""`RedisLLMCache`: exact keys, and answers without loss."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_answers_are_what_they_were(models: UniformCache, name: str) -> None:
+async def test_answers_round_trip(models: UniformCache, name: str) -> None:
     answers = ANSWERS[name]
     assert await models.lookup("prompt", "model") is None
     await models.update("prompt", "model", answers)
@@ -66,7 +66,7 @@ async def test_answers_are_what_they_were(models: UniformCache, name: str) -> No
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_text_that_was_changed_stays_changed(models: UniformCache) -> None:
+async def test_a_changed_text_is_kept(models: UniformCache) -> None:
     answer = ChatGeneration(message=AIMessage("said"))
     answer.text = "shown"
     await models.update("p", "m", (answer,))
@@ -91,7 +91,7 @@ async def test_keys_are_exact(models: UniformCache) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_ttl(target: Target) -> None:
+async def test_its_own_ttl_replaces_that_of_the_cache(target: Target) -> None:
     cache = cache_of(target, ttl="1h")
     await llm_cache_of(cache, ttl="100ms").update("short", "m", [Generation(text="x")])
     await llm_cache_of(cache).update("long", "m", [Generation(text="x")])
@@ -103,7 +103,7 @@ async def test_a_ttl(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-async def test_clearing(target: Target, models: UniformCache) -> None:
+async def test_clear_removes_all_answers(target: Target, models: UniformCache) -> None:
     for number in range(40):
         await models.update(str(number), "m", [Generation(text="x")])
     await models.clear()
@@ -114,13 +114,13 @@ async def test_clearing(target: Target, models: UniformCache) -> None:
 
 
 class OfAProvider(Generation):
-    """Another class, with more than is known here."""
+    """A provider's subclass with an extra field."""
 
     more: int = 1
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_what_cannot_be_stored_whole_is_refused(target: Target, models: UniformCache) -> None:
+async def test_answers_that_would_lose_data_are_refused(target: Target, models: UniformCache) -> None:
     for answers in ([OfAProvider(text="x")], ["text"], [Generation(text="x", generation_info={"f": object()})]):
         with pytest.raises(EncodeError):
             await models.update("p", "m", answers)
@@ -130,7 +130,7 @@ async def test_what_cannot_be_stored_whole_is_refused(target: Target, models: Un
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_an_entry_that_is_no_answer_is_a_miss_that_counts(target: Target, models: UniformCache) -> None:
+async def test_a_malformed_answer_is_a_miss_and_counts_as_an_error(target: Target, models: UniformCache) -> None:
     space = CacheKeyspace(target.prefix, b"llm_cache")
     await models.update("p", "m", [Generation(text="x")])
     entry = space.address(_name("p", "m")).entry
@@ -150,7 +150,7 @@ async def test_an_entry_that_is_no_answer_is_a_miss_that_counts(target: Target, 
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_answers_are_encrypted_where_the_cache_encrypts(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_encrypting_cache_hides_prompts_and_answers(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGGRAPH_AES_KEY", "k" * 32)
     models = llm_cache_of(cache_of(target, serde=EncryptedSerializer.from_pycryptodome_aes()))
     await models.update("the secret prompt", "m", [Generation(text="the secret")])
@@ -161,8 +161,8 @@ async def test_answers_are_encrypted_where_the_cache_encrypts(target: Target, mo
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_models_of_langchain(target: Target) -> None:
-    """Through the global cache, and through a model's own."""
+async def test_langchain_models_use_the_cache(target: Target) -> None:
+    """It is LangChain's global cache, or a model's own."""
     models, asynchronous = llm_cache_of(cache_of(target)), target.flavour == "async"
 
     async def ask(model: Any, prompt: str) -> Any:
@@ -183,7 +183,7 @@ async def test_models_of_langchain(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_one_of_many_asks_the_model(target: Target) -> None:
+async def test_single_flight_asks_the_model_once(target: Target) -> None:
     from test_single_flight import alone
 
     models, asked = llm_cache_of(cache_of(target, single_flight="20s")), list[int]()

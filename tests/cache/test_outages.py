@@ -1,4 +1,4 @@
-"""A server that fails: the cache is skipped, counted and logged once. What is not a cache's entry is a miss that counts."""
+"""Failing servers and malformed entries: the cache is skipped, and errors are counted and logged once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LOGGER = "redis_saver.cache"
 
 
 def failing(cache: UniformCache, error: Exception) -> list[Any]:
-    """Let all requests fail from now on, until what is returned is emptied."""
+    """Make all requests fail until the returned list is emptied."""
     on = [error]
 
     def around(request: Any) -> Any:
@@ -84,7 +84,7 @@ async def test_a_server_that_is_down_is_skipped_and_used_again(
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_errors_are_raised_if_that_is_asked_for(target: Target) -> None:
+async def test_on_error_raise_raises_errors(target: Target) -> None:
     cache = cache_of(target, on_error="raise")
     failing(cache, redis.ConnectionError("gone"))
     for call in (lambda: cache.get([K]), lambda: cache.set({K: (1, None)}), cache.clear):
@@ -94,8 +94,8 @@ async def test_errors_are_raised_if_that_is_asked_for(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_cache_that_was_not_cleared_says_so(target: Target) -> None:
-    """It would answer with what it should have forgotten."""
+async def test_a_failed_clear_always_raises(target: Target) -> None:
+    """Otherwise the cache would return entries that the caller meant to remove."""
     cache = cache_of(target)
     await cache.set({K: (1, None)})
     on = failing(cache, redis.ConnectionError("gone"))
@@ -106,8 +106,8 @@ async def test_a_cache_that_was_not_cleared_says_so(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_full_server(target: Target, caplog: pytest.LogCaptureFixture) -> None:
-    """It refuses what is new, and goes on answering; nothing is skipped that works."""
+async def test_a_full_server_still_answers_gets(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+    """It refuses new entries, and no call is skipped."""
     server = Server("--maxmemory", "3mb", "--maxmemory-policy", "noeviction")
     there = Target("redis", target.flavour, server.url, target.prefix)
     cache = cache_of(there)
@@ -126,8 +126,8 @@ async def test_a_full_server(target: Target, caplog: pytest.LogCaptureFixture) -
     server.stop()
 
 
-def test_a_server_that_hangs_takes_a_tenth_of_the_time(caplog: pytest.LogCaptureFixture) -> None:
-    """After a failure nothing is sent for ten times as long as it took, at least a second. Then one call tries."""
+def test_a_hanging_server_costs_a_tenth_of_the_time(caplog: pytest.LogCaptureFixture) -> None:
+    """After a failure, calls are skipped for ten times as long as it took, at least 1 s. Then one call tries."""
     now = [0.0]
     health = Health("redis://h", "skip", (redis.RedisError, OSError), redis.ResponseError, lambda: now[0])
 
@@ -178,8 +178,8 @@ def test_a_server_that_hangs_takes_a_tenth_of_the_time(caplog: pytest.LogCapture
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_mistakes_of_the_caller_are_not_the_servers(target: Target) -> None:
-    """They are raised, whatever on_error says."""
+async def test_programming_errors_are_always_raised(target: Target) -> None:
+    """`on_error` does not apply to them."""
     cache = cache_of(target)
     failing(cache, AttributeError("a mistake"))
     with pytest.raises(AttributeError):
@@ -191,7 +191,7 @@ async def test_mistakes_of_the_caller_are_not_the_servers(target: Target) -> Non
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_call_that_would_block_its_event_loop_is_not_skipped(target: Target) -> None:
+async def test_a_call_that_would_block_its_event_loop_raises(target: Target) -> None:
     cache = cache_of(target).cache
     for call in (lambda: cache.get([K]), lambda: cache.set({K: (1, None)}), cache.clear):
         with pytest.raises(CalledOnEventLoop):
@@ -199,7 +199,7 @@ async def test_a_call_that_would_block_its_event_loop_is_not_skipped(target: Tar
     assert cache.stats().errors == 0
 
 
-# -- entries that are none
+# -- malformed entries
 
 
 def entry(target: Target) -> bytes:
@@ -207,7 +207,7 @@ def entry(target: Target) -> bytes:
 
 
 async def unreadable(target: Target, raw: bytes, error: type[Exception], **options: Any) -> None:
-    """An entry in place of which these bytes lie: a miss that counts, or an error; and a set replaces it."""
+    """Overwrite an entry with `raw`. Check that it is a counted miss or an error, and that a set replaces it."""
     cache = cache_of(target, **options)
     other = (A, "other")
     await cache.set({K: (1, None), other: (2, None)})
@@ -231,17 +231,17 @@ async def unreadable(target: Target, raw: bytes, error: type[Exception], **optio
 )
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.by_turns
-async def test_bytes_that_cannot_be_decoded(target: Target, raw: bytes, single_flight: Any) -> None:
+async def test_undecodable_bytes_are_a_counted_miss(target: Target, raw: bytes, single_flight: Any) -> None:
     await unreadable(target, raw, DecodeError, single_flight=single_flight)
 
 
 @pytest.mark.parametrize("raw", [b"of another program", b"\2STAMP7:msgpack\x01"])
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_bytes_of_a_newer_release_or_another_program(target: Target, raw: bytes) -> None:
+async def test_foreign_and_newer_entries_are_a_counted_miss(target: Target, raw: bytes) -> None:
     await unreadable(target, raw, UnsupportedFormat)
 
 
-async def test_a_key_of_another_program(target: Target) -> None:
+async def test_a_foreign_key_is_a_miss_and_stops_a_set(target: Target) -> None:
     cache, strict = cache_of(target), cache_of(target, on_error="raise")
     index = CacheKeyspace(target.prefix).indexes[CacheKeyspace(target.prefix).address(K).shard]
     target.raw.hset(index, "f", "1")
@@ -256,7 +256,7 @@ async def test_a_key_of_another_program(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_what_is_logged_of_an_entry_is_not_its_value(target: Target, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_log_never_shows_an_entrys_value(target: Target, caplog: pytest.LogCaptureFixture) -> None:
     class Telling(JsonPlusSerializer):
         def loads_typed(self, data: tuple[str, bytes]) -> Any:
             raise ValueError(f"cannot read {data!r}")
@@ -273,7 +273,7 @@ async def test_what_is_logged_of_an_entry_is_not_its_value(target: Target, caplo
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_cache_that_encrypts_reads_no_plain_value(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_encrypting_cache_refuses_plain_values(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LANGGRAPH_AES_KEY", "k" * 32)
     serde = EncryptedSerializer.from_pycryptodome_aes()
     cache, plain = cache_of(target, serde=serde), cache_of(target)
@@ -300,8 +300,8 @@ async def test_stored_bytes_run_no_code(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_of_a_hundred_callers_each_waits_once_for_a_server_that_hangs(target: Target) -> None:
-    """A client from a URL sends each request once, and no request that shared a pipeline is sent again."""
+async def test_a_hundred_callers_each_wait_once_for_a_hanging_server(target: Target) -> None:
+    """A client from a URL sends each request once, and a request from a shared pipeline is not sent again either."""
     server, seconds = Server(), 0.5
     kind: Any = AsyncRedisCache if target.flavour == "async" else RedisCache
     made = kind.from_conn_string(server.url, client_options={"socket_timeout": seconds})

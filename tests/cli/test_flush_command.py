@@ -1,4 +1,4 @@
-"""`redis-saver flush` as operators run it: a process of its own, between a real Redis and a real Postgres that come and go."""
+"""`redis-saver flush` as a process, between a real Redis and a real Postgres that come and go."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def server() -> Iterator[Server]:
 
 
 class Place:
-    """A Redis of a test's own prefix, and a Postgres database, with a writer that does not flush."""
+    """A Redis prefix and a Postgres database of one test, with a writer that does not flush."""
 
     def __init__(self, server: Server, postgres: str) -> None:
         number = next(_numbers)
@@ -71,7 +71,7 @@ class Place:
             one.__exit__(None, None, None)
 
     def left(self) -> int:
-        """Records that cold does not have."""
+        """Return the number of records that cold lacks."""
         return sum(self.raw.zcard(key) for key in self.raw.scan_iter(Keyspace(self.keys).dirty_pattern))
 
     def thread(self, name: str = "thread") -> list[Any]:
@@ -103,13 +103,13 @@ def run(*options: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """As users start it, with all that it imports."""
+    """Run Python like a user, with all imports."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, env=environment_of({}), capture_output=True, text=True, check=False, timeout=280)
 
 
 class Running:
-    """A process that flushes."""
+    """A running flusher process."""
 
     def __init__(self, *options: str, **environment: str) -> None:
         self.out: list[str] = []
@@ -128,7 +128,7 @@ class Running:
             reader.start()
 
     def said(self, text: str, times: int = 1) -> None:
-        """Wait until it said something."""
+        """Wait until a text is in its output."""
         until(lambda: len(re.findall(text, self.text)) >= times, lambda: f"{text!r} is not in {self.text}")
 
     @property
@@ -178,7 +178,7 @@ def until(holds: Callable[[], bool], why: Callable[[], str] = lambda: "") -> Non
         time.sleep(0.05)
 
 
-async def test_once_brings_all_to_cold(place: Place) -> None:
+async def test_once_flushes_all_records(place: Place) -> None:
     for name in ("thread", "another"):
         await written(place.uniform, name)
     await place.uniform.get_tuple(config("gone"))
@@ -195,7 +195,7 @@ async def test_once_brings_all_to_cold(place: Place) -> None:
     assert (place.thread(), len(place.thread("another"))) == ([], 3)
 
 
-async def test_urls_of_the_environment(place: Place) -> None:
+async def test_the_environment_provides_urls(place: Place) -> None:
     for names in (("REDIS_URL", "POSTGRES_URL"), ("REDIS_URL", "DATABASE_URL")):
         await written(place.uniform, names[1])
         urls = dict(zip(names, (place.redis, place.postgres), strict=True))
@@ -206,14 +206,14 @@ async def test_urls_of_the_environment(place: Place) -> None:
     assert run("--once", "--prefix", place.keys, **both).returncode == 0
 
 
-async def test_only_the_newest(place: Place) -> None:
+async def test_cold_history_latest_writes_only_the_newest_checkpoint(place: Place) -> None:
     await written(place.uniform)
     assert place.once("--cold-history", "latest").returncode == 0
     assert len(place.thread()) == 1
 
 
 @pytest.mark.parametrize("key", [None, "0123456789abcdef"])
-async def test_classes_need_not_be_known(place: Place, key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_flusher_needs_no_classes(place: Place, key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import make_dataclass
 
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
@@ -241,8 +241,8 @@ async def test_classes_need_not_be_known(place: Place, key: str | None, monkeypa
     assert kind == ("msgpack+aes" if key else "msgpack")
 
 
-async def test_until_it_is_stopped(place: Place) -> None:
-    """What comes while it runs is brought to cold, too; a signal ends it when all is there."""
+async def test_a_signal_stops_the_flusher_after_the_last_record(place: Place) -> None:
+    """It also flushes records that arrive while it runs."""
     await written(place.uniform)
     for number in (signal.SIGTERM, signal.SIGINT):
         with running(*place.options("--interval", "0.2", "--timeout", "30")) as flusher:
@@ -258,8 +258,8 @@ async def test_until_it_is_stopped(place: Place) -> None:
         assert len(place.thread(f"last-{number}")) == 3
 
 
-async def test_several_share_the_work(place: Place) -> None:
-    """Each thread's records get to cold once, whoever brings them."""
+async def test_two_flushers_share_the_work(place: Place) -> None:
+    """Each record is flushed once."""
     with running(*place.options("--interval", "0.1")) as one, running(*place.options("--interval", "0.1")) as other:
         for each in (one, other):
             each.said("from redis://")
@@ -277,15 +277,15 @@ async def test_several_share_the_work(place: Place) -> None:
         assert connection.execute("SELECT count(*) FROM checkpoints").fetchone() == (total // 2,)
 
 
-async def test_what_cold_will_not_take(place: Place) -> None:
-    """It is left, and said; the rest is brought there."""
+async def test_a_record_that_cold_refuses_is_set_aside(place: Place) -> None:
+    """The exit code reports it, and the other records are flushed."""
     await written(place.uniform)
     await place.uniform.get_tuple(config("bad"))
     bad = checkpoint({"text": "\x00"}, {"text": f"{1:032}.1"})  # Postgres keeps short texts as JSON
     await place.uniform.put(config("bad"), bad, {}, bad["channel_versions"])
     began = time.monotonic()
     done = place.once()
-    assert time.monotonic() - began < 60  # it need not wait for the time limit
+    assert time.monotonic() - began < 60  # without waiting for the time limit
     assert done.returncode == 1
     assert re.search(LEFT, done.stderr)[1] == "1"
     assert "set aside 1, last error: " in done.stdout
@@ -296,7 +296,7 @@ async def test_what_cold_will_not_take(place: Place) -> None:
     assert re.search(LEFT, "".join(flusher.err))[1] == "1"
 
 
-async def test_postgres_is_away_and_comes_back(place: Place) -> None:
+async def test_the_flusher_retries_until_postgres_comes_back(place: Place) -> None:
     port = int(re.search(r":(\d+)/", place.postgres)[1])
     proxy = Proxy(port)
     url = place.postgres.replace(f":{port}/", f":{proxy.port}/").replace("bench@", "bench:hunter2@")
@@ -325,8 +325,8 @@ async def test_postgres_is_away_and_comes_back(place: Place) -> None:
     assert "hunter2" not in flusher.text
 
 
-async def test_neither_is_there_at_first(place: Place, postgres: str) -> None:
-    """It waits for both; ended before that, or with the time up, it says so."""
+async def test_the_flusher_waits_for_both_servers(place: Place, postgres: str) -> None:
+    """It reports if a signal or the time limit ends it before that."""
     ports = [free_port(), free_port()]
     redis_url, url = f"redis://:hunter2@127.0.0.1:{ports[0]}", f"postgresql://bench:hunter2@127.0.0.1:{ports[1]}/flush"
     done = place.once("--redis", redis_url, "--postgres", url, "--timeout", "2s")
@@ -351,7 +351,7 @@ async def test_neither_is_there_at_first(place: Place, postgres: str) -> None:
     assert len(place.thread()) == 3
 
 
-async def test_tables(server: Server, postgres: str) -> None:
+async def test_missing_or_old_tables_are_refused(server: Server, postgres: str) -> None:
     name = f"bare{next(_numbers)}"
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")
@@ -370,7 +370,7 @@ async def test_tables(server: Server, postgres: str) -> None:
 
 
 def refused(capsys: Any, *options: str) -> str:
-    """What a wrong call says; in this process."""
+    """Run a wrong call in this process, and return its error."""
     assert main(["flush", *options]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -379,7 +379,9 @@ def refused(capsys: Any, *options: str) -> str:
     return str(said.err)
 
 
-def test_what_no_retry_repairs(place: Place, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_that_no_retry_repairs_are_reported_at_once(
+    place: Place, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("REDIS_URL", "POSTGRES_URL", "DATABASE_URL"):
         monkeypatch.delenv(name, raising=False)
     assert "REDIS_URL" in refused(capsys, "--postgres", place.postgres)
@@ -409,7 +411,7 @@ def test_what_no_retry_repairs(place: Place, capsys: Any, monkeypatch: pytest.Mo
     assert "redis-saver[postgres]" in refused(capsys, *place.options())
 
 
-def test_wrong_passwords(place: Place, capsys: Any) -> None:
+def test_a_wrong_password_is_refused(place: Place, capsys: Any) -> None:
     guarded = Server("--requirepass", "secret")
     for url in (guarded.url, guarded.url.replace("://", "://:hunter2@")):
         assert refused(capsys, *place.options("--redis", url))
@@ -430,22 +432,22 @@ def test_wrong_passwords(place: Place, capsys: Any) -> None:
         ["--cold-history", "some"],
     ],
 )
-def test_senseless_options_are_refused(option: list[str], capsys: Any) -> None:
+def test_invalid_options_are_refused(option: list[str], capsys: Any) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["flush", *option])
     assert ended.value.code == 2
     capsys.readouterr()
 
 
-def test_signals_are_as_before(place: Place, capsys: Any) -> None:
+def test_signal_handlers_are_restored(place: Place, capsys: Any) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     assert main(["flush", "--once", *place.options()]) == 0
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
 @pytest.mark.parametrize("loaded", [False, True])
-async def test_numbers_are_exported_where_opentelemetry_is_loaded(place: Place, loaded: bool) -> None:
-    """As `opentelemetry-instrument redis-saver flush` does; it need not be there."""
+async def test_metrics_are_exported_if_opentelemetry_is_loaded(place: Place, loaded: bool) -> None:
+    """`opentelemetry-instrument redis-saver flush` loads it. The flusher also works without it."""
     await written(place.uniform)
     text = f"""
 import sys

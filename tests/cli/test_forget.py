@@ -1,4 +1,4 @@
-"""A request for erasure, as an operator carries it out: nothing of one user is left, all of others is."""
+"""The forget command: it deletes all data of one user, and nothing of others."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ async def place(server: Server) -> Any:
     made.stack.close()
 
 
-async def test_a_user_is_forgotten_and_no_other(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_forget_deletes_all_data_of_one_user_only(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     assert place.forget(*MINE, "--yes") == 0
     said = capsys.readouterr()
     assert said.out == "Deleted 3 threads with 6 checkpoints, and 5 items\n" and said.err == ""
@@ -120,9 +120,7 @@ async def test_a_user_is_forgotten_and_no_other(place: Place, capsys: pytest.Cap
     ]
 
 
-async def test_without_yes_nothing_is_deleted_and_all_is_counted(
-    place: Place, capsys: pytest.CaptureFixture[str]
-) -> None:
+async def test_forget_without_yes_only_counts(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     before = place.left()
     assert place.forget(*MINE) == 0
     said = capsys.readouterr()
@@ -153,7 +151,7 @@ async def test_without_yes_nothing_is_deleted_and_all_is_counted(
         (("--namespace", "x", "--postgres", "postgresql://u:secret@127.0.0.1:1/x"), "127.0.0.1"),
     ],
 )
-async def test_mistakes_delete_nothing(
+async def test_invalid_arguments_delete_nothing(
     place: Place, given: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = place.left()
@@ -166,16 +164,18 @@ async def test_mistakes_delete_nothing(
     assert place.left() == before
 
 
-async def test_no_redis_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_missing_redis_url_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.delenv("REDIS_URL", raising=False)
     assert main(["forget", "--thread", "x", "--yes"]) == 2
     assert "write --redis URL" in capsys.readouterr().err
 
 
-async def test_what_is_left_after_an_error_is_said_and_another_run_finishes(
+async def test_a_failed_run_reports_the_rest_and_can_be_repeated(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The server goes away in the middle."""
+    """The server fails in the middle."""
     delete, left = SyncSaver.delete_thread, itertools.count()
 
     def fails(self: Any, thread: str) -> None:
@@ -194,10 +194,10 @@ async def test_what_is_left_after_an_error_is_said_and_another_run_finishes(
     assert place.forget(*MINE, "--yes") == 0 and place.left() == OTHERS
 
 
-async def test_what_cannot_be_deleted_is_named_and_all_else_goes(
+async def test_undeletable_data_is_reported_and_the_rest_is_deleted(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A thread, and a partition, of a newer release."""
+    """The partition is of a newer release."""
     raw = redis.Redis.from_url(place.url)
     items = place.store._context.places.of(("memories", "user-1")).partition.keys[0]
     data = place.saver._context.keyspace.keys("user-1:a").data_key
@@ -215,7 +215,7 @@ async def test_what_cannot_be_deleted_is_named_and_all_else_goes(
     assert place.forget(*MINE, "--yes") == 0 and place.left() == OTHERS
 
 
-async def test_what_is_damaged_goes_all_the_same(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_damaged_data_is_deleted_too(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     raw = redis.Redis.from_url(place.url)
     raw.unlink(place.store._context.places.of(("memories", "user-1")).partition.keys[1])
     raw.unlink(place.saver._context.keyspace.keys("user-1:a").index_key)
@@ -228,10 +228,10 @@ async def test_what_is_damaged_goes_all_the_same(place: Place, capsys: pytest.Ca
     assert place.left() == OTHERS
 
 
-async def test_what_is_put_meanwhile_is_named(
+async def test_items_put_during_the_deletion_are_reported(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An agent of the user still runs."""
+    """An agent of the user is still running."""
     delete = SyncStore.delete_namespace
 
     def late(self: Any, labels: Any) -> int:
@@ -248,7 +248,7 @@ async def test_what_is_put_meanwhile_is_named(
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_on_every_server(target: Target) -> None:
+async def test_forget_works_on_every_server(target: Target) -> None:
     if target.name == "fakeredis":
         pytest.skip("an embedded server is refused")
     saver, store = target.uniform(), target.store()
@@ -277,8 +277,10 @@ def cold(postgres: str) -> Any:
 
 
 @pytest.mark.parametrize("write", ["through", "behind"])
-async def test_both_tiers_forget(server: Server, cold: str, write: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also what has not been flushed yet, and what only cold has; nothing comes back."""
+async def test_forget_deletes_from_both_tiers(
+    server: Server, cold: str, write: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """This includes unflushed data, and data that only cold has. None of it comes back."""
     place = Place(f"{server.url}/{next(_numbers)}")
     with place.stack, PostgresSaver.from_conn_string(cold) as saver, PostgresStore.from_conn_string(cold) as store:
         store.setup()
@@ -314,7 +316,7 @@ USER = ("memories", "user-1")
 
 @pytest.fixture
 def tiers(server: Server, cold: str) -> Any:
-    """A store over two tiers, whose hot has copies of all that cold has of a user; and the words that name it to `forget`."""
+    """A tiered store with copies of a user's items in hot, its cold store, and a `forget` command for it."""
     url, calls = f"{server.url}/{next(_numbers)}", ["--store-prefix", "copies", "--namespace", *USER]
     with RedisStore.from_conn_string(url, prefix="copies") as hot, PostgresStore.from_conn_string(cold) as store:
         store.setup()
@@ -328,10 +330,10 @@ def tiers(server: Server, cold: str) -> Any:
 
 @pytest.mark.parametrize("notes", ["there", "gone"])
 @pytest.mark.parametrize("labels", [["memories"], [*USER]])
-async def test_copies_are_not_deleted_alone(
+async def test_copies_are_not_deleted_without_cold(
     tiers: Any, notes: str, labels: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Cold would bring them back, and the user would not be forgotten. Notes go after a day, copies may stay."""
+    """Cold would bring them back. Copies are recognized even after their notes have expired."""
     store, recording, forget = tiers
     if notes == "gone":
         client = store.hot._driver.client
@@ -344,13 +346,13 @@ async def test_copies_are_not_deleted_alone(
 
 
 @pytest.mark.parametrize("labels", [["memories"], [*USER]])
-async def test_a_reader_under_way_brings_no_copy_back(tiers: Any, cold: str, labels: list[str]) -> None:
+async def test_a_concurrent_reader_stores_no_copy_after_forget(tiers: Any, cold: str, labels: list[str]) -> None:
     store, recording, forget = tiers
-    store.hot.delete_namespace(USER)  # as evicted, or expired
+    store.hot.delete_namespace(USER)  # like an eviction or expiry
     store.get(USER, "a")
 
     def erase(_: Any) -> None:
-        """The reader has its answer from cold, and has not stored a copy."""
+        """Forget the user when the reader has cold's answer, but has not stored a copy."""
         recording.then = lambda _: None
         assert main([*forget, "--namespace", *labels, "--postgres", cold, "--yes"]) == 0
         assert not store.hot._driver.client.keys("copies:store:*note*"), "they name the user's items"
@@ -362,7 +364,7 @@ async def test_a_reader_under_way_brings_no_copy_back(tiers: Any, cold: str, lab
     assert store.get(USER, "new").value == {} and store.hot.count(USER) == 1
 
 
-async def test_a_cold_tier_without_a_store(server: Server, cold: str) -> None:
+async def test_forget_works_if_cold_has_no_store(server: Server, cold: str) -> None:
     place = Place(f"{server.url}/{next(_numbers)}")
     with place.stack:
         await place.live()
@@ -370,7 +372,7 @@ async def test_a_cold_tier_without_a_store(server: Server, cold: str) -> None:
         assert place.left() == OTHERS
 
 
-async def test_as_a_process(place: Place) -> None:
+async def test_forget_runs_as_a_process(place: Place) -> None:
     root = Path(__file__).parents[2]
     command = [sys.executable, "-m", "redis_saver", "forget", "--namespace", "memories", "user-1", "--yes"]
     environment = {**os.environ, "PYTHONPATH": str(root), "REDIS_URL": place.url}

@@ -1,4 +1,4 @@
-"""The inspector in a real Chromium: no error in its console, no request to another host, nothing wider than the window."""
+"""The inspector in Chromium: no console errors, no requests to other hosts, no page wider than the window."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WAIT = 60
 
 
 class Shown:
-    """The inspector over a server with threads of all kinds, and where it is."""
+    """A running inspector with its own Redis server."""
 
     def __init__(self) -> None:
         self.server, self.port = Server(), free_port()
@@ -108,7 +108,7 @@ def chromium(shown: Shown) -> Iterator[Any]:
 
 
 def errors(driver: Any) -> list[str]:
-    """What the console complains of, and requests to other hosts, since the last time."""
+    """Return console errors and requests to other hosts since the last call."""
     found = [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
     for entry in driver.get_log("performance"):
         event = json.loads(entry["message"])["message"]
@@ -140,7 +140,7 @@ def pages(shown: Shown) -> list[str]:
 
 @pytest.mark.parametrize("width", [1200, 400])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_each_page_is_quiet_and_fits(filled: Shown, chromium: Any, width: int, scheme: str) -> None:
+def test_each_page_has_no_errors_and_fits_the_window(filled: Shown, chromium: Any, width: int, scheme: str) -> None:
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     chromium.execute_cdp_cmd(
@@ -162,7 +162,7 @@ def luminance(color: str) -> int:
     return sum(int(part) for part in color.removeprefix("rgb(").rstrip(")").split(","))
 
 
-def test_a_hostile_thread_is_found_by_clicks(filled: Shown, chromium: Any) -> None:
+def test_a_hostile_thread_is_reachable_by_clicks(filled: Shown, chromium: Any) -> None:
     for at, name in enumerate(HOSTILE):
         chromium.get(filled.url(sort="name"))
         (link,) = [
@@ -175,7 +175,7 @@ def test_a_hostile_thread_is_found_by_clicks(filled: Shown, chromium: Any) -> No
     assert errors(chromium) == []
 
 
-def test_two_checkpoints_are_compared_by_keyboard(filled: Shown, chromium: Any) -> None:
+def test_two_checkpoints_can_be_compared_by_keyboard(filled: Shown, chromium: Any) -> None:
     chromium.get(filled.url("thread", id="user-1:chat", ns=""))
     chromium.find_elements(By.NAME, "a")[2].send_keys(Keys.SPACE)
     chromium.find_element(By.CSS_SELECTOR, "form .pages button").send_keys(Keys.ENTER)
@@ -185,8 +185,8 @@ def test_two_checkpoints_are_compared_by_keyboard(filled: Shown, chromium: Any) 
     assert chromium.switch_to.active_element.get_attribute("class") == "skip"
 
 
-def test_a_live_list_and_a_thread_show_what_comes(filled: Shown, chromium: Any) -> None:
-    """The pages ask again by themselves; the part that changes is replaced, and the form stays."""
+def test_a_live_list_and_a_thread_page_show_changes(filled: Shown, chromium: Any) -> None:
+    """The pages poll the server. Only the changed part is replaced, so the form stays."""
     uniform, name = Uniform(filled.saver), "old-<b>1"
     where = asyncio.run(put(uniform, config(name), {"n": 1}))
     chromium.get(filled.url("thread", id=name))
@@ -212,7 +212,7 @@ def test_a_live_list_and_a_thread_show_what_comes(filled: Shown, chromium: Any) 
 
 
 @pytest.mark.slow
-def test_a_thread_of_ten_thousand_checkpoints(filled: Shown, chromium: Any) -> None:
+def test_ten_thousand_checkpoints_are_shown_in_pages(filled: Shown, chromium: Any) -> None:
     asyncio.run(chain(Uniform(filled.saver), "long", 10_000))
     chromium.get(filled.url("thread", id="long"))
     assert len(chromium.find_elements(By.CSS_SELECTOR, "tr a.id")) == 100

@@ -1,4 +1,4 @@
-"""The inspector's page of what a thread costs, that a page tells of newer checkpoints, and who owns a thread."""
+"""The inspector's cost page, its notices of changed threads, and its filter by owner."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def embedded() -> RedisSaver:
 
 
 def counted(saver: RedisSaver) -> list[Any]:
-    """The requests that the saver sends from now on."""
+    """Return a list that collects the saver's requests from now on."""
     calls = list[Any]()
 
     def around(request: Any) -> Any:
@@ -38,7 +38,7 @@ def counted(saver: RedisSaver) -> list[Any]:
     return calls
 
 
-async def test_costs_are_those_of_each_channels_history_on_every_server(target: Target) -> None:
+async def test_costs_equal_those_of_each_channels_history(target: Target) -> None:
     saver = writer(target.url, target.prefix)
     make_thread(saver, "t")
     texts = [f"text {at} " * 40 for at in range(60)]
@@ -72,8 +72,8 @@ async def test_costs_are_those_of_each_channels_history_on_every_server(target: 
     assert with_names["000"].channel == "texts", "the first one has all of the list new"
 
 
-async def test_sizes_of_a_checkpoint_are_those_of_each_channels_history(target: Target) -> None:
-    """One round trip, however many channels there are."""
+async def test_checkpoint_sizes_equal_those_of_each_channels_history(target: Target) -> None:
+    """One round trip reads the sizes of all channels."""
     saver = target.uniform()
     texts = [f"text {at} " * 40 for at in range(60)]
     values = {f"n{at}": at for at in range(30)}
@@ -93,10 +93,10 @@ async def test_sizes_of_a_checkpoint_are_those_of_each_channels_history(target: 
     assert await asyncio.to_thread(source.sizes, address(config("none")), None) == {}
 
 
-async def test_a_long_thread_is_measured_until_time_is_over_and_further_if_asked(
+async def test_measuring_a_long_thread_has_a_time_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At least a page, which is one round trip."""
+    """It measures at least one page, which takes one round trip. A link then measures the whole thread."""
     monkeypatch.setattr(thread_pages, "FIRST_SECONDS", 0)
     saver = embedded()
     await chain(Uniform(saver), "t", 4 * auditing.VERSIONS_PER_PAGE)
@@ -112,7 +112,7 @@ async def test_a_long_thread_is_measured_until_time_is_over_and_further_if_asked
         assert (await client.get("/cost?thread=nobody")).status_code == 404
 
 
-async def test_a_page_asks_whether_its_thread_has_gone_on_and_is_told_once() -> None:
+async def test_a_thread_page_polls_until_the_thread_changes() -> None:
     saver, name = embedded(), "a&<b>"
     uniform = Uniform(saver)
     where = await put(uniform, config(name), {"n": 1})
@@ -138,7 +138,7 @@ async def test_a_page_asks_whether_its_thread_has_gone_on_and_is_told_once() -> 
             check_markup(one.text)
 
 
-async def test_over_two_tiers_a_thread_that_redis_lets_go_is_not_told_as_gone() -> None:
+async def test_a_thread_that_hot_evicted_is_not_reported_as_gone() -> None:
     hot = fakeredis.FakeRedis(version=(7,))
     tiers = TieredSaver(RedisSaver(hot), InMemorySaver())
     await put(Uniform(tiers), config("t"), {"n": 1})

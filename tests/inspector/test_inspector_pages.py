@@ -65,7 +65,7 @@ def looked_at() -> RedisSaver:
     return saver
 
 
-async def test_all_links_lead_to_pages_on_every_server_in_each_flavour(target: Target) -> None:
+async def test_all_links_work_on_every_server(target: Target) -> None:
     make_thread(writer(target.url, target.prefix), "user-1:chat")
     async with browser(target.uniform().saver) as client:
         found = await crawled(client, limit=80)
@@ -75,7 +75,7 @@ async def test_all_links_lead_to_pages_on_every_server_in_each_flavour(target: T
         check_markup(text)
 
 
-async def test_the_list_has_threads_with_their_states(looked_at: RedisSaver) -> None:
+async def test_the_list_shows_and_filters_threads(looked_at: RedisSaver) -> None:
     async with browser(looked_at) as client:
         text = (await client.get("/")).text
         assert all(f">{name}</a>" in text for name in ("waits", "fails", "many-0", "many-1", "many-2"))
@@ -105,14 +105,14 @@ async def test_the_list_has_threads_with_their_states(looked_at: RedisSaver) -> 
         {"pinned": "x"},
     ],
 )
-async def test_a_filter_that_makes_no_sense_is_named(looked_at: RedisSaver, asked: dict[str, str]) -> None:
+async def test_an_invalid_filter_is_refused(looked_at: RedisSaver, asked: dict[str, str]) -> None:
     async with browser(looked_at) as client:
         answer = await client.get(page("", **asked))
     assert answer.status_code == 400 and 'role="alert"' in answer.text
     check_markup(answer.text)
 
 
-async def test_a_search_ends_in_time_also_where_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_search_without_results_has_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(thread_pages, "SEARCH_SECONDS", 0)
     saver, calls = embedded(), list[Any]()
     await put(Uniform(saver), config("t"), {"n": 1})
@@ -127,7 +127,7 @@ async def test_a_search_ends_in_time_also_where_nothing_is_found(monkeypatch: py
     assert "found in 5 seconds" in text and calls == []
 
 
-async def test_threads_come_in_pages_each_once() -> None:
+async def test_pages_list_each_thread_once() -> None:
     saver, names = embedded(), list[str]()
     for at in range(120):
         await put(Uniform(saver), config(f"t{at:03}"), {"n": at})
@@ -144,8 +144,8 @@ async def test_threads_come_in_pages_each_once() -> None:
     assert names == [f"t{at:03}" for at in range(120)]
 
 
-async def test_a_tree_comes_in_pages_that_cost_the_same_whatever_the_length() -> None:
-    """And each checkpoint is on one of them."""
+async def test_a_tree_page_costs_the_same_for_any_length() -> None:
+    """Each checkpoint is on exactly one page."""
     costs = []
     for length in (150, 350):
         saver, calls = embedded(), list[Any]()
@@ -167,7 +167,7 @@ async def test_a_tree_comes_in_pages_that_cost_the_same_whatever_the_length() ->
     assert costs[0] == costs[1] <= 4
 
 
-async def test_checkpoints_of_two_namespaces_with_one_id_are_on_one_page() -> None:
+async def test_pages_list_equal_ids_of_two_namespaces_once() -> None:
     saver, made = embedded(), set[tuple[str, str]]()
     for at in range(120):
         for ns in ("", "sub"):
@@ -187,7 +187,7 @@ async def test_checkpoints_of_two_namespaces_with_one_id_are_on_one_page() -> No
     assert len(found) == len(made) and set(found) == made
 
 
-async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at: RedisSaver) -> None:
+async def test_a_checkpoint_page_shows_state_interrupt_tasks_and_costs(looked_at: RedisSaver) -> None:
     async with browser(looked_at) as client:
         text = (await client.get(page("checkpoint", thread="waits", ns=""))).text
     for part in (
@@ -206,7 +206,7 @@ async def test_a_checkpoint_shows_state_interrupt_next_task_and_costs(looked_at:
     assert "Failed" in text and "the model said &lt;no&gt;" in text
 
 
-async def test_a_delta_channel_is_shown_as_a_snapshot_or_as_what_was_written_since() -> None:
+async def test_a_delta_channel_shows_a_snapshot_or_later_writes() -> None:
     saver = embedded()
     talk = talking(saver)
     seen = []
@@ -235,7 +235,7 @@ async def test_a_delta_channel_is_shown_as_a_snapshot_or_as_what_was_written_sin
         assert ">question " not in "".join((await crawled(client)).values())
 
 
-async def test_a_comparison_names_what_is_different(looked_at: RedisSaver) -> None:
+async def test_a_comparison_shows_only_changed_channels(looked_at: RedisSaver) -> None:
     newest = looked_at.get_tuple(config("waits"))
     assert newest and newest.parent_config
     places = [
@@ -248,7 +248,7 @@ async def test_a_comparison_names_what_is_different(looked_at: RedisSaver) -> No
     assert "No channel differs" in same
 
 
-async def test_since_when_names_the_checkpoint_that_made_a_part_of_a_value() -> None:
+async def test_since_when_finds_the_checkpoint_that_changed_a_part() -> None:
     saver = embedded()
     uniform, where, ids = Uniform(saver), config("t"), list[str]()
     for at in range(6):
@@ -269,15 +269,15 @@ async def test_since_when_names_the_checkpoint_that_made_a_part_of_a_value() -> 
 
 
 async def since(saver: Any, where: Any, **asked: Any) -> tuple[str, bool]:
-    """The checkpoint since when a value is what it is, and whether it may be older."""
+    """Return the checkpoint that a value dates from, and true if the value may be older."""
     asked = {"thread": "t", "id": where["configurable"]["checkpoint_id"], **asked}
     async with browser(saver) as client:
         text = (await client.get(page("first", **asked))).text
     return re.findall(r'class="id"[^>]*>([^<]*)</a>', text)[0], "at least since" in text
 
 
-async def test_since_when_follows_a_message_wherever_it_stands() -> None:
-    """Old messages were removed in front of it; in one version two share its id, and in the first one it had another text."""
+async def test_since_when_follows_a_message_that_moves() -> None:
+    """Earlier messages are removed. One version has the same id twice, and the first version has another text."""
     saver = embedded()
     uniform, where, ids = Uniform(saver), config("t"), list[str]()
     a, b, c = (AIMessage(text, id=text) for text in "abc")
@@ -291,7 +291,7 @@ async def test_since_when_follows_a_message_wherever_it_stands() -> None:
     assert await since(saver, where, channel="messages") == (ids[4], False)
 
 
-async def test_since_when_of_a_part_of_a_snapshot_does_not_guess_what_is_not_stored() -> None:
+async def test_since_when_goes_back_only_to_the_snapshot() -> None:
     saver = embedded()
     talk = talking(saver)
     for at in range(3):
@@ -301,7 +301,7 @@ async def test_since_when_of_a_part_of_a_snapshot_does_not_guess_what_is_not_sto
     assert await since(saver, where, channel="messages", at="0.0") == (where["configurable"]["checkpoint_id"], True)
 
 
-async def test_since_when_ends_in_time_where_an_ancestor_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_since_when_has_a_time_limit_if_an_ancestor_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_pages, "SECONDS", 0)
     saver, calls = embedded(), list[Any]()
     await chain(Uniform(saver), "t", 450)
@@ -316,7 +316,7 @@ async def test_since_when_ends_in_time_where_an_ancestor_is_gone(monkeypatch: py
     assert len(calls) <= 6, "the checkpoint, and a page of its ancestors"
 
 
-async def test_any_two_checkpoints_are_compared_also_of_two_pages() -> None:
+async def test_checkpoints_on_different_pages_can_be_compared() -> None:
     saver = embedded()
     made = await chain(Uniform(saver), "t", 150)
     newest, oldest = (one["configurable"]["checkpoint_id"] for one in (made[-1], made[0]))
@@ -332,7 +332,7 @@ async def test_any_two_checkpoints_are_compared_also_of_two_pages() -> None:
     assert newest in text and oldest in text and "changed" in text
 
 
-async def test_a_long_value_comes_in_pages() -> None:
+async def test_long_values_are_shown_in_pages() -> None:
     saver = embedded()
     messages = [AIMessage(f"said-{at}.", id=str(at)) for at in range(120)]
     await put(
@@ -365,8 +365,8 @@ async def test_a_long_value_comes_in_pages() -> None:
         assert "x" * 9000 in (await client.get(page("value", thread="t", channel="text"))).text
 
 
-async def test_all_parts_of_large_containers_can_be_reached() -> None:
-    """Siblings are shown before any of them is opened, and each that is not opened has a page of its own."""
+async def test_every_part_of_a_large_container_is_reachable() -> None:
+    """All siblings are shown before any is expanded. Each one that is not expanded has a page of its own."""
     saver = embedded()
     value = {
         f"k{at}": {f"j{below}": [f"{at}-{below}-{end}" for end in range(45)] for below in range(45)} for at in range(60)
@@ -384,7 +384,7 @@ async def test_all_parts_of_large_containers_can_be_reached() -> None:
         assert len(set(re.findall(r"49-44-\d+", text))) == 45
 
 
-async def test_few_pages_read_values_at_the_same_time(looked_at: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_concurrent_reads_of_values_are_limited(looked_at: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     reading, most, find = set[object](), 0, Source.find
 
     def counted(source: Source, address: Any) -> Any:
@@ -402,7 +402,7 @@ async def test_few_pages_read_values_at_the_same_time(looked_at: RedisSaver, mon
     assert {answer.status_code for answer in answers} == {200} and most == app.VALUES_AT_ONCE
 
 
-async def test_a_name_that_is_not_there_brings_near_ones(looked_at: RedisSaver) -> None:
+async def test_an_unknown_thread_suggests_similar_names(looked_at: RedisSaver) -> None:
     async with browser(looked_at) as client:
         for name, near in {"many-7": "many-1", "wait": "waits", "ANY-2": "many-2"}.items():
             answer = await client.get(page("thread", id=name))
@@ -411,7 +411,7 @@ async def test_a_name_that_is_not_there_brings_near_ones(looked_at: RedisSaver) 
             assert "a similar name" not in (await client.get(page("thread", id=name))).text
 
 
-async def test_where_values_are_masked_an_error_quotes_none() -> None:
+async def test_errors_quote_no_masked_values() -> None:
     client = fakeredis.FakeRedis(version=(7,))
     await put(Uniform(RedisSaver(client)), config("t"), {"a": SECRET}, metadata={"source": SECRET, "parents": {}})
     for mask, is_quoted in (([], True), (["*"], False)):
@@ -423,7 +423,7 @@ async def test_where_values_are_masked_an_error_quotes_none() -> None:
             assert (await pages.get("/")).status_code == 200
 
 
-async def test_under_a_masked_name_no_other_name_is_shown_in_a_diff() -> None:
+async def test_a_diff_hides_names_below_a_masked_name() -> None:
     saver, places = embedded(), list[str]()
     uniform, where = Uniform(saver), config("t")
     for at, found in enumerate(
@@ -440,9 +440,7 @@ async def test_under_a_masked_name_no_other_name_is_shown_in_a_diff() -> None:
 
 
 @pytest.mark.parametrize(("mask", "hidden"), [(["args"], "&lt;script&gt;"), (["name"], 'class="key">search<')])
-async def test_calls_of_tools_are_masked_by_the_names_of_their_fields(
-    looked_at: RedisSaver, mask: list[str], hidden: str
-) -> None:
+async def test_tool_calls_are_masked_by_field_name(looked_at: RedisSaver, mask: list[str], hidden: str) -> None:
     async with browser(looked_at) as client:
         assert hidden in (await client.get(page("checkpoint", thread="waits", ns=""))).text
     async with browser(looked_at, mask=mask) as client:
@@ -450,7 +448,7 @@ async def test_calls_of_tools_are_masked_by_the_names_of_their_fields(
 
 
 @pytest.mark.parametrize("mask", [["password", "TOK*"], ["*"]])
-async def test_what_is_masked_is_on_no_page(looked_at: RedisSaver, mask: list[str]) -> None:
+async def test_masked_values_are_on_no_page(looked_at: RedisSaver, mask: list[str]) -> None:
     async with browser(looked_at, mask=mask) as client:
         found = await crawled(client)
     together = "".join(found.values())
@@ -458,11 +456,11 @@ async def test_what_is_masked_is_on_no_page(looked_at: RedisSaver, mask: list[st
     assert ("21 degrees" in together) == ("May I send it?" in together) == (mask != ["*"])
 
 
-async def test_hostile_names_and_values_are_shown_as_text_and_lead_back() -> None:
+async def test_hostile_names_and_values_are_escaped_and_linked() -> None:
     saver = embedded()
     uniform = Uniform(saver)
     for name in HOSTILE:
-        text = name.replace("\ud800", "")  # the serializer refuses these; names may have them
+        text = name.replace("\ud800", "")  # allowed in names, refused by the serializer
         values = {name: {text: [text, {"x": text}]}, "messages": [AIMessage(text, name=text, id=text)]}
         metadata = {"source": text, "step": text, "parents": {"": text}, text: text}
         where = await put(uniform, config(name, name), values, metadata=metadata)
@@ -479,7 +477,9 @@ async def test_hostile_names_and_values_are_shown_as_text_and_lead_back() -> Non
 
 
 @pytest.mark.parametrize("tiers", [False, True])
-async def test_damaged_threads_are_named_and_the_others_are_shown(tiers: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_list_names_damaged_threads_and_shows_the_others(
+    tiers: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(thread_pages, "MAX_NAMED", 2)
     raw = fakeredis.FakeRedis(version=(7,))
     saver: Any = TieredSaver(RedisSaver(raw), InMemorySaver()) if tiers else RedisSaver(raw)
@@ -501,7 +501,7 @@ async def test_damaged_threads_are_named_and_the_others_are_shown(tiers: bool, m
     assert shown.status_code == 500 and "{b}" in shown.text
 
 
-async def test_what_is_not_there_or_makes_no_sense_is_said(looked_at: RedisSaver) -> None:
+async def test_unknown_pages_and_invalid_arguments_get_an_error_page(looked_at: RedisSaver) -> None:
     asked = {
         page("thread", id="nobody"): 404,
         page("checkpoint", thread="waits", id="none"): 404,
@@ -521,7 +521,7 @@ async def test_what_is_not_there_or_makes_no_sense_is_said(looked_at: RedisSaver
 
 
 @pytest.mark.parametrize("package", ["redis", "valkey"])
-async def test_a_server_that_cannot_be_reached_is_said_without_its_password(package: str) -> None:
+async def test_an_unreachable_server_is_reported_without_its_password(package: str) -> None:
     client_of: Any = pytest.importorskip(package)
     made = getattr(client_of, package.capitalize())
     saver = RedisSaver(made(host="127.0.0.1", port=1, password=SECRET, socket_connect_timeout=1))
@@ -530,7 +530,7 @@ async def test_a_server_that_cannot_be_reached_is_said_without_its_password(pack
     assert answer.status_code == 503 and SECRET not in answer.text and "ConnectionError" in answer.text
 
 
-async def test_while_postgres_cannot_be_reached_pages_show_what_redis_has(database: str) -> None:
+async def test_pages_show_redis_data_if_postgres_is_unreachable(database: str) -> None:
     said = "The cold tier fails, so this page shows only the data in Redis"
     hot = embedded()
     with PostgresSaver.from_conn_string(database) as cold:
@@ -554,7 +554,7 @@ async def test_while_postgres_cannot_be_reached_pages_show_what_redis_has(databa
         )
 
 
-async def test_while_postgres_cannot_be_reached_what_only_it_can_tell_is_an_error(database: str) -> None:
+async def test_cold_data_gives_503_if_postgres_is_unreachable(database: str) -> None:
     hot = embedded()
     with PostgresSaver.from_conn_string(database) as cold:
         tiers = TieredSaver(hot, cold)
@@ -575,7 +575,7 @@ async def test_while_postgres_cannot_be_reached_what_only_it_can_tell_is_an_erro
 
 
 def make_both_and_cold(tiers: TieredSaver, hot: Any) -> None:
-    """Make a thread in both tiers, and one in cold alone.
+    """Make a thread in both tiers, and one only in cold.
 
     A run writes from several threads. A write that overlaps another one may leave the thread out of hot, until a reader
     brings it back.
@@ -585,7 +585,7 @@ def make_both_and_cold(tiers: TieredSaver, hot: Any) -> None:
     hot.delete(*hot.scan_iter("*{cold}*"))
 
 
-async def test_while_cold_fails_pages_do_not_wait_for_it_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pages_skip_a_slow_failing_cold_tier_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     said, flaky = "The cold tier fails, so this page shows only the data in Redis", FlakySaver(InMemorySaver())
     hot, cold = fakeredis.FakeRedis(version=(7,)), flaky.wrap()
     tiers = TieredSaver(RedisSaver(hot), cold)
@@ -610,7 +610,7 @@ async def test_while_cold_fails_pages_do_not_wait_for_it_again_and_again(monkeyp
         assert said not in (await client.get(read)).text, "what failed at once is asked at once"
 
 
-async def test_while_cold_fails_what_redis_does_not_have_is_asked_of_it_each_time(
+async def test_a_failing_cold_tier_is_always_asked_for_cold_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(app, "SLOW", 0.0)
@@ -625,7 +625,7 @@ async def test_while_cold_fails_what_redis_does_not_have_is_asked_of_it_each_tim
         assert answer.status_code == 200 and "21 degrees" in answer.text and "The cold tier fails" not in answer.text
 
 
-async def test_over_two_tiers_what_cold_alone_has_is_shown_and_not_brought_back() -> None:
+async def test_cold_threads_are_shown_without_filling_hot() -> None:
     hot, cold = fakeredis.FakeRedis(version=(7,)), InMemorySaver()
     tiers = TieredSaver(RedisSaver(hot), cold)
     make_both_and_cold(tiers, hot)
@@ -637,7 +637,7 @@ async def test_over_two_tiers_what_cold_alone_has_is_shown_and_not_brought_back(
     assert len(found) > 50 and sorted(hot.scan_iter()) == keys
 
 
-async def test_over_two_tiers_what_was_deleted_is_not_shown_until_cold_deletes_it() -> None:
+async def test_a_deleted_thread_is_hidden_while_cold_still_has_it() -> None:
     tiers = TieredSaver(embedded(), InMemorySaver(), mode="write-behind", flusher=False)
     where = await put(Uniform(tiers), config("t"), {"n": 1})
     tiers.flush()
@@ -651,7 +651,7 @@ async def test_over_two_tiers_what_was_deleted_is_not_shown_until_cold_deletes_i
             assert (await client.get(url)).status_code == 404
 
 
-async def test_over_postgres_what_it_alone_has_is_shown(database: str) -> None:
+async def test_threads_only_in_postgres_are_shown(database: str) -> None:
     hot = fakeredis.FakeRedis(version=(7,))
     with PostgresSaver.from_conn_string(database) as cold:
         tiers, name = TieredSaver(RedisSaver(hot), cold), "over-postgres"
@@ -663,7 +663,7 @@ async def test_over_postgres_what_it_alone_has_is_shown(database: str) -> None:
         cold.delete_thread(name)
 
 
-async def test_over_postgres_for_asyncio_the_loop_of_the_service_is_used(database: str) -> None:
+async def test_async_postgres_is_read_on_the_services_event_loop(database: str) -> None:
     with PostgresSaver.from_conn_string(database) as made:
         make_thread(made, "of-asyncio")
     async with AsyncPostgresSaver.from_conn_string(database) as cold:
@@ -673,14 +673,14 @@ async def test_over_postgres_for_asyncio_the_loop_of_the_service_is_used(databas
         await cold.adelete_thread("of-asyncio")
 
 
-async def test_over_two_tiers_for_asyncio() -> None:
+async def test_an_async_tiered_saver_shows_cold_threads() -> None:
     cold = InMemorySaver()
     make_thread(cold, "cold")
     async with browser(AsyncTieredSaver(AsyncRedisSaver(FakeAsyncRedis(version=(7,))), cold)) as client:
         assert len(await crawled(client, limit=30)) == 30
 
 
-async def test_a_saver_that_blocks_does_not_block_the_event_loop() -> None:
+async def test_a_blocking_saver_does_not_block_the_event_loop() -> None:
     saver, asked, free = embedded(), threading.Event(), threading.Event()
 
     def around(request: Any) -> Any:
@@ -697,7 +697,7 @@ async def test_a_saver_that_blocks_does_not_block_the_event_loop() -> None:
         assert (await waiting).status_code == 404
 
 
-async def test_mounted_under_a_path_all_links_stay_below_it(looked_at: RedisSaver) -> None:
+async def test_links_stay_below_the_mount_path(looked_at: RedisSaver) -> None:
     outer = Starlette(routes=[Mount("/ops/inspect", inspector.app(looked_at, token=TOKEN))])
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app=outer), base_url="http://localhost") as client:
         entered = await client.get(f"/ops/inspect/thread?id=waits&token={TOKEN}")
@@ -707,8 +707,8 @@ async def test_mounted_under_a_path_all_links_stay_below_it(looked_at: RedisSave
     assert len(found) == 40 and all(url.startswith("/ops/inspect/") for url in found)
 
 
-def test_each_line_of_a_drawing_leads_from_a_checkpoint_to_its_parent() -> None:
-    """Forks, calls of subgraphs, parents that are gone: followed as an eye does, from the circle down."""
+def test_tree_lines_lead_from_each_checkpoint_to_its_parent() -> None:
+    """The tree has forks, a subgraph call and a missing parent."""
     parents = {"9": "7", "8": "6", "7": "5", "6": "5", "5": "3", "4": "2", "3": "2", "2": "gone", "1": None}
     made = [entry("", name, parent) for name, parent in parents.items()]
     made.insert(1, entry("sub:1", "85", None, {"": "7"}))

@@ -1,4 +1,4 @@
-"""Who may see the inspector's pages, what they may do, and that they only read."""
+"""Access to the inspector: tokens, hosts, response headers, changes and read-only users."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def saver() -> RedisSaver:
 
 
 @pytest.mark.parametrize("url", PAGES)
-async def test_nothing_is_shown_without_the_token(saver: RedisSaver, url: str) -> None:
+async def test_every_page_requires_the_token(saver: RedisSaver, url: str) -> None:
     async with browser(saver, enter=False) as client:
         assert (await client.get(url)).status_code == 403
         assert (await client.get(url, params={"token": "another"})).status_code == 403
@@ -56,7 +56,7 @@ async def test_nothing_is_shown_without_the_token(saver: RedisSaver, url: str) -
         assert (await client.post(url, params={"token": TOKEN})).status_code == 403
 
 
-async def test_the_token_becomes_a_cookie_and_leaves_the_url(saver: RedisSaver) -> None:
+async def test_the_token_moves_from_the_url_to_a_cookie(saver: RedisSaver) -> None:
     async with browser(saver, enter=False) as client:
         answer = await client.get("/?prefix=%F0%9F%91%A9&token=" + TOKEN)
         assert answer.status_code == 303 and answer.headers["location"] == "/?prefix=%F0%9F%91%A9"
@@ -66,7 +66,7 @@ async def test_the_token_becomes_a_cookie_and_leaves_the_url(saver: RedisSaver) 
         assert answer.headers["location"] == "/evil.example/x"
 
 
-async def test_what_is_no_url_is_refused(saver: RedisSaver) -> None:
+async def test_malformed_urls_are_refused(saver: RedisSaver) -> None:
     for enter in (False, True):
         async with browser(saver, enter=enter, allow_changes=True) as client:
             for url in ("/?x=%ff", "/?prefix=%ed%00", "/thread?id=%ff", "/diff?a=%25ff&b=%25ff"):
@@ -76,7 +76,7 @@ async def test_what_is_no_url_is_refused(saver: RedisSaver) -> None:
             assert (await client.post("/change?id=t", headers={"origin": "http://["}, data={})).status_code == 403
 
 
-async def test_cookies_of_others_and_tokens_of_any_letters_do_not_lock_out(saver: RedisSaver) -> None:
+async def test_foreign_cookies_and_non_ascii_tokens_are_accepted(saver: RedisSaver) -> None:
     token = 'ключ; "a"'
     async with browser(saver, token=token, enter=False) as client:
         answer = await client.get("/", params={"token": token})
@@ -87,7 +87,7 @@ async def test_cookies_of_others_and_tokens_of_any_letters_do_not_lock_out(saver
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "", "[::2]"])
-async def test_another_name_of_the_host_is_refused(saver: RedisSaver, host: str) -> None:
+async def test_an_unknown_host_is_refused(saver: RedisSaver, host: str) -> None:
     async with browser(saver) as client:
         assert (await client.get("/", headers={"host": host})).status_code == 421
         for known in ("localhost:8123", "127.0.0.1", "[::1]:80"):
@@ -97,7 +97,7 @@ async def test_another_name_of_the_host_is_refused(saver: RedisSaver, host: str)
 
 
 @pytest.mark.parametrize("enter", [True, False])
-async def test_each_answer_has_the_policy(saver: RedisSaver, enter: bool) -> None:
+async def test_every_response_has_the_security_headers(saver: RedisSaver, enter: bool) -> None:
     async with browser(saver, enter=enter) as client:
         for url in PAGES:
             headers = (await client.get(url)).headers
@@ -107,13 +107,13 @@ async def test_each_answer_has_the_policy(saver: RedisSaver, enter: bool) -> Non
             assert headers["cache-control"].startswith("no-store" if "static" not in url or not enter else "private")
 
 
-def test_the_script_of_others_is_the_one_that_was_published() -> None:
+def test_htmx_is_the_published_file() -> None:
     """`dist/htmx.min.js` of the npm package htmx.org 2.0.10 (license 0BSD)."""
     found = hashlib.sha256(static_file("htmx.min.js")).hexdigest()
     assert found == "71ea67185bfa8c98c39d31717c6fce5d852370fcdfd129db4543774d3145c0de"
 
 
-def test_who_may_look_has_to_be_said(saver: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_app_requires_a_token_and_valid_arguments(saver: RedisSaver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDIS_SAVER_INSPECTOR_TOKEN", raising=False)
     with pytest.raises(ValueError, match="needs a token: write"):
         inspector.app(saver)
@@ -128,7 +128,7 @@ def test_who_may_look_has_to_be_said(saver: RedisSaver, monkeypatch: pytest.Monk
     inspector.app(saver)
 
 
-async def test_without_leave_nothing_can_be_changed(saver: RedisSaver) -> None:
+async def test_changes_are_off_by_default(saver: RedisSaver) -> None:
     await put(Uniform(saver), config("t"), {"n": 1})
     async with browser(saver) as client:
         text = (await client.get("/thread?id=t")).text
@@ -137,7 +137,7 @@ async def test_without_leave_nothing_can_be_changed(saver: RedisSaver) -> None:
     assert saver.get_tuple(config("t"))
 
 
-async def test_changes_take_a_form_of_this_inspector(saver: RedisSaver) -> None:
+async def test_changes_require_a_form_of_this_inspector(saver: RedisSaver) -> None:
     await put(Uniform(saver), config("t\n<b>"), {"n": 1})
     async with browser(saver, allow_changes=True) as client:
         url = "/change?id=t%0A%3Cb%3E"
@@ -168,8 +168,8 @@ async def test_changes_take_a_form_of_this_inspector(saver: RedisSaver) -> None:
 
 
 @pytest.mark.parametrize("kind", [RedisSaver, AsyncRedisSaver, TieredSaver])
-async def test_a_user_who_may_only_read_suffices_and_nothing_is_written(kind: Any) -> None:
-    """With the rule of docs/queries.md; also of a saver whose reads move deadlines, and of threads that are owned."""
+async def test_a_read_only_user_suffices_and_nothing_is_written(kind: Any) -> None:
+    """The rule is that of docs/queries.md. The saver has `refresh_on_read`, and one thread is owned."""
     server = Server()
     ttl = {"default_ttl": 60, "refresh_on_read": True}
     raw = server.client()
@@ -194,7 +194,7 @@ async def test_a_user_who_may_only_read_suffices_and_nothing_is_written(kind: An
     server.stop()
 
 
-def test_the_command_prints_a_url_that_leads_to_the_thread() -> None:
+def test_the_command_prints_a_url_of_the_thread() -> None:
     server, name = Server(), "наступний & <b>"
     make_thread(writer(server.url), name)
     command = [sys.executable, "-m", "redis_saver", "inspect", name, "--redis", server.url, "--mask", "pass*"]
@@ -216,7 +216,7 @@ def test_the_command_prints_a_url_that_leads_to_the_thread() -> None:
         server.stop()
 
 
-def test_the_command_goes_on_when_postgres_has_closed_its_connections(database: str) -> None:
+def test_the_command_survives_closed_postgres_connections(database: str) -> None:
     server = Server()
     make_thread(writer(server.url), "waits")
     cold = f"{database}?application_name=inspected"
@@ -232,7 +232,7 @@ def test_the_command_goes_on_when_postgres_has_closed_its_connections(database: 
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'inspected'"
                 ).fetchall()
                 assert ended
-                answer = client.get(url)  # it may be the one that finds out
+                answer = client.get(url)  # this request may be the first to notice
                 assert answer.status_code == 200 and "waits" in answer.text
     finally:
         process.send_signal(signal.SIGINT)

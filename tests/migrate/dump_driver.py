@@ -1,4 +1,4 @@
-"""A driver that answers from the keys in a file, as the server did that had them: RedisJSON is in few servers."""
+"""A driver that replies from a file of keys, because few servers have RedisJSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from redis_saver._engine.runner import BlockingDriver
 
 
 class DumpDriver(BlockingDriver[Any]):
-    """Answers what sources ask. `tests/migrate/test_foreign.py` holds its answers against those of a server with RedisJSON, where one is to be had."""
+    """Answers the requests of sources. `test_foreign.py` compares it with a server with RedisJSON, if there is one."""
 
     failures: tuple[type[Exception], ...] = ()
 
@@ -48,7 +48,7 @@ class DumpDriver(BlockingDriver[Any]):
         return found.value.encode() if command == "GET" else found.value.encode()[rest[0] : rest[1] + 1]
 
     def document(self, key: str) -> Any:
-        """A document that a test may change, and put back by `put`."""
+        """Return a document, which a test may change and `put` back."""
         return json.loads(self.stored[key.encode()].value)
 
     def put(self, key: str, document: Any, kind: str = JSON_TYPE) -> None:
@@ -57,7 +57,7 @@ class DumpDriver(BlockingDriver[Any]):
 
 
 def _paths(document: Any, paths: Any) -> bytes:
-    """What JSON.GET answers for several paths, of names only."""
+    """Return the reply of JSON.GET for several paths that consist of names."""
     found = {}
     for path in paths:
         value = document

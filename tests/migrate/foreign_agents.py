@@ -1,6 +1,7 @@
-"""Agents whose threads other savers kept: `tests/migrate/foreign` has them as those savers stored them.
+"""Agents whose threads other savers stored, as in `tests/migrate/foreign`.
 
-They run with older releases of LangGraph, too, so this module imports nothing of the project. What is stored names the classes here by this module.
+They also run with older releases of LangGraph, so this module imports nothing from the project. Stored data refers to
+the classes here by the name of this module.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 LEFT_OUT: set[str] = set()
-"""What a release cannot keep: "raw", bytes in a state with messages (0.1 to 0.3); "answers", a run that goes on behind an `interrupt()` (0.1)."""
+"""Parts that a release cannot keep.
+
+"raw" is bytes in a state with messages (0.1 to 0.3). "answers" is a run that continues after an `interrupt()` (0.1).
+"""
 HOSTILE = "a:{b}:c_ü*[%"
 THREADS = [HOSTILE, "user-chat", "user-nested", "user-sends"]
 
@@ -66,7 +70,7 @@ def chat(saver: Any) -> Any:
             ],
             "orders": [Order(number, [Line("x", number)])],
             "profile": Profile(name="Ada", tags=["a", "b"]),
-            "seen": {f"n{number}"},  # of one item: others may come in any order
+            "seen": {f"n{number}"},  # one item, because the order of several is undefined
             "raw": b"\x00\x80\xff",
             "facts": {"none": None, "float": 1.5, "whole": 1.0, "big": 2**53 + 1, "deep": [{"x": [True, "\u2028"]}]},
         }
@@ -81,7 +85,7 @@ class Asked(TypedDict):
 
 
 def nested(saver: Any) -> Any:
-    """A subgraph that waits for an answer, twice in one node."""
+    """A subgraph with two interrupts in one node."""
     child = StateGraph(Asked)
     child.add_node("before", lambda _: {"answers": ["before"]})
     child.add_node("ask", lambda _: {"answers": [interrupt("first?"), interrupt({"question": "second?"})]})
@@ -94,7 +98,7 @@ class Sent(TypedDict):
 
 
 def sends(saver: Any) -> Any:
-    """Tasks side by side, by Send. One waits, and the others have pending writes."""
+    """Parallel tasks by Send. One waits, and the others have pending writes."""
 
     def work(given: Mapping[str, Any]) -> dict[str, Any]:
         if given["n"] == 1:
@@ -112,7 +116,7 @@ def of(thread: str) -> Any:
 
 
 def steps() -> Iterator[tuple[Any, Any, Any]]:
-    """Graphs, what they are given, and in which thread. Of the threads two wait for an answer in the end."""
+    """Yield graphs with their inputs and threads. At the end, two threads wait for an answer."""
     for thread, turns in (("user-chat", 2), (HOSTILE, 1)):
         for turn in range(turns):
             yield chat, {"messages": [HumanMessage(f"hello {turn}", id=f"human-{turn}")]}, of(thread)
@@ -123,19 +127,19 @@ def steps() -> Iterator[tuple[Any, Any, Any]]:
 
 
 def live(saver: Any) -> None:
-    """Make threads."""
+    """Run all steps on a saver."""
     for graph, given, config in steps():
         graph(saver).invoke(given, config)
 
 
 async def alive(saver: Any) -> None:
-    """`live` for asyncio."""
+    """Async version of `live`."""
     for graph, given, config in steps():
         await graph(saver).ainvoke(given, config)
 
 
 def go_on(saver: Any, *, lines: bool = True) -> None:
-    """The threads go on as if nothing had happened. Without `lines`: dataclasses within others had become dicts."""
+    """Continue all threads. Without `lines`, nested dataclasses are expected to be dicts."""
     chat_goes_on(saver, lines=lines)
     waiting = nested(saver).get_state(of("user-nested"), subgraphs=True)
     assert [task.value for task in waiting.interrupts] == [{"question": "second?"}]
@@ -157,7 +161,7 @@ def chat_goes_on(saver: Any, *, lines: bool = True) -> None:
 
 
 def nested_goes_on(saver: Any) -> None:
-    """The second question is answered."""
+    """Answer the second question."""
     said = nested(saver).invoke(Command(resume="two"), of("user-nested"))
     assert said["answers"] == ["start", "start", "before", "one", "two"]
 

@@ -1,8 +1,11 @@
-"""Keys of other savers as text: one key a line, so that a test can fill a server with them, or read them without one.
+"""Keys of other savers as text, one key per line. A test fills a server with them, or reads them without a server.
 
-`python tests/migrate/foreign_data.py KIND URL FILE [LEFT_OUT ...]` makes a file of what a saver stores while the agents of `foreign_agents.py` run, which
-leave out what that release cannot keep. It empties the server first, and needs that saver's package, of the release that the file is named by; KIND is one
-of `MAKERS`. Like those agents it imports nothing of the project.
+`python tests/migrate/foreign_data.py KIND URL FILE [LEFT_OUT ...]` runs the agents of `foreign_agents.py` on a saver,
+and writes its keys to a file. KIND is one of `MAKERS`. The agents leave out the given parts, which that release cannot
+keep.
+
+The script empties the server first. It needs the saver's package in the release that the file is named after. Like the
+agents, it imports nothing from the project.
 """
 
 from __future__ import annotations
@@ -25,17 +28,17 @@ class Stored(NamedTuple):
     key: str
     type: str
     value: Any
-    """The text of a string or of a JSON document; the list of elements of a list; of pairs of a sorted set."""
+    """Text of a string or a JSON document, elements of a list, or pairs of a sorted set."""
 
 
 def load(name: str) -> Iterator[Stored]:
-    """The keys in a file."""
+    """Yield the keys in a file."""
     with (FOLDER / name).open(encoding="utf-8") as lines:
         yield from (Stored(**json.loads(line)) for line in lines)
 
 
 def fill(client: Any, name: str, documents: bool = False) -> None:
-    """Store what a file has. JSON documents only if the server has RedisJSON: with `documents`."""
+    """Store the keys of a file. With `documents`, store JSON documents too, which needs RedisJSON."""
     pipeline = client.pipeline(transaction=False)
     for key, kind, value in load(name):
         if kind == "string":
@@ -50,7 +53,7 @@ def fill(client: Any, name: str, documents: bool = False) -> None:
 
 
 def save(client: Any, path: Path) -> None:
-    """Write what a server has."""
+    """Write the keys of a server to a file."""
     with path.open("w", encoding="utf-8") as lines:
         for key in sorted(client.scan_iter("*", count=1000)):
             kind = client.type(key).decode()
@@ -64,7 +67,7 @@ def save(client: Any, path: Path) -> None:
 
 
 def redis_saver(url: str, cls: str = "RedisSaver", **settings: Any) -> Any:
-    """A saver of langgraph-checkpoint-redis."""
+    """Return a saver of langgraph-checkpoint-redis."""
     import redis
     from langgraph.checkpoint import redis as package
     from langgraph.checkpoint.redis import aio, ashallow, shallow
@@ -75,7 +78,7 @@ def redis_saver(url: str, cls: str = "RedisSaver", **settings: Any) -> Any:
 
 
 def valkey_saver(url: str, cls: str = "ValkeySaver", **settings: Any) -> Any:
-    """A saver of langgraph-checkpoint-aws."""
+    """Return a saver of langgraph-checkpoint-aws."""
     import valkey
     from langgraph_checkpoint_aws.checkpoint import valkey as package
 
@@ -96,7 +99,7 @@ MAKERS: dict[str, Any] = {
 
 
 async def run(kind: str, url: str, with_saver: Any = lambda _: None) -> Any:
-    """Have the agents run on a saver, which is shown to a function first."""
+    """Make a saver, pass it to `with_saver`, and run the agents on it."""
     saver = MAKERS[kind](url)
     with_saver(saver)
     if hasattr(saver, "setup"):

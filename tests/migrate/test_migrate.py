@@ -1,4 +1,4 @@
-"""Threads of real graphs, moved between all kinds of places, by the command line as operators run it."""
+"""Migration of real graphs' threads between all kinds of endpoints, with the command line."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ from redis_saver._storage.opaque import OpaqueSerializer
 
 KINDS = ["ours", "postgres", "sqlite", "inmem"]
 WAYS = [*((kind, "ours") for kind in KINDS), *(("ours", kind) for kind in KINDS[1:]), ("sqlite", "postgres")]
-"""From each kind and to each kind: what is read of a source is the same for each target."""
+"""Each kind once as a source and as a target. A source reads the same for every target."""
 HOSTILE = "user-*%_'\"{a}|\\ü\n"
 _numbers = itertools.count()
 
 
-# -- what is moved
+# -- graphs
 
 
 @dataclass
 class Order:
-    """A class that the process which moves threads does not know."""
+    """A class that the migrating process cannot import."""
 
     number: int
 
@@ -89,7 +89,7 @@ class Asked(TypedDict):
 
 
 def nested(saver: Any) -> Any:
-    """A subgraph that waits for an answer, twice in one node."""
+    """A subgraph with two interrupts in one node."""
     child = StateGraph(Asked)
     child.add_node("before", lambda _: {"answers": ["before"]})
     child.add_node("ask", lambda _: {"answers": [interrupt("first?"), interrupt("second?")]})
@@ -107,7 +107,7 @@ class Delta(TypedDict):
 
 
 def delta(saver: Any) -> Any:
-    """Tasks side by side, whose writes make up a channel in the order of their paths; the first by name waits."""
+    """Parallel tasks, whose writes form a channel in the order of their paths. The first one waits."""
     graph = StateGraph(Delta)
     graph.add_node("a", lambda _: {"log": [f"a {interrupt('a?')}"]})
     for name in ("b", "c"):
@@ -122,7 +122,7 @@ def of(thread: str) -> Any:
 
 
 def live(saver: Any) -> None:
-    """Threads in all states; two wait for an answer."""
+    """Run graphs. Two of their threads then wait for an answer."""
     for turn in range(8):
         chat(saver).invoke({"messages": [HumanMessage(f"hello {turn} " * 40)]}, of("user-chat"))
     nested(saver).invoke({"answers": ["start"]}, of("user-nested"))
@@ -139,7 +139,7 @@ THREADS = [HOSTILE, "other", "user-chat", "user-delta", "user-nested"]
 
 
 def go_on(saver: Any) -> None:
-    """Graphs go on as if nothing had happened."""
+    """Continue the graphs, and check their results."""
     said = chat(saver).invoke({"messages": [HumanMessage("again")]}, of("user-chat"))
     assert [message.text for message in said["messages"][-2:]] == ["again", "You said again"]
     assert said["orders"] == [Order(2 * turn + 1) for turn in range(9)]
@@ -162,7 +162,7 @@ def all_of(saver: Any, thread: str) -> list[Any]:
 
 
 def same(one: Any, other: Any, threads: list[str] = THREADS) -> None:
-    """All checkpoints of two savers, and what graphs make of them, are equal."""
+    """Check that two savers have equal checkpoints, and that graphs read equal states."""
     for thread in threads:
         assert all_of(one, thread) == all_of(other, thread) != []
     for graph, thread in ((delta, "user-delta"), (nested, "user-nested")):
@@ -171,11 +171,11 @@ def same(one: Any, other: Any, threads: list[str] = THREADS) -> None:
             assert states[0] == states[1]
 
 
-# -- where it is moved
+# -- endpoints
 
 
 class Places:
-    """Makes places of each kind, and reads them with LangGraph's serializer."""
+    """Makes endpoints of each kind, and opens them with LangGraph's serializer."""
 
     def __init__(self, postgres: str, folder: Path) -> None:
         self.redis = Server("--databases", "1000")
@@ -219,7 +219,7 @@ def places(postgres: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module")
 def lived(places: Places) -> dict[str, str]:
-    """A place of each kind on which graphs ran; not to be changed."""
+    """URLs of an endpoint of each kind with threads. Tests must not change them."""
     urls = {kind: places.url(kind) for kind in KINDS}
     for url in urls.values():
         with places.saver(url) as saver:
@@ -228,7 +228,7 @@ def lived(places: Places) -> dict[str, str]:
 
 
 class Ran:
-    """A command in this process, as if piped."""
+    """Runs a command in this process, and captures its output."""
 
     def __init__(self, *arguments: str) -> None:
         out, err = io.StringIO(), io.StringIO()
@@ -242,11 +242,11 @@ class Ran:
         return True
 
 
-# -- from everywhere to everywhere
+# -- between all kinds of endpoints
 
 
 @pytest.mark.parametrize(("source", "target"), WAYS)
-def test_everything_arrives_and_goes_on(places: Places, lived: dict[str, str], source: str, target: str) -> None:
+def test_all_threads_arrive_and_continue(places: Places, lived: dict[str, str], source: str, target: str) -> None:
     there, here = lived[source], places.url(target)
     assert (ran := Ran("migrate", there, here)).all_well
     assert ran.out.startswith("5 threads: 5 copied, 0 completed, 0 there already, 0 conflicts, 0 failed\n")
@@ -261,7 +261,7 @@ def test_everything_arrives_and_goes_on(places: Places, lived: dict[str, str], s
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_file_in_between(places: Places, lived: dict[str, str], kind: str, tmp_path: Path) -> None:
+def test_threads_arrive_by_export_and_import(places: Places, lived: dict[str, str], kind: str, tmp_path: Path) -> None:
     file, here = tmp_path / "threads", places.url(KINDS[KINDS.index(kind) - 1])
     assert Ran("export", lived[kind], str(file)).all_well
     assert Ran("import", str(file), here).all_well
@@ -272,7 +272,7 @@ def test_a_file_in_between(places: Places, lived: dict[str, str], kind: str, tmp
     assert oct(file.stat().st_mode & 0o777) == "0o600" and [path.name for path in tmp_path.iterdir()] == ["threads"]
 
 
-def test_a_file_holds_what_versions_share_once(tmp_path: Path) -> None:
+def test_a_file_stores_shared_data_once(tmp_path: Path) -> None:
     saver = InMemorySaver()
     for turn in range(30):
         chat(saver).invoke({"messages": [HumanMessage(f"{turn} " + "x" * 1000)]}, of("t"))
@@ -282,8 +282,8 @@ def test_a_file_holds_what_versions_share_once(tmp_path: Path) -> None:
     assert (tmp_path / "f").stat().st_size < stored / 5
 
 
-def test_classes_need_not_be_known(places: Places, lived: dict[str, str]) -> None:
-    """As a process, which cannot import this module."""
+def test_a_migration_needs_no_classes(places: Places, lived: dict[str, str]) -> None:
+    """The command runs in a process that cannot import this module."""
     here = places.url("ours")
     command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], here, "--thread-prefix", "user-chat"]
     root = Path(__file__).parents[2]
@@ -295,8 +295,8 @@ def test_classes_need_not_be_known(places: Places, lived: dict[str, str]) -> Non
         assert new.get_tuple(of("user-chat")).checkpoint["channel_values"]["orders"][0] == Order(1)
 
 
-def test_what_moved_between_two_of_ours_is_stored_as_it_was(places: Places, lived: dict[str, str]) -> None:
-    """Versions share their chunks, and a read finds the bytes that the next write compares with."""
+def test_a_move_between_redis_savers_keeps_all_bytes(places: Places, lived: dict[str, str]) -> None:
+    """Versions still share their chunks, and the next write compares with the same bytes."""
     here = places.url("ours")
     assert Ran("migrate", lived["ours"], here).all_well
     with places.saver(here) as new, places.saver(lived["ours"]) as native:
@@ -308,8 +308,8 @@ def test_what_moved_between_two_of_ours_is_stored_as_it_was(places: Places, live
     }
 
 
-def test_savers_and_objects(lived: dict[str, str], places: Places) -> None:
-    """The function takes savers, also some that it knows nothing of."""
+def test_migrate_accepts_saver_objects(lived: dict[str, str], places: Places) -> None:
+    """One of them is of a class that `migrate` does not know."""
 
     class Unknown(BaseCheckpointSaver[str]):
         def __init__(self) -> None:
@@ -328,7 +328,7 @@ def test_savers_and_objects(lived: dict[str, str], places: Places) -> None:
     go_on(back)
 
 
-async def test_savers_for_asyncio_and_in_tiers(lived: dict[str, str], places: Places) -> None:
+async def test_migrate_accepts_async_and_tiered_savers(lived: dict[str, str], places: Places) -> None:
     async with AsyncRedisSaver.from_conn_string(f"memory://asyncio-{next(_numbers)}") as saver:
         with places.saver(lived["inmem"]) as old:
             assert (await asyncio.to_thread(migrate, old, saver)).moved == 5
@@ -343,12 +343,12 @@ async def test_savers_for_asyncio_and_in_tiers(lived: dict[str, str], places: Pl
         go_on(tiered)
 
 
-# -- run again
+# -- repeated runs
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_came_later_is_added(places: Places, kind: str) -> None:
-    """A thread that waits for a second answer in a node has other writes at the same checkpoint."""
+def test_a_second_run_adds_later_data(places: Places, kind: str) -> None:
+    """A thread that waits for a second answer has other writes at the same checkpoint."""
     there, here = places.url(kind), places.url(KINDS[KINDS.index(kind) - 1])
     with places.saver(there) as old:
         nested(old).invoke({"answers": ["start"]}, of("user-nested"))
@@ -364,8 +364,10 @@ def test_what_came_later_is_added(places: Places, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
-def test_ended_in_the_middle(places: Places, lived: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each of some points; what is there is a part, and the next run brings the rest."""
+def test_the_next_run_completes_an_interrupted_migration(
+    places: Places, lived: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The interruptions come at several points. An incomplete file is deleted."""
     here, ends = places.url(kind), [3, 9, 12]
     for end in ends:
         with pytest.raises(KeyboardInterrupt), opened(lived["inmem"], target=False) as source:
@@ -390,7 +392,7 @@ def stopping(after: int) -> Callable[[Any], None]:
     return stop
 
 
-def test_killed(places: Places, lived: dict[str, str]) -> None:
+def test_the_next_run_completes_a_killed_migration(places: Places, lived: dict[str, str]) -> None:
     here = places.url("ours")
     script = (
         "import os, sys; from redis_saver.migrate import migrate, opened\n"
@@ -414,7 +416,7 @@ def test_a_dry_run_writes_nothing(places: Places, lived: dict[str, str]) -> None
         assert list(new.threads()) == []
 
 
-def test_a_prefix_is_just_a_text(places: Places, lived: dict[str, str]) -> None:
+def test_a_thread_prefix_has_no_wildcards(places: Places, lived: dict[str, str]) -> None:
     for prefix, count in (("user-", 4), ("user-*", 1), ("user-_", 0), ("%", 0), ("o", 1)):
         ran = Ran("migrate", lived["sqlite"], places.url("ours"), "--thread-prefix", prefix)
         assert ran.code == 0 and ran.out.startswith(f"{counted(count, 'thread')}: {count} copied")
@@ -422,7 +424,7 @@ def test_a_prefix_is_just_a_text(places: Places, lived: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "file"])
-def test_nothing_to_move(places: Places, kind: str) -> None:
+def test_an_empty_source_is_no_error(places: Places, kind: str) -> None:
     there = places.url(kind)
     if kind == "file":
         assert Ran("export", places.url("ours"), there).all_well
@@ -433,7 +435,7 @@ def test_nothing_to_move(places: Places, kind: str) -> None:
         assert Ran("migrate", there, places.url(target)).out.startswith("0 threads: 0 copied")
 
 
-def test_keys_and_deadlines_of_ours(places: Places, lived: dict[str, str]) -> None:
+def test_prefix_and_ttl_options_apply_to_redis(places: Places, lived: dict[str, str]) -> None:
     here = places.url("ours")
     assert Ran(
         "migrate", lived["sqlite"], here, "--target-prefix", "mine", "--ttl", "5m", "--thread-prefix", "other"
@@ -446,11 +448,11 @@ def test_keys_and_deadlines_of_ours(places: Places, lived: dict[str, str]) -> No
         assert saver.get_thread_ttl("other") is None
 
 
-# -- what is not moved
+# -- conflicts and failures
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_the_target_has_otherwise_is_left_alone(places: Places, lived: dict[str, str], kind: str) -> None:
+def test_a_different_thread_in_the_target_is_a_conflict(places: Places, lived: dict[str, str], kind: str) -> None:
     here = places.url(kind)
     with places.saver(here) as new:
         chat(new).invoke({"messages": [HumanMessage("mine")]}, of("user-chat"))
@@ -474,7 +476,7 @@ def test_writes_that_only_the_target_has_are_a_conflict() -> None:
     assert len(report.conflicts) == 1 and "of task 'task'" in report.conflicts[0]
 
 
-def test_another_parent_is_a_conflict() -> None:
+def test_a_different_parent_is_a_conflict() -> None:
     source, target = InMemorySaver(), InMemorySaver()
     for saver, parent in ((source, "0"), (target, None)):
         where = config("t", "", parent)
@@ -485,7 +487,7 @@ def test_another_parent_is_a_conflict() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_did_not_arrive_as_it_was_is_named(
+def test_the_sample_finds_a_value_that_changed(
     places: Places, lived: dict[str, str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Forgetful(JsonPlusSerializer):
@@ -500,8 +502,8 @@ def test_what_did_not_arrive_as_it_was_is_named(
     assert "the value of channel '" in report.failed[0]
 
 
-def test_what_a_target_cannot_hold_is_named(places: Places, tmp_path: Path) -> None:
-    """Others are moved; a file has all of a thread or nothing."""
+def test_threads_that_a_target_cannot_hold_are_reported(places: Places, tmp_path: Path) -> None:
+    """Other threads are moved. A file has all of a thread or nothing of it."""
     source = InMemorySaver()
     about: Any = {"source": "loop", "step": 1, "parents": {}}
     for thread, metadata, values in (
@@ -525,7 +527,7 @@ def test_what_a_target_cannot_hold_is_named(places: Places, tmp_path: Path) -> N
         assert migrate(file, InMemorySaver(), sample=9).compared == 3
 
 
-def test_damaged_threads_do_not_keep_others(places: Places, lived: dict[str, str]) -> None:
+def test_a_damaged_thread_does_not_stop_others(places: Places, lived: dict[str, str]) -> None:
     there = places.url("ours")
     assert Ran("migrate", lived["ours"], there).all_well
     with RedisSaver.from_conn_string(there) as saver:
@@ -534,7 +536,7 @@ def test_damaged_threads_do_not_keep_others(places: Places, lived: dict[str, str
     assert ran.code == 1 and "4 copied" in ran.out and ran.err.startswith("failed: thread 'other': ")
 
 
-def test_a_thread_that_is_written_all_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_written_during_the_copy_is_reported_as_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     source, target = InMemorySaver(), InMemorySaver()
     chat(source).invoke({"messages": [HumanMessage("hello")]}, of("t"))
     copy = engine_module._Move._copy
@@ -555,7 +557,7 @@ def test_a_thread_that_is_written_all_the_time(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_graph_goes_on_from_versions_that_are_numbers(places: Places, kind: str) -> None:
+def test_a_graph_continues_from_numeric_versions(places: Places, kind: str) -> None:
     class Numbers(InMemorySaver):
         def get_next_version(self, current: Any, channel: None) -> Any:
             return 1 if current is None else current + 1
@@ -571,8 +573,8 @@ def test_a_graph_goes_on_from_versions_that_are_numbers(places: Places, kind: st
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_state_that_was_changed_in_place(places: Places, kind: str, after: int) -> None:
-    """`SqliteSaver` then has several values of one version; other savers keep one. All arrive, also after an interruption."""
+def test_a_state_that_was_changed_in_place_arrives(places: Places, kind: str, after: int) -> None:
+    """`SqliteSaver` then has several values of one version, unlike other savers. An interruption loses none."""
 
     class State(TypedDict):
         things: dict[str, int]
@@ -605,7 +607,7 @@ def test_a_state_that_was_changed_in_place(places: Places, kind: str, after: int
         assert trails[0] == trails[1]
 
 
-def test_versions_keep_their_order() -> None:
+def test_numeric_versions_keep_their_order_as_text() -> None:
     versions: list[Any] = [1, 1.5, 1.75, 2, 2.05, 2.5, 9, 10, 10.25, 1e3, 2**53, 10**20]
     made = checkpoint({}, {str(place): version for place, version in enumerate(versions)})
     made["versions_seen"] = {"n": {"0": 1, "1": 1.5}}
@@ -626,7 +628,7 @@ def exported(lived: dict[str, str], tmp_path: Path) -> Path:
 
 
 def refused(path: Path) -> str:
-    """What import says of a file; nothing was written."""
+    """Import a file, check that it is refused and nothing is written, and return the error."""
     url, prefix = url_of("redis"), f"refused-{os.getpid()}-{next(_numbers)}"
     ran = Ran("import", str(path), url, "--target-prefix", prefix)
     assert ran.code == 2 and ran.err.count("\n") == 1 and ran.out == "", ran.err
@@ -635,7 +637,7 @@ def refused(path: Path) -> str:
     return ran.err
 
 
-def test_a_file_that_was_cut_off_is_refused(exported: Path) -> None:
+def test_a_truncated_or_extended_file_is_refused(exported: Path) -> None:
     whole = exported.read_bytes()
     cuts = [0, 5, 22, 23, 40, len(whole) - 1, *random.Random(1).sample(range(41, len(whole) - 1), 20)]
     for length in cuts:
@@ -651,15 +653,15 @@ def _framed(record: Any, at: int) -> bytes:
     return files.FRAME.pack(len(data), files.checksum(data, at)) + data
 
 
-def test_a_file_that_was_changed_is_refused(exported: Path) -> None:
+def test_a_changed_file_is_refused(exported: Path) -> None:
     whole = exported.read_bytes()
     for place in random.Random(2).sample(range(len(whole)), 30):
         exported.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         refused(exported)
 
 
-def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> None:
-    """Each is sound by itself."""
+def test_a_repeated_or_missing_record_is_refused(exported: Path) -> None:
+    """Every record in the file is intact."""
     whole, at = exported.read_bytes(), len(files.ThreadFile.FIRST_LINE)
     while at < len(whole):
         length, _ = files.FRAME.unpack_from(whole, at)
@@ -672,14 +674,14 @@ def test_a_record_that_is_there_twice_or_is_gone_is_refused(exported: Path) -> N
         at = after
 
 
-def test_a_record_that_is_not_known_is_refused(exported: Path) -> None:
+def test_an_unknown_record_is_refused(exported: Path) -> None:
     whole = exported.read_bytes()
     for record in ([], ["news", 1], 7, ["thread"], ["checkpoint", 7]):
         exported.write_bytes(whole[:22] + _framed(record, 22) + whole[22:])
         refused(exported)
 
 
-def test_an_export_replaces_nothing(exported: Path, lived: dict[str, str]) -> None:
+def test_an_export_never_replaces_a_file(exported: Path, lived: dict[str, str]) -> None:
     before = exported.read_bytes()
     ran = Ran("export", lived["ours"], str(exported))
     assert ran.code == 2 and "exists already" in ran.err and exported.read_bytes() == before
@@ -691,7 +693,7 @@ class Evil:
 
 
 @pytest.mark.parametrize("what", [{"t": Evil()}, [1], {"t": {"": 3}}, b"junk"])
-def test_a_pickle_that_is_no_memory_dump_is_refused(
+def test_a_foreign_pickle_is_refused_and_runs_no_code(
     what: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str], places: Places
 ) -> None:
     langgraph_dev.save(InMemorySaver(), tmp_path)
@@ -701,8 +703,7 @@ def test_a_pickle_that_is_no_memory_dump_is_refused(
     assert "this ran" not in capfd.readouterr().out
 
 
-def test_a_dump_is_as_the_server_writes_it(places: Places, lived: dict[str, str], tmp_path: Path) -> None:
-    """`PersistentDict` itself reads and writes it."""
+def test_persistent_dict_reads_and_writes_our_dumps(places: Places, lived: dict[str, str], tmp_path: Path) -> None:
     from langgraph.checkpoint.memory import PersistentDict
 
     numbers = itertools.count(1)
@@ -727,7 +728,7 @@ def test_a_dump_is_as_the_server_writes_it(places: Places, lived: dict[str, str]
 # -- encryption
 
 
-def test_encrypted(places: Places, lived: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encrypted_threads_need_the_key(places: Places, lived: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     here, plain = places.url("ours"), places.url("sqlite")
     monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
     assert Ran("migrate", lived["inmem"], here).all_well
@@ -741,7 +742,7 @@ def test_encrypted(places: Places, lived: dict[str, str], monkeypatch: pytest.Mo
     assert Ran("migrate", here, plain).code == 2
 
 
-def test_values_of_older_serializers_stay_what_they_are() -> None:
+def test_values_of_older_serializers_stay_unchanged() -> None:
     source, target = InMemorySaver(), InMemorySaver()
     chat(source).invoke({"messages": [HumanMessage("hello")]}, of("t"))
     for key in source.blobs:
@@ -754,8 +755,8 @@ def test_values_of_older_serializers_stay_what_they_are() -> None:
     assert source.blobs.items() >= {key: data for key, data in target.blobs.items()}.items()
 
 
-def test_checkpoints_that_were_json(places: Places) -> None:
-    """As LangGraph wrote them in 2024: read by a saver of today after they were moved."""
+def test_json_checkpoints_are_readable_after_a_migration(places: Places) -> None:
+    """LangGraph wrote such checkpoints in 2024."""
     there, here = places.url("sqlite"), places.url("ours")
     human = {"lc": 2, "type": "constructor", "id": ["langchain_core", "messages", "human", "HumanMessage"]}
     values = {"messages": [{**human, "kwargs": {"content": "hello"}}], "n": 1}
@@ -773,7 +774,7 @@ def test_checkpoints_that_were_json(places: Places) -> None:
     assert (found["messages"][0].content, type(found["messages"][0]), found["n"]) == ("hello", HumanMessage, 1)
 
 
-# -- anything a saver may hold
+# -- random threads
 
 WORDS = ["a", "b", "c*", "{x}", "ü|:", "\x01y", "z" * 50, "a b", "%25", "\n"]
 PATHS = {"t1": "", "t2": "~__pregel_pull, b", "t*3": "~__pregel_pull, a", "00": "~__pregel_push, 1"}
@@ -789,7 +790,7 @@ def any_value(draw: random.Random) -> Any:
 
 
 def anything(draw: random.Random) -> InMemorySaver:
-    """Forks, namespaces, channels without values, tasks side by side, names of all kinds."""
+    """Return a saver with forks, namespaces, channels without values, parallel tasks and hostile names."""
     saver, numbers = InMemorySaver(), itertools.count(1)
     for thread, ns in itertools.product(draw.sample(WORDS, 2), draw.sample(["", "x", "a|b:1", "c*"], 2)):
         done: list[Any] = [(None, {}, {})]
@@ -815,8 +816,8 @@ def anything(draw: random.Random) -> InMemorySaver:
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds(range(12)))
-def test_anything_by_way_of_two_places(places: Places, seed: int) -> None:
-    """Ended at some points, and run again; then it is back in memory as it was."""
+def test_random_threads_survive_two_migrations(places: Places, seed: int) -> None:
+    """Each migration is interrupted and repeated. Then the threads go back to memory unchanged."""
     draw = random.Random(seed)
     first, back = anything(draw), InMemorySaver()
     urls = [places.url(draw.choice([*KINDS, "file"])) for _ in range(2)]
@@ -837,7 +838,7 @@ def test_anything_by_way_of_two_places(places: Places, seed: int) -> None:
         assert all_of(first, thread) == all_of(back, thread) != []
 
 
-# -- what is wrong is one line
+# -- errors and output
 
 WRONG = {
     "redis://me:secret@127.0.0.1:1": "127.0.0.1:1",
@@ -855,12 +856,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("url", WRONG)
-def test_a_wrong_source_is_one_line(url: str, places: Places) -> None:
+def test_a_wrong_source_gives_a_one_line_error(url: str, places: Places) -> None:
     ran = Ran("migrate", url, places.url("ours"))
     assert ran.code == 2 and ran.err.count("\n") == 1 and WRONG[url] in ran.err and "secret" not in ran.err, ran.err
 
 
-def test_a_wrong_target_is_one_line(lived: dict[str, str], places: Places, tmp_path: Path) -> None:
+def test_a_wrong_target_gives_a_one_line_error(lived: dict[str, str], places: Places, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("no database " * 100)
     for url in (
         f"redis://127.0.0.1:{free_port()}",
@@ -881,21 +882,23 @@ def test_a_wrong_target_is_one_line(lived: dict[str, str], places: Places, tmp_p
 
 
 @pytest.mark.parametrize(("extra", "url"), [("sqlite", "sqlite:x"), ("postgres", "postgresql://host/db")])
-def test_missing_packages_are_named(extra: str, url: str, monkeypatch: pytest.MonkeyPatch, places: Places) -> None:
+def test_the_error_names_a_missing_package(
+    extra: str, url: str, monkeypatch: pytest.MonkeyPatch, places: Places
+) -> None:
     monkeypatch.setitem(sys.modules, f"langgraph.checkpoint.{extra}", None)
     ran = Ran("migrate", places.url("ours"), url)
     assert ran.code == 2 and f"pip install 'redis-saver[{extra}]'" in ran.err and ran.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("option", [["--sample", "-1"], ["--ttl", "0"], ["--ttl", "x"], ["--sample", "many"]])
-def test_senseless_options_are_refused(option: list[str]) -> None:
+def test_invalid_options_are_refused(option: list[str]) -> None:
     with pytest.raises(SystemExit, match="2"), redirect_stderr(io.StringIO()):
         main(["migrate", "redis://a", "redis://b", *option])
     with pytest.raises(ValueError, match="sample=-1"):
         migrate(InMemorySaver(), InMemorySaver(), sample=-1)
 
 
-def test_a_server_that_goes_away_is_one_line(lived: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_dies_gives_a_one_line_error(lived: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     server = Server()
     write = engine_module._Move._copy
 
@@ -910,8 +913,8 @@ def test_a_server_that_goes_away_is_one_line(lived: dict[str, str], monkeypatch:
 
 @pytest.mark.parametrize("old", [False, True], ids=["new", "old"])
 @pytest.mark.parametrize("mode", ["wal", "delete"])
-def test_a_source_is_not_changed(places: Places, tmp_path: Path, mode: str, old: bool) -> None:
-    """Not even by what savers do when they are set up; a file from before tasks had paths is read, too."""
+def test_a_migration_never_changes_its_source(places: Places, tmp_path: Path, mode: str, old: bool) -> None:
+    """It does not set up the source's saver. It also reads a file from before tasks had paths."""
     path = tmp_path / "db"
     with places.saver(f"sqlite:{path}") as saver:
         live(saver)
@@ -928,7 +931,7 @@ def test_a_source_is_not_changed(places: Places, tmp_path: Path, mode: str, old:
         same(saver, new)
 
 
-def test_a_cluster(places: Places, lived: dict[str, str]) -> None:
+def test_threads_move_to_a_cluster_and_back(places: Places, lived: dict[str, str]) -> None:
     cluster, here = url_of("cluster"), places.url("sqlite")
     keys = f"migrate{os.getpid()}"
     assert Ran("migrate", lived["ours"], cluster, "--target-prefix", keys).all_well
@@ -937,7 +940,7 @@ def test_a_cluster(places: Places, lived: dict[str, str]) -> None:
         same(old, new)
 
 
-def test_a_bar_on_a_terminal(lived: dict[str, str], places: Places) -> None:
+def test_a_terminal_shows_a_progress_bar(lived: dict[str, str], places: Places) -> None:
     near, far = pty.openpty()
     command = [sys.executable, "-m", "redis_saver", "migrate", lived["sqlite"], places.url("ours")]
     root = Path(__file__).parents[2]
@@ -950,7 +953,7 @@ def test_a_bar_on_a_terminal(lived: dict[str, str], places: Places) -> None:
 
 
 def test_pending_writes_keep_their_paths(places: Places, lived: dict[str, str]) -> None:
-    """So writes that are added later come where they would have come."""
+    """Later writes then get the right order."""
     here = places.url("inmem")
     assert Ran("migrate", lived["postgres"], here).all_well
     with places.saver(here) as saver:

@@ -1,4 +1,4 @@
-"""Calls of stores and caches, for what happens if one of the replies that they are given is changed."""
+"""Calls of stores and caches, replayed with one changed reply."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEYS = [(("nodes", "a"), f"k{number}") for number in range(4)] + [(("other",), "
 
 
 def furnish(store: Any) -> None:
-    """A store with long values, TTLs, deep namespaces, several partitions."""
+    """Fill a store with long values, TTLs, deep namespaces and several partitions."""
     store.batch([PutOp(NS, f"k{number}", {"n": number, "text": f"apple {number}"}) for number in range(5)])
     store.put(DEEP, "k", {"n": 1, "text": "pear"}, ttl=100)
     store.put(NS, "long", LONG)
@@ -38,7 +38,7 @@ def _twice(call: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def _moved(store: Any) -> Any:
-    """What `redis-saver export`, `import` and `forget` do."""
+    """Run the operations of `redis-saver export`, `import` and `forget`."""
     context, run = context_of(store), driver_of(store).run
     partition = context.places.of(NS).partition
     fields = run(reading.list_fields(context, partition))
@@ -46,7 +46,7 @@ def _moved(store: Any) -> Any:
         if isinstance(item, writing.StoredItem):
             try:
                 one = writing.as_import(context, item, item.updated_at)
-            except InvalidNamespaceError:  # the engine says so of the item, and goes on
+            except InvalidNamespaceError:  # a migration reports such an item and continues
                 continue
             run(writing.import_items(context, partition, [one], writing.new_put()))
     return run(copies.holds_copies(context, NS)), run(copies.forget_misses(context, NS))
@@ -102,7 +102,7 @@ CALLS = {
 
 
 def made(kind: str, client: Any) -> Any:
-    """What is called: a store, tiers or a cache."""
+    """Return the store, the tiers or the cache under test."""
     index = Model().index(fields=["text"])
     if kind == "cache":
         return RedisCache(client, prefix=PREFIX, on_error="raise")
@@ -119,7 +119,7 @@ def made(kind: str, client: Any) -> Any:
 
 
 def record(url: str, kind: str, what: str) -> list[tuple[tuple[Any, ...], Any]]:
-    """What a real server is asked and answers in a call. Its keys of this prefix go first."""
+    """Record a call's requests and a real server's replies. The keys with the prefix are deleted first."""
     with redis.Redis.from_url(url) as raw:
         for key in raw.scan_iter(match=PREFIX + "*"):
             raw.delete(key)
@@ -142,7 +142,7 @@ def record(url: str, kind: str, what: str) -> list[tuple[tuple[Any, ...], Any]]:
 
 
 def _changed(chance: random.Random, args: tuple[Any, ...], reply: Any) -> Any:
-    """A reply with something changed. Of a command of Redis's own only the bytes: the rest is not what somebody stored."""
+    """Change a part of a reply. In a plain command's reply only bytes change, as its structure is not stored data."""
     while True:
         new = changed_reply(chance, reply)
         if args[0] in ("EVALSHA", "FT.SEARCH", "FT.INFO") or (
@@ -152,16 +152,16 @@ def _changed(chance: random.Random, args: tuple[Any, ...], reply: Any) -> Any:
 
 
 def _goes_on(reply: Any) -> bool:
-    """Whether a reply says that more has expired: who is told that for ever asks for ever."""
+    """True if the reply says that more items have expired. A caller that always gets it never stops asking."""
     first = reply[0] if isinstance(reply, list) and reply else reply
     return isinstance(first, int) and first != 0
 
 
 def changed_replies(notes: dict[tuple[str, str], list[Any]], seed: int, count: int) -> Counter[str]:
-    """Make each call so many times, and change one reply each time; answers what came of it.
+    """Make each call `count` times with one changed reply, and count the outcomes.
 
     Raises:
-        AssertionError: One raised what it may not, or went on for ever; the message says how to do it again.
+        AssertionError: A call raised a foreign error or did not end. The message says how to reproduce it.
     """
     came: Counter[str] = Counter()
     for (kind, what), noted in notes.items():
@@ -172,7 +172,7 @@ def changed_replies(notes: dict[tuple[str, str], list[Any]], seed: int, count: i
             if args[0] not in ("HELLO", "SCAN", "EXISTS", "UNLINK", "PEXPIRE")
         ]
         for number in range(count):
-            if number % 10 == 0:  # so what one knows may be of a changed reply
+            if number % 10 == 0:  # kept for ten calls, so its memory may hold a changed reply
                 called = made(kind, client)
             which = chance.choice(changeable)
             reply = _changed(chance, *noted[which])
@@ -183,7 +183,7 @@ def changed_replies(notes: dict[tuple[str, str], list[Any]], seed: int, count: i
             except (RedisSaverError, redis.ResponseError, Endless) as error:
                 outcome = type(error).__name__
                 if isinstance(error, redis.ResponseError):
-                    assert str(error) == "not noted"  # what a changed reply makes it ask, nobody has answered
+                    assert str(error) == "not noted"  # a request that was not recorded has no reply
                 if isinstance(error, Endless):
                     assert _goes_on(reply), (seed, kind, what, number, reply)
             except BaseException as error:

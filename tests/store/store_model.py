@@ -1,4 +1,4 @@
-"""What a store is to answer: a model of it in a dict, and operations on it at random, by several processes."""
+"""A model of a store in a dict, and random operations of several processes to compare with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MINUTE = 60_000
 
 
 class Model:
-    """Items by namespace and key: their value, the versions that the server gave them first and last, and when they expire."""
+    """Items by namespace and key, each with its value, first and last version, TTL and deadline."""
 
     def __init__(self) -> None:
         self.items: dict[tuple[tuple[str, ...], str], dict[str, Any]] = {}
@@ -67,7 +67,7 @@ def micros(moment: Any) -> int:
 
 
 def shown(item: Any) -> Any:
-    """An item as the model shows it."""
+    """Convert an item to the model's form."""
     if item is None:
         return None
     assert micros(item.updated_at) == item.version
@@ -75,7 +75,7 @@ def shown(item: Any) -> Any:
 
 
 class Play:
-    """Does at random what users do, by several processes, and compares each answer with the model's."""
+    """Make random calls from several processes, and compare each result with the model's."""
 
     def __init__(self, target: Target, seed: int, processes: int = 3) -> None:
         self.target, self.chance, self.model = target, random.Random(seed), Model()
@@ -110,7 +110,7 @@ class Play:
         }
 
     def edited(self) -> str:
-        """A long text, which is like the one before."""
+        """Return a long text that resembles the previous one."""
         at = self.chance.randrange(len(self.text))
         gone, new = self.chance.choice([0, 1, 50, 800]), self.chance.choice(["", "=", "é" * 30, "0 5 7:" * 150])
         self.text = (self.text[:at] + new + self.text[at + gone :])[:6000].ljust(2500, "z")
@@ -198,7 +198,7 @@ class Play:
             del self.model.items[name]
 
     async def batch(self) -> None:
-        """Reads see what was there before the puts; the last put of an item counts."""
+        """Check that reads see the state before the puts, and that the last put of an item wins."""
         ops: list[Any] = []
         for _ in range(self.chance.choice([1, 3, 8])):
             kind = self.chance.choice(["get", "put", "put", "search", "namespaces"])

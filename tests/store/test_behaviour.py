@@ -1,4 +1,4 @@
-"""What LangGraph's `BaseStore` says a store does, and what ours does beyond it; on every server, sync and async."""
+"""The contract of LangGraph's `BaseStore` and our additions to it, on every server, sync and async."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def keys(items: list[Any]) -> list[str]:
 # -- items
 
 
-async def test_an_item_comes_back_as_it_was_put(store: Uniform) -> None:
+async def test_get_returns_the_item_that_was_put(store: Uniform) -> None:
     value = {
         "text": "tea",
         "n": 1,
@@ -80,7 +80,7 @@ async def test_an_update_keeps_created_at_and_moves_updated_at(store: Uniform) -
     assert (await store.get(NS, "k")).created_at > first.created_at, "it is another item"
 
 
-async def test_what_callers_do_with_an_answer_changes_no_other_answer(store: Uniform) -> None:
+async def test_mutating_a_returned_value_changes_no_other_result(store: Uniform) -> None:
     await store.put(NS, "k", {"list": [1]})
     for _ in range(2):
         for item in (await store.get(NS, "k"), *await store.search(NS), *await store.search(NS, filter={"list": [1]})):
@@ -99,8 +99,8 @@ async def test_delete_is_final_and_may_be_repeated(target: Target, store: Unifor
     check_sound(target)
 
 
-async def test_no_prefix_leaks(store: Uniform) -> None:
-    """A label is a whole label: `1` is not the beginning of `10`, and a label with a slash is one label."""
+async def test_a_prefix_matches_whole_labels(store: Uniform) -> None:
+    """The label `1` does not match `10`, and a label with a slash is one label."""
     names = [
         ("users", "1"),
         ("users", "10"),
@@ -142,7 +142,7 @@ HOSTILE = [
 ]
 
 
-async def test_hostile_names_are_just_names(target: Target, store: Uniform) -> None:
+async def test_hostile_keys_and_labels_round_trip(target: Target, store: Uniform) -> None:
     labels = [one for one in HOSTILE if one and "\0" not in one]
     ops = [PutOp(("x", "y"), key, {"key": ascii(key)}) for key in HOSTILE]
     ops += [PutOp((label, "y", label), "k", {"key": ascii(label)}) for label in labels]
@@ -160,7 +160,7 @@ async def test_hostile_names_are_just_names(target: Target, store: Uniform) -> N
     assert await store.list_namespaces() == []
 
 
-async def test_a_saver_and_a_store_of_one_prefix_see_nothing_of_each_other(target: Target, store: Uniform) -> None:
+async def test_a_saver_and_a_store_with_one_prefix_stay_separate(target: Target, store: Uniform) -> None:
     from tests.support.factories import config, put
 
     saver = target.uniform()
@@ -177,7 +177,7 @@ async def test_a_saver_and_a_store_of_one_prefix_see_nothing_of_each_other(targe
 # -- order and pages
 
 
-async def test_newest_first_and_pages(store: Uniform) -> None:
+async def test_search_pages_are_newest_first(store: Uniform) -> None:
     for number in range(25):
         await store.put(NS, f"k{number}", {"n": number})
     await store.put(NS, "k3", {"n": 3})
@@ -193,8 +193,8 @@ async def test_newest_first_and_pages(store: Uniform) -> None:
     assert keys(await store.search(NS)) == expected[:10], "ten by default"
 
 
-async def test_pages_while_others_put(store: Uniform) -> None:
-    """What nobody touched is on one page or the next; an item that was put in between moves it on by one, and comes itself first."""
+async def test_paging_misses_no_item_while_others_put(store: Uniform) -> None:
+    """A put between two pages moves its item to the front, so later items shift by one."""
     for number in range(20):
         await store.put(NS, f"k{number}", {"n": number})
     first = keys(await store.search(NS, limit=10))
@@ -207,7 +207,7 @@ async def test_pages_while_others_put(store: Uniform) -> None:
 
 
 async def test_a_repeated_page_shows_each_change(store: Uniform, target: Target) -> None:
-    """Pages that are remembered: after puts, deletions, and changes by others, of each of their items."""
+    """Cached pages show puts and deletions, also those of other clients."""
     other = target.store()
     for number in range(30):
         await store.put(NS, f"k{number}", {"n": number})
@@ -232,7 +232,7 @@ async def test_a_repeated_page_shows_each_change(store: Uniform, target: Target)
     await both()
 
 
-async def test_a_deeper_prefix_is_a_part_of_a_partition(store: Uniform) -> None:
+async def test_a_prefix_below_a_partition_finds_only_its_items(store: Uniform) -> None:
     for number in range(60):
         await store.put((*NS, "notes" if number % 3 else "tasks"), f"k{number}", {"n": number})
     assert keys(await store.search((*NS, "tasks"), limit=3, offset=2)) == ["k51", "k48", "k45"]
@@ -242,7 +242,7 @@ async def test_a_deeper_prefix_is_a_part_of_a_partition(store: Uniform) -> None:
 
 
 @pytest.mark.also_on(cluster="async", redis62="sync")
-async def test_a_search_of_more_than_a_call_answers(store: Uniform) -> None:
+async def test_a_search_may_span_several_replies(store: Uniform) -> None:
     await store.batch([PutOp((*NS, "a"), f"k{number}", {"n": number, "text": "x" * 600}) for number in range(2100)])
     for prefix in (NS, (*NS, "a"), ("memories",)):
         found = await store.search(prefix, limit=5000)
@@ -256,7 +256,7 @@ async def test_a_search_of_more_than_a_call_answers(store: Uniform) -> None:
 # -- batches
 
 
-async def test_reads_of_a_batch_see_what_was_before_it_and_the_last_put_counts(store: Uniform) -> None:
+async def test_batch_reads_precede_its_puts_and_the_last_put_wins(store: Uniform) -> None:
     await store.put(NS, "k", {"n": 1})
     results = await store.batch(
         [
@@ -281,7 +281,7 @@ async def test_reads_of_a_batch_see_what_was_before_it_and_the_last_put_counts(s
     assert await store.batch([]) == []
 
 
-async def test_a_batch_of_many_partitions_and_items(store: Uniform, target: Target) -> None:
+async def test_a_batch_spans_many_partitions(store: Uniform, target: Target) -> None:
     names = [(("users", str(number % 40)), f"k{number}") for number in range(400)]
     await store.batch([PutOp(*name, {"n": name[1]}) for name in names])
     found = await store.batch([GetOp(*name) for name in names])
@@ -292,7 +292,7 @@ async def test_a_batch_of_many_partitions_and_items(store: Uniform, target: Targ
     check_sound(target)
 
 
-async def test_a_put_of_none_deletes(store: Uniform, target: Target) -> None:
+async def test_putting_none_deletes_the_item(store: Uniform, target: Target) -> None:
     await store.put(NS, "k", {"n": 1})
     with pytest.raises(TypeError, match="if_version=1: value=None deletes"):
         await store.put(NS, "k", None, if_version=1)
@@ -303,12 +303,12 @@ async def test_a_put_of_none_deletes(store: Uniform, target: Target) -> None:
     check_sound(target)
 
 
-async def test_a_batch_lists_an_item_by_its_last_put(store: Uniform) -> None:
+async def test_an_item_put_twice_in_a_batch_counts_as_newest(store: Uniform) -> None:
     await store.batch([PutOp(NS, "k1", {"n": 1}), PutOp(NS, "k2", {"n": 2}), PutOp(NS, "k1", {"n": 3})])
     assert [(item.key, item.value["n"]) for item in await store.search(NS)] == [("k1", 3), ("k2", 2)]
 
 
-async def test_a_batch_that_makes_no_sense_sends_nothing(store: Uniform, target: Target) -> None:
+async def test_an_invalid_batch_sends_nothing(store: Uniform, target: Target) -> None:
     good = PutOp(NS, "k", {"n": 1})
     mistakes: list[tuple[Any, type[Exception]]] = [
         (PutOp((), "k", {}), InvalidNamespaceError),
@@ -369,7 +369,7 @@ async def test_list_namespaces(store: Uniform) -> None:
 
 
 @pytest.mark.also_on(cluster="async", redis62="sync")
-async def test_all_namespaces_are_found_however_many(store: Uniform) -> None:
+async def test_list_namespaces_finds_a_thousand_namespaces(store: Uniform) -> None:
     names = sorted(
         [("users", f"{number:03}") for number in range(300)]
         + [("one", "user", f"{number:03}") for number in range(700)]
@@ -385,7 +385,7 @@ async def test_all_namespaces_are_found_however_many(store: Uniform) -> None:
     )
 
 
-async def test_delete_namespace_takes_all_below_and_nothing_else(store: Uniform, target: Target) -> None:
+async def test_delete_namespace_deletes_its_children_and_nothing_else(store: Uniform, target: Target) -> None:
     names = [("m", "1"), ("m", "1", "x"), ("m", "1", "y"), ("m", "10"), ("m",), ("n", "1")]
     await store.batch([PutOp(ns, key, {}) for ns in names for key in "ab"])
     assert await store.delete_namespace(("m", "1", "x")) == 2
@@ -421,7 +421,7 @@ async def test_compare_and_set(store: Uniform) -> None:
             await store.put(NS, "k", {}, if_version=mistake)
 
 
-async def test_counters_of_many_tasks_lose_nothing(store: Uniform) -> None:
+async def test_concurrent_compare_and_set_loses_no_increment(store: Uniform) -> None:
     await store.put(NS, "n", {"n": 0})
 
     async def count_up() -> None:
@@ -439,7 +439,7 @@ async def test_counters_of_many_tasks_lose_nothing(store: Uniform) -> None:
     assert (await store.get(NS, "n")).value == {"n": 20}
 
 
-async def test_sixteen_puts_at_once_leave_one_item(store: Uniform, target: Target) -> None:
+async def test_sixteen_concurrent_puts_leave_one_item(store: Uniform, target: Target) -> None:
     await store.put(NS, "k", {"n": -1})
     created = (await store.get(NS, "k")).created_at
     await asyncio.gather(*(target.store().put(NS, "k", {"n": number}) for number in range(16)))
@@ -452,7 +452,7 @@ async def test_sixteen_puts_at_once_leave_one_item(store: Uniform, target: Targe
 # -- values
 
 
-async def test_values_are_encrypted_and_plain_ones_refused(target: Target) -> None:
+async def test_an_encrypting_store_refuses_plain_values(target: Target) -> None:
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
     secret = target.store(serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0" * 16))
@@ -469,7 +469,7 @@ async def test_values_are_encrypted_and_plain_ones_refused(target: Target) -> No
         await plain.get(NS, "k")
 
 
-async def test_compressed_values_are_read_by_all(target: Target) -> None:
+async def test_any_store_reads_compressed_values(target: Target) -> None:
     value = {"text": "tea " * 5000}
     await target.store(compression="zstd").put(NS, "k", value)
     assert (await target.store().get(NS, "k")).value == value
@@ -478,7 +478,7 @@ async def test_compressed_values_are_read_by_all(target: Target) -> None:
     )
 
 
-async def test_limits_are_kept_before_anything_is_sent(target: Target) -> None:
+async def test_limits_are_checked_before_sending(target: Target) -> None:
     store = target.store(limits=Limits(name_bytes=50, value_bytes=500))
     for ns, key, value in ((NS, "k" * 51, {}), (("m", "é" * 26), "k", {}), (NS, "k", {"x": "y" * 600})):
         with pytest.raises(LimitExceeded):
@@ -489,7 +489,7 @@ async def test_limits_are_kept_before_anything_is_sent(target: Target) -> None:
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["fakeredis"])
-async def test_mistakes_of_settings(target: Target) -> None:
+async def test_invalid_settings_are_refused(target: Target) -> None:
     client = target.client()
     for settings, words in (
         ({"ttl": 5}, "bare int"),

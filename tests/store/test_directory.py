@@ -1,4 +1,4 @@
-"""The directory leads to every item, whatever writers, deleters and cleaners do at once, and wherever one of them dies."""
+"""The directory lists every partition with items, in any order of steps and after any crash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 
 
 class Clock:
-    """Time as writers see it."""
+    """A fake clock for writers."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -32,7 +32,7 @@ class Clock:
 
 
 class Turn:
-    """An operation that goes on by a request at a time; it may die before any."""
+    """An operation that runs one request at a time and can be abandoned before any."""
 
     def __init__(self, store: RedisStore, make: Callable[[Any], Any]) -> None:
         self._driver, self._operation = store._driver, make(store._context)
@@ -67,7 +67,7 @@ ACTORS: dict[str, Callable[[Any], Any]] = {
 
 
 def schedules(play: Callable[[Callable[[int], int]], None]) -> Iterator[None]:
-    """Plays again and again, each time with other choices, until all were made."""
+    """Call `play` once for every sequence of choices."""
     path: list[list[int]] = []
     while True:
         position = 0
@@ -91,11 +91,11 @@ def schedules(play: Callable[[Callable[[int], int]], None]) -> Iterator[None]:
 def play(
     target: Target, stores: list[RedisStore], actors: list[str], before: str, choose: Callable[[int], int]
 ) -> None:
-    """One order in which some go on. Between any two steps the directory leads to what is there."""
+    """Run the actors in one order of steps. After each step the directory lists every partition with keys."""
     target.raw.unlink(*target.keys(), "none")
     if before != "nothing":
         stores[0].put(NS, "a", {"n": 0})
-    if before == "a crash":  # behind the announcement of the first item
+    if before == "a crash":  # after the announcement of the first item
         target.raw.unlink(*StoreKeyspace(target.prefix).partition(b"memories\0user\0").keys)
     turns = [Turn(store, ACTORS[name]) for store, name in zip(stores, actors, strict=False)]
     while running := [one for one in turns if not one.is_over]:
@@ -110,7 +110,7 @@ def play(
     [["writer", "deleter", "cleaner"], ["writer", "other writer", "deleter"], ["writer", "wiper"]],
     ids=" and ".join,
 )
-async def test_every_order_of_steps(target: Target, actors: list[str], before: str) -> None:
+async def test_every_order_of_steps_leaves_a_sound_directory(target: Target, actors: list[str], before: str) -> None:
     stores = [target.store(cache_bytes=0).saver for _ in actors]
     count = 0
     for _ in schedules(lambda choose: play(target, stores, actors, before, choose)):  # type: ignore[arg-type]
@@ -120,7 +120,7 @@ async def test_every_order_of_steps(target: Target, actors: list[str], before: s
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_some_orders_of_all_at_once(target: Target) -> None:
+async def test_random_orders_of_six_actors_leave_a_sound_directory(target: Target) -> None:
     actors = ["writer", "other writer", "deleter", "cleaner", "wiper", "cleaner"]
     stores = [target.store(cache_bytes=0).saver for _ in actors]
     for seed in range(150):
@@ -140,10 +140,10 @@ def check_reached(target: Target, store: RedisStore) -> None:
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("stops_before", [1, 2])
-async def test_a_writer_that_was_stopped_longer_than_its_token_is_refused(
+async def test_a_writer_whose_announcement_token_expired_announces_again(
     target: Target, stops_before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its partition was cleaned away meanwhile, and nothing refuses its token any more: it announces again behind its put."""
+    """The partition was withdrawn meanwhile, and the key that refuses old tokens is gone."""
     clock = Clock()
     monkeypatch.setattr(scripts, "time", clock)
     store, other = target.store().saver, target.store().saver
@@ -160,7 +160,7 @@ async def test_a_writer_that_was_stopped_longer_than_its_token_is_refused(
     assert other.count(()) == 1
 
 
-async def test_an_announcement_whose_writer_died_is_withdrawn_by_who_lists(target: Target) -> None:
+async def test_listing_withdraws_the_announcement_of_a_dead_writer(target: Target) -> None:
     store = target.store()
     turn = Turn(Target(target.name, "sync", target.url, target.prefix).store().saver, putting("a", {"n": 1}))  # type: ignore[arg-type]
     turn.step()
@@ -173,7 +173,7 @@ async def test_an_announcement_whose_writer_died_is_withdrawn_by_who_lists(targe
     check_sound(target)
 
 
-async def test_an_empty_store_leaves_nothing_but_tokens_for_a_minute(target: Target) -> None:
+async def test_an_emptied_store_leaves_only_tokens_for_a_minute(target: Target) -> None:
     store = target.store()
     for ns in (("one",), ("two", "labels"), ("two", "labels", "deep"), ("some", "other")):
         for key in ("a", "b"):
@@ -211,7 +211,7 @@ async def test_a_directory_that_lost_a_key_repairs_itself(
     check_sound(target)
 
 
-async def test_a_directory_of_expiring_items_comes_back_from_its_deadlines(target: Target) -> None:
+async def test_a_directory_of_expiring_items_is_restored_from_its_deadlines(target: Target) -> None:
     store = target.store()
     await store.put(("a", "b"), "k", {"n": 1}, ttl=200)
     await store.put(("c",), "k", {"n": 1}, ttl=100)
@@ -223,7 +223,7 @@ async def test_a_directory_of_expiring_items_comes_back_from_its_deadlines(targe
     check_sound(target)
 
 
-async def test_a_directory_that_lost_names_is_an_error_and_can_be_rebuilt(target: Target) -> None:
+async def test_a_directory_that_lost_partitions_raises_until_rebuilt(target: Target) -> None:
     store = target.store()
     await store.put(("a", "b"), "k", {"n": 1})
     await store.put(("c",), "k", {"n": 1}, ttl=100)
@@ -241,7 +241,7 @@ async def test_a_directory_that_lost_names_is_an_error_and_can_be_rebuilt(target
 
 
 @pytest.mark.everywhere
-async def test_rebuilding_finds_hostile_names_on_every_node(store: Uniform) -> None:
+async def test_rebuild_directory_finds_hostile_names_on_every_node(store: Uniform) -> None:
     labels = ["a/b", "%", "{x}", "*", "[a]", "é", "%2F", "\ud800"]
     namespaces = [(one,) for one in labels] + [(one, other) for one in labels[:3] for other in labels[:3]]
     for ns in namespaces:

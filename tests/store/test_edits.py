@@ -1,4 +1,4 @@
-"""Items that are read, changed and put again: by OS threads, agents and imports."""
+"""Edits of stored items by OS threads, agents and imports."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ TEXT = lines(2000)
 
 
 def edited(number: int, text: str = TEXT) -> dict[str, Any]:
-    """The file with another line."""
+    """Return the file with one line changed."""
     return file(text.replace(f"\n{number * 17}: ", f"\nedit {number}: "), number)
 
 
 async def seen(target: Target, key: str = "f") -> Any:
-    """The value that a process which knows nothing gets."""
+    """Return the value as a process without a cache reads it."""
     found = await target.store(cache_bytes=0).get(NS, key, refresh_ttl=False)
     return found and found.value
 
 
 @on_redis
-async def test_a_caller_may_change_what_it_got_and_gave(target: Target, store: Uniform) -> None:
+async def test_mutating_a_put_or_returned_value_changes_nothing_stored(target: Target, store: Uniform) -> None:
     given = file(TEXT)
     await store.put(NS, "f", given)
     given["content"] = "changed"
@@ -56,7 +56,7 @@ async def test_a_caller_may_change_what_it_got_and_gave(target: Target, store: U
 
 
 @on_redis
-async def test_an_import_brings_another_value_under_the_same_moment(target: Target, store: Uniform) -> None:
+async def test_an_import_may_replace_a_value_under_the_same_timestamp(target: Target, store: Uniform) -> None:
     await store.put(NS, "f", file(TEXT))
     context = store.saver._context
     item = writing.StoredItem(NS, "f", edited(1), 1000, 2000, 0, 0, 10)
@@ -73,8 +73,8 @@ async def test_an_import_brings_another_value_under_the_same_moment(target: Targ
 
 @on_redis
 @pytest.mark.parametrize("began_anew", [False, True])
-async def test_a_version_that_comes_again_is_of_another_value(target: Target, store: Uniform, began_anew: bool) -> None:
-    """An import brings versions that were there before. It gives the partition another token, as one does that begins anew."""
+async def test_reads_show_the_new_value_of_a_reused_version(target: Target, store: Uniform, began_anew: bool) -> None:
+    """An import can bring back an earlier version, but it changes the partition's token, like a new partition does."""
     other = target.store()
 
     async def bring(value: Any) -> None:
@@ -102,8 +102,7 @@ async def test_a_version_that_comes_again_is_of_another_value(target: Target, st
 
 @on_redis
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_os_threads_and_processes_edit_one_file(target: Target) -> None:
-    """By compare-and-set: each edit is in the file at the end."""
+async def test_concurrent_edits_by_compare_and_set_are_all_kept(target: Target) -> None:
     shared, other = target.store().saver, target.store().saver
     shared.put(NS, "f", file(TEXT))
 
@@ -131,7 +130,7 @@ async def test_os_threads_and_processes_edit_one_file(target: Target) -> None:
 
 @on_redis
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_a_forked_child_begins_with_nothing(target: Target) -> None:
+async def test_a_forked_child_starts_with_an_empty_cache(target: Target) -> None:
     store = target.store().saver
     store.put(NS, "f", file(TEXT))
     store.search(NS)
@@ -150,7 +149,7 @@ async def test_a_forked_child_begins_with_nothing(target: Target) -> None:
 @on_redis
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="deepagents needs Python 3.11")
 async def test_a_deep_agent_edits_a_long_file(target: Target, store: Uniform) -> None:
-    """Edit 90 kB twenty times, with a read after each: the backend answers as it does over an `InMemoryStore`."""
+    """Edit 90 kB twenty times with a read after each. Results equal those over an `InMemoryStore`."""
     from deepagents.backends import StoreBackend
 
     ours = StoreBackend(store=store.saver, namespace=lambda _: NS)

@@ -1,4 +1,4 @@
-"""Items that expire: by themselves, never answered afterwards, and nothing left of them."""
+"""Expiry of items. None is returned after its deadline, and nothing of it stays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NS, MINUTE = ("memories", "user-1"), 60_000
 
 
 async def seen(store: Uniform) -> set[Any]:
-    """The keys of all items, which each way of reading has to agree on."""
+    """Return the keys of all items, and check that every way of reading agrees."""
     ways = [
         {item.key for item in await store.search((), limit=100, refresh_ttl=False)},
         {item.key for item in await store.search(NS, limit=100, refresh_ttl=False)},
@@ -34,7 +34,7 @@ async def seen(store: Uniform) -> set[Any]:
     return ways[0]
 
 
-async def test_what_has_expired_is_gone_in_every_way_of_reading(target: Target) -> None:
+async def test_no_read_returns_an_expired_item(target: Target) -> None:
     store, other = target.store(ttl="10m"), target.store()
     await store.put(NS, "k0", {"n": 0})
     await store.put(NS, "k1", {"n": 1}, ttl=30)
@@ -51,8 +51,8 @@ async def test_what_has_expired_is_gone_in_every_way_of_reading(target: Target) 
         check_sound(target)
 
 
-async def test_real_time(store: Uniform, target: Target) -> None:
-    """Without anybody's help, also on servers whose hashes know no deadlines."""
+async def test_items_expire_in_real_time(store: Uniform, target: Target) -> None:
+    """Expiry needs no sweep, even on servers without TTLs of hash fields."""
     began = time.monotonic()
     await store.put(NS, "k0", {"n": 0}, ttl=0.2 / 60)
     await store.put(NS, "k1", {"n": 1}, ttl=60)
@@ -61,7 +61,7 @@ async def test_real_time(store: Uniform, target: Target) -> None:
     assert await seen(store) == {"k1"}
 
 
-async def test_a_put_and_a_read_begin_the_ttl_anew(target: Target) -> None:
+async def test_puts_and_reads_restart_the_ttl(target: Target) -> None:
     store = target.store(ttl={"default_ttl": 10})
     for key in ("k0", "k1", "k2", "k3", "k4"):
         await store.put(NS, key, {"n": int(key[1])})
@@ -79,7 +79,7 @@ async def test_a_put_and_a_read_begin_the_ttl_anew(target: Target) -> None:
     check_sound(target)
 
 
-async def test_a_repeated_page_that_is_the_same_refreshes_too(target: Target) -> None:
+async def test_an_unchanged_cached_page_restarts_the_ttl(target: Target) -> None:
     store = target.store(ttl="10m")
     await store.put(NS, "k0", {"n": 0})
     for _ in range(5):
@@ -87,7 +87,7 @@ async def test_a_repeated_page_that_is_the_same_refreshes_too(target: Target) ->
         assert len(await store.search(NS)) == 1
 
 
-async def test_refresh_on_read_false_is_for_gets_and_searches(target: Target) -> None:
+async def test_refresh_on_read_false_applies_to_gets_and_searches(target: Target) -> None:
     store = target.store(
         ttl={"default_ttl": 10, "refresh_on_read": False, "omit_expired": False, "sweep_interval_minutes": 5}
     )
@@ -100,7 +100,7 @@ async def test_refresh_on_read_false_is_for_gets_and_searches(target: Target) ->
     assert await seen(store) == {"k1"}
 
 
-async def test_a_put_decides_anew_whether_an_item_expires(store: Uniform, target: Target) -> None:
+async def test_each_put_sets_or_removes_the_ttl(store: Uniform, target: Target) -> None:
     await store.put(NS, "k0", {"n": 0}, ttl=10)
     await store.put(NS, "k1", {"n": 1})
     check_sound(target)
@@ -112,7 +112,7 @@ async def test_a_put_decides_anew_whether_an_item_expires(store: Uniform, target
 
 
 @pytest.mark.parametrize("ttl", ["10m", timedelta(minutes=10), {"default_ttl": 10}])
-async def test_where_everything_has_a_ttl_nothing_is_without_a_deadline(target: Target, ttl: Any) -> None:
+async def test_every_key_expires_if_every_item_has_a_ttl(target: Target, ttl: Any) -> None:
     store = target.store(ttl=ttl)
     for ns in (NS, (*NS, "deep"), ("one",)):
         for key in ("a", "b"):
@@ -131,8 +131,8 @@ async def test_where_everything_has_a_ttl_nothing_is_without_a_deadline(target: 
     check_sound(target)
 
 
-async def test_the_directory_is_told_again_once_in_a_while(target: Target) -> None:
-    """Items that are refreshed live on, and the directory leads to them all the time."""
+async def test_refreshed_items_are_announced_again_now_and_then(target: Target) -> None:
+    """Reads keep extending the item's life, and the directory lists it throughout."""
     client = target.client()
     store, counter = target.store(client=client, ttl="60m"), Counted(client)
     load_scripts(target.raw)
@@ -150,11 +150,12 @@ async def test_the_directory_is_told_again_once_in_a_while(target: Target) -> No
         trips.append(len([one for one in counter.take() if "EVAL" in one or one == "PIPELINE"]))
         assert directory(target) == [b"memories\0user-1\0"]
         check_sound(target)
-    # A search with a filter refreshes in a second trip; an announcement takes two more. Time that passes meanwhile may bring one more of these.
+    # A filtered search refreshes in a second trip, and an announcement takes two more.
+    # On a slow run there may be one more announcement.
     assert sum(trips) <= 20 + 7 + 2 * 9, trips
 
 
-async def test_the_first_item_is_announced_for_as_long_as_it_lives(target: Target, store: Uniform) -> None:
+async def test_a_partition_is_announced_until_its_last_deadline(target: Target, store: Uniform) -> None:
     await store.put(NS, "k0", {"n": 0}, ttl=10)
     member = b"memories\0user-1\0"
     deadlines = StoreKeyspace(target.prefix).directory[1]
@@ -166,7 +167,7 @@ async def test_the_first_item_is_announced_for_as_long_as_it_lives(target: Targe
     assert announced == 0
 
 
-async def test_many_that_expire_at_once_go_by_a_thousand(target: Target, store: Uniform) -> None:
+async def test_items_that_expire_together_are_all_removed(target: Target, store: Uniform) -> None:
     ops = [PutOp(NS, f"x{number}", {"n": number}, None, 10) for number in range(2500)]
     await store.batch([*ops, PutOp(NS, "k1", {"n": 1})])
     later(target, 11 * MINUTE)
@@ -174,7 +175,7 @@ async def test_many_that_expire_at_once_go_by_a_thousand(target: Target, store: 
     check_sound(target)
 
 
-async def test_sweep_ttl_removes_what_nobody_asks_for(target: Target, store: Uniform) -> None:
+async def test_sweep_ttl_removes_expired_items_that_no_one_reads(target: Target, store: Uniform) -> None:
     for user in ("1", "2", "3"):
         await store.put(("users", user), "short", {}, ttl=10)
     await store.put(("users", "3"), "long", {}, ttl=100)
@@ -186,10 +187,8 @@ async def test_sweep_ttl_removes_what_nobody_asks_for(target: Target, store: Uni
     check_sound(target)
 
 
-async def test_entries_of_partitions_that_expired_leave_the_directory_when_others_come(
-    target: Target, store: Uniform
-) -> None:
-    """Where nobody lists. The partitions themselves have expired by their keys."""
+async def test_new_partitions_remove_expired_ones_from_the_directory(target: Target, store: Uniform) -> None:
+    """No one lists namespaces, and the keys of the partitions have expired."""
     keyspace = StoreKeyspace(target.prefix)
     for number in range(30):
         await store.put(("users", f"{number:02}"), "k", {}, ttl=10)

@@ -1,4 +1,7 @@
-"""A reply that was changed is a value or an error of ours, in stores, tiers and caches. (Those of savers: `tests/storage/test_hostile_bytes.py`.)"""
+"""Changed replies in stores, tiers and caches: a call returns a value or raises an error of ours.
+
+For savers see `tests/storage/test_hostile_bytes.py`.
+"""
 
 from __future__ import annotations
 
@@ -31,19 +34,19 @@ def noted(url: str, kind: str) -> dict[tuple[str, str], Any]:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-def test_a_reply_that_was_changed_is_a_value_or_an_error_of_ours(target: Target, kind: str) -> None:
+def test_a_changed_reply_gives_a_value_or_our_error(target: Target, kind: str) -> None:
     notes = noted(target.url, kind)
     for seed in (17, seeds.seed()):
         came = changed_replies(notes, seed, 40)
         damaged = came["StoreDamaged"] + came["DecodeError"]
-        assert came["value"] and (damaged or kind == "tiers"), came  # hot of two tiers repairs itself
+        assert came["value"] and (damaged or kind == "tiers"), came  # the hot tier repairs itself
 
 
 @STACK
 @pytest.mark.random
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["search"])
-def test_a_reply_about_the_servers_index_that_was_changed(target: Target) -> None:
+def test_a_changed_index_reply_gives_a_value_or_our_error(target: Target) -> None:
     came = changed_replies(noted(target.url, "server"), seeds.seed(), 40)
     assert came["value"] and came["StoreDamaged"], came
     for name in target.raw.execute_command("FT._LIST"):
@@ -57,7 +60,7 @@ def test_a_reply_about_the_servers_index_that_was_changed(target: Target) -> Non
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-def test_a_hundred_thousand_replies(target: Target, kind: str) -> None:
+def test_twenty_thousand_changed_replies_per_call(target: Target, kind: str) -> None:
     seed = seeds.seed()
     print(f"seed {seed}: {changed_replies(noted(target.url, kind), seed, 20_000)}")
 
@@ -71,9 +74,7 @@ def answering(script: Any, change: Callable[[Any], Any]) -> Callable[[Any], Any]
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_record_that_the_reply_leaves_out_is_not_an_item_that_is_not_there(
-    store: Uniform, target: Target
-) -> None:
+async def test_a_record_missing_from_a_reply_raises(store: Uniform, target: Target) -> None:
     await store.put(NS, "a", {"n": 1}, ttl=100)
     await store.put(NS, "b", {"n": 1}, ttl=100)
     Around(store.saver, answering(scripts.GET_ITEMS, lambda reply: reply[:1]))
@@ -83,7 +84,7 @@ async def test_a_record_that_the_reply_leaves_out_is_not_an_item_that_is_not_the
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-def test_a_listing_that_does_not_go_on_ends(target: Target) -> None:
+def test_a_listing_without_progress_raises(target: Target) -> None:
     store: Any = target.store().saver
     store.put(NS, "a", {"n": 1})
     Around(store, answering(scripts.LIST_ITEMS, lambda reply: [*reply[:3], 0, *reply[4:]]))
@@ -98,7 +99,7 @@ def test_a_listing_that_does_not_go_on_ends(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_partition_that_others_empty_each_time_it_is_read_ends(store: Uniform, target: Target) -> None:
+async def test_a_search_of_a_constantly_emptied_partition_raises_busy(store: Uniform, target: Target) -> None:
     await store.put(NS, "a", {"n": 1})
     tokens = itertools.count(1)
     Around(store.saver, answering(scripts.LIST_ITEMS, lambda reply: [b"%d" % next(tokens), *reply[1:3], 0, *reply[4:]]))
@@ -109,8 +110,8 @@ async def test_a_partition_that_others_empty_each_time_it_is_read_ends(store: Un
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-def test_a_field_that_is_none_is_damage_where_documents_are_made(target: Target) -> None:
-    """Another program wrote into the index of a partition."""
+def test_delete_namespace_raises_on_a_malformed_field(target: Target) -> None:
+    """Another program added the field to the partition's keys."""
     store: Any = target.store(index={"dims": 1, "embed": lambda texts: [[1.0]] * len(texts), "search": "server"}).saver
     store.put(NS, "a", {"text": "x"})
     items, order, *_ = context_of(store).places.of(NS).partition.keys

@@ -1,4 +1,4 @@
-"""Where nothing in a partition has a TTL, a read is a command in place of a script: in every other case it answers as the script does."""
+"""Reads of partitions without TTLs, which use a plain command instead of a script, with the same results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def items_key(target: Target) -> bytes:
 
 
 async def warm(target: Target, **options: Any) -> tuple[Uniform, Counted]:
-    """A store that has read an item of a partition without TTLs, and the counter of its client."""
+    """Return a store that has read an item of a partition without TTLs, and its client's counter."""
     client = target.client()
     store = target.store(client=client, **options)
     await store.put(NS, "k", {"n": 1})
@@ -31,7 +31,7 @@ async def warm(target: Target, **options: Any) -> tuple[Uniform, Counted]:
 
 
 @pytest.mark.everywhere
-async def test_a_second_read_is_a_command(target: Target) -> None:
+async def test_a_second_read_uses_a_plain_command(target: Target) -> None:
     store, counted = await warm(target)
     await target.store().put(NS, "l", {"n": 2})
     found = await store.get(NS, "l")
@@ -48,8 +48,8 @@ async def test_a_second_read_is_a_command(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_ttl_that_comes_is_seen_at_once(target: Target) -> None:
-    """One round trip more, once."""
+async def test_a_new_ttl_is_noticed_at_once(target: Target) -> None:
+    """The first read after it costs one more round trip."""
     store, counted = await warm(target)
     await target.store().put(NS, "short", {"n": 2}, ttl=10)
     for refresh in (True, False):
@@ -66,7 +66,7 @@ async def test_a_ttl_that_comes_is_seen_at_once(target: Target) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis", "fakeredis"])
-async def test_what_is_no_store_is_the_same_error(target: Target) -> None:
+async def test_damaged_and_foreign_keys_raise_the_same_errors(target: Target) -> None:
     store, _ = await warm(target)
     items = items_key(target)
     state = target.raw.hget(items, "@state")
@@ -94,8 +94,8 @@ async def test_what_is_no_store_is_the_same_error(target: Target) -> None:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("options", [{"require_primary": True}, {"cache_bytes": 0}])
-async def test_where_it_is_not_known_to_be_exact_scripts_read(target: Target, options: Any) -> None:
-    """A replica would answer a command, and a store without memory does not know of a partition."""
+async def test_a_script_reads_if_a_plain_command_may_be_wrong(target: Target, options: Any) -> None:
+    """A replica would answer a plain command. A store without a cache does not know which partitions have no TTLs."""
     store, counted = await warm(target, **options)
     await store.get(NS, "k")
     assert counted.take() == ["EVALSHA"]

@@ -1,4 +1,4 @@
-"""What a process remembers of a store: bounded, and nothing of a parent's."""
+"""The bounded memory that a process has of a store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from redis_saver._store.context import Remembered
 
 
-def test_those_not_used_for_longest_go_first() -> None:
+def test_least_recently_used_entries_are_evicted_first() -> None:
     remembered = Remembered(100)
     for name in "abc":
         remembered.put(name, name.upper(), 30)
@@ -26,7 +26,7 @@ def test_those_not_used_for_longest_go_first() -> None:
     assert (remembered.get("e"), remembered.numbers()["cache_bytes"]) == (None, 0)
 
 
-def test_nothing_is_remembered_without_memory() -> None:
+def test_cache_bytes_0_remembers_nothing() -> None:
     remembered = Remembered(0)
     remembered.put("a", "A", 1)
     assert remembered.get("a") is None

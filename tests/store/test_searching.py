@@ -1,4 +1,4 @@
-"""Filters: typed, and what `InMemoryStore` says wherever that does not raise or take a bool for a number."""
+"""Filters, which match like `InMemoryStore` except where it raises or treats a bool as a number."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MISSING: Any = object()
         (2, {"$ne": 3}, True),
         (MISSING, {"$ne": 3}, True),
         (True, {"$ne": 1}, True),
-        (10, {"$gt": 9}, True),  # as texts 10 is less
+        (10, {"$gt": 9}, True),  # as text, "10" < "9"
         ("10", {"$gt": 9}, False),
         ("b", {"$gt": "a"}, True),
         ("2026-11-24", {"$gte": "2026-11-01", "$lt": "2026-12-01"}, True),
@@ -61,13 +61,13 @@ MISSING: Any = object()
         ({}, {}, True),
     ],
 )
-def test_what_a_filter_matches(value: Any, wanted: Any, expected: bool) -> None:
+def test_a_filter_compares_by_type_and_operator(value: Any, wanted: Any, expected: bool) -> None:
     matches = compile_filter({"a": wanted})
     assert matches is not None
     assert matches({} if value is MISSING else {"a": value}) is expected
 
 
-def test_values_that_do_not_compare_match_nothing_and_raise_nothing() -> None:
+def test_incomparable_values_do_not_match_and_do_not_raise() -> None:
     import numpy
 
     for wanted in (1, "x", [1, 2], {"$gt": 1}, {"b": 1}, {"$eq": "x"}):
@@ -75,7 +75,7 @@ def test_values_that_do_not_compare_match_nothing_and_raise_nothing() -> None:
         assert matches is not None and not matches({"a": numpy.array([1, 2])})
 
 
-def test_no_filter_and_mistakes() -> None:
+def test_an_empty_filter_is_none_and_an_invalid_one_raises() -> None:
     assert compile_filter(None) is compile_filter({}) is None
     for mistake in ({"a": {"$in": [1]}}, {"a": {"$gt": 1, "b": 2}}, {"a": {"b": {"$like": "x"}}}, {"a": [{"$x": 1}]}):
         with pytest.raises(ValueError, match=r"unknown operator .*known are \$eq"):
@@ -110,7 +110,7 @@ def some_filter(chance: random.Random, value: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_as_in_memory(seed: int) -> None:
+def test_random_filters_match_like_in_memory_store(seed: int) -> None:
     chance, matched = random.Random(seed), 0
     for _ in range(1000):
         value = {key: some(chance) for key in chance.sample("abc", chance.randrange(4))}

@@ -1,4 +1,4 @@
-"""`search(..., query=)` of a store with an `index`; on every server, sync and async."""
+"""`search(..., query=)` of a store with an `index`, on every server, sync and async."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ async def furnish(store: Uniform, namespace: tuple[str, ...] = NS) -> dict[str, 
     return {text: [text] for text in FRUIT}
 
 
-# -- what is found
+# -- results
 
 
-async def test_the_nearest_come_first_and_those_without_vectors_last(store: Uniform) -> None:
+async def test_nearest_items_come_first_and_items_without_vectors_last(store: Uniform) -> None:
     texts = await furnish(store)
     await store.put(NS, "b", {"text": "apple"}, index=False)
     await store.put(NS, "a", {"other": "no text"})
@@ -80,13 +80,13 @@ async def test_the_nearest_come_first_and_those_without_vectors_last(store: Unif
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("distance", ["cosine", "inner_product", "l2"])
-async def test_scores_are_those_of_the_distance(target: Target, model: Model, distance: str) -> None:
+async def test_scores_follow_the_distance_type(target: Target, model: Model, distance: str) -> None:
     store = target.store(index=model.index(fields=["text"], distance_type=distance))
     texts = await furnish(store)
     assert found(await store.search(NS, query="pear cake")) == wanted(distance, "pear cake", texts)
 
 
-async def test_an_item_with_several_vectors_is_as_near_as_its_nearest(store: Uniform) -> None:
+async def test_an_items_score_is_that_of_its_nearest_vector(store: Uniform) -> None:
     await store.put(NS, "many", {"parts": [{"t": "apple pie"}, {"t": "pear cake"}]}, index=["parts[*].t"])
     await store.put(NS, "one", {"text": "pear jam"})
     assert found(await store.search(NS, query="pear cake")) == wanted(
@@ -94,7 +94,7 @@ async def test_an_item_with_several_vectors_is_as_near_as_its_nearest(store: Uni
     )
 
 
-async def test_filters_and_deeper_namespaces_come_before_the_ranking(store: Uniform) -> None:
+async def test_filters_and_namespaces_apply_before_ranking(store: Uniform) -> None:
     texts = await furnish(store)
     deep = await furnish(store, (*NS, "deep"))
     long = {text: [text] for text in FRUIT if len(text) > 8}
@@ -112,7 +112,7 @@ async def test_filters_and_deeper_namespaces_come_before_the_ranking(store: Unif
     ], "ties are by namespace and key"
 
 
-async def test_the_best_of_many_partitions(store: Uniform) -> None:
+async def test_a_query_ranks_items_across_partitions(store: Uniform) -> None:
     texts = {}
     for number in range(12):
         for text in ("apple", "pear", "plum"):
@@ -130,7 +130,7 @@ async def test_the_best_of_many_partitions(store: Uniform) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_without_an_index_query_and_index_change_nothing(target: Target) -> None:
+async def test_query_and_index_are_ignored_without_an_index(target: Target) -> None:
     store = target.store()
     await furnish(store)
     await store.put(NS, "last", {"text": "x"}, index=["text"])
@@ -139,7 +139,7 @@ async def test_without_an_index_query_and_index_change_nothing(target: Target) -
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_langgraphs_own_store_finds_the_same(target: Target, model: Model) -> None:
+async def test_results_match_langgraphs_in_memory_store(target: Target, model: Model) -> None:
     mine, theirs = target.store(index=model.index()), InMemoryStore(index=model.index())
     for text in FRUIT:
         await mine.put(NS, text, {"text": text, "tags": [1, {"a": None}]})
@@ -148,10 +148,10 @@ async def test_langgraphs_own_store_finds_the_same(target: Target, model: Model)
         assert found(await mine.search(NS, query=query)) == found(theirs.search(NS, query=query))
 
 
-# -- vectors live and die with their items
+# -- lifetime of vectors
 
 
-async def test_vectors_go_with_their_items(target: Target, store: Uniform) -> None:
+async def test_vectors_are_removed_with_their_items(target: Target, store: Uniform) -> None:
     await furnish(store)
     await store.search(NS, query="apple")
     await store.put(NS, "apple pie", {"text": "plum"})
@@ -162,7 +162,7 @@ async def test_vectors_go_with_their_items(target: Target, store: Uniform) -> No
     other = target.store(index=Model().index(fields=["text"]))
     assert found(await store.search(NS, query="apple")) == ranked == found(await other.search(NS, query="apple"))
     check_sound(target)
-    await target.store().put(NS, "plum jam", {"text": "plum jam"})  # a store without an index knows no vector of it
+    await target.store().put(NS, "plum jam", {"text": "plum jam"})  # a store without an index writes no vectors
     assert (await store.search(NS, query="apple"))[-2:][0].key == "plum jam"
     check_sound(target)
     for text in FRUIT:
@@ -183,7 +183,7 @@ async def test_vectors_expire_with_their_items(target: Target, store: Uniform) -
     await store.put(NS, "longer", {"text": "pear"}, ttl=2)
     check_sound(target)
     later(target, 50_000)
-    assert len(await store.search(NS, query="pear", limit=1)) == 1  # begins the TTL of that one anew
+    assert len(await store.search(NS, query="pear", limit=1)) == 1  # restarts the TTL of the item that it finds
     later(target, 30_000)
     assert [item.key for item in await store.search(NS, query="apple", limit=5)] == ["longer"]
     later(target, 125_000)
@@ -201,8 +201,8 @@ async def test_the_first_vectors_of_a_partition_get_its_deadline(target: Target,
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_failover_that_lost_an_update_is_seen(target: Target, store: Uniform) -> None:
-    """Also where as many items are left: their vectors are those of now."""
+async def test_search_notices_a_failover_that_lost_an_update(target: Target, store: Uniform) -> None:
+    """The number of items stays the same, and the scores are those of the restored vectors."""
     texts = await furnish(store)
     left = {key: target.raw.dump(key) for key in target.keys()}
     await store.put(NS, "plum jam", {"text": "apple pie"})
@@ -213,7 +213,7 @@ async def test_a_failover_that_lost_an_update_is_seen(target: Target, store: Uni
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_vectors_that_are_evicted_are_an_error(target: Target, store: Uniform) -> None:
+async def test_evicted_vectors_raise_store_damaged(target: Target, store: Uniform) -> None:
     await furnish(store)
     await store.search(NS, query="apple")
     target.raw.delete(StoreKeyspace(target.prefix).partition(MEMBER).keys[4])
@@ -235,7 +235,7 @@ async def test_vectors_that_are_evicted_are_an_error(target: Target, store: Unif
     [b"", b"x", b"16", b"16 ", b"16 5:bytes", b"16 5:bytesabc", b"16 5:bytes" + b"\xff" * 64, b"16 99:b", b"16 4:nullx", b"-1 5:bytes", b"\xff 5:bytes" + b"\0" * 64],
 )  # fmt: skip
 @pytest.mark.by_turns
-async def test_bytes_that_are_no_vectors_are_an_error(target: Target, store: Uniform, stored: bytes) -> None:
+async def test_malformed_vectors_raise_decode_error(target: Target, store: Uniform, stored: bytes) -> None:
     await furnish(store)
     key = StoreKeyspace(target.prefix).partition(MEMBER).keys[4]
     target.raw.hset(key, b"plum jam\0", stored)
@@ -249,7 +249,7 @@ async def test_bytes_that_are_no_vectors_are_an_error(target: Target, store: Uni
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_vectors_of_another_model_are_an_error(target: Target, store: Uniform) -> None:
+async def test_vectors_of_another_model_raise_decode_error(target: Target, store: Uniform) -> None:
     await furnish(store)
     other = target.store(index=Model(8).index(fields=["text"]))
     with pytest.raises(DecodeError, match="16 dimensions.*dims.*8.*another model"):
@@ -260,7 +260,7 @@ async def test_vectors_of_another_model_are_an_error(target: Target, store: Unif
 # -- embedding
 
 
-async def test_a_batch_is_embedded_by_one_call_before_anything_is_sent(store: Uniform, model: Model) -> None:
+async def test_a_batch_embeds_each_text_once(store: Uniform, model: Model) -> None:
     await furnish(store)
     model.take()
     ops = [
@@ -281,7 +281,7 @@ async def test_a_batch_is_embedded_by_one_call_before_anything_is_sent(store: Un
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_which_texts_are_embedded(target: Target, model: Model) -> None:
+async def test_paths_choose_the_embedded_texts(target: Target, model: Model) -> None:
     store = target.store(index=model.index(fields=["title", "parts[*].text", "meta.{a,b}"]))
     value = {"title": "t", "parts": [{"text": "p1"}, {"text": "p2"}, {}], "meta": {"a": "ma", "b": 2}, "n": 1}
     await store.put(NS, "k", value)
@@ -316,7 +316,7 @@ async def test_which_texts_are_embedded(target: Target, model: Model) -> None:
     ],
 )
 @pytest.mark.by_turns
-async def test_what_is_no_vector_is_refused_before_anything_is_sent(
+async def test_invalid_vectors_are_refused_before_sending(
     target: Target, store: Uniform, model: Model, wrong: Any, said: str
 ) -> None:
     await furnish(store)
@@ -333,7 +333,7 @@ async def test_what_is_no_vector_is_refused_before_anything_is_sent(
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_mistakes_are_found_before_anything_is_embedded(target: Target, store: Uniform, model: Model) -> None:
+async def test_invalid_arguments_are_refused_before_embedding(target: Target, store: Uniform, model: Model) -> None:
     small = target.store(index=model.index(fields=["parts[*]"]), limits=Limits(value_bytes=300))
     for call, error, said in (
         (lambda: store.put(NS, "k", {"text": "x"}, index=True), TypeError, "index=True"),
@@ -354,8 +354,8 @@ async def test_mistakes_are_found_before_anything_is_embedded(target: Target, st
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_asynchronous_embedding_functions(target: Target, model: Model) -> None:
-    """They run on the caller's event loop, those of a batch side by side. Both kinds of stores take them, for the methods of asyncio."""
+async def test_async_embedding_functions_run_on_the_callers_event_loop(target: Target, model: Model) -> None:
+    """The calls of one batch run concurrently. Sync and async stores accept such a function for their async methods."""
     loops, running, most = set(), 0, 0
 
     async def embed(texts: Any) -> Any:
@@ -377,7 +377,7 @@ async def test_asynchronous_embedding_functions(target: Target, model: Model) ->
 
 
 class Langchains(Embeddings):
-    """A model that embeds queries otherwise than documents."""
+    """A model that embeds queries and documents differently."""
 
     def embed_documents(self, texts: list[str]) -> list[list[float]]:
         return [vector(text) for text in texts]
@@ -387,15 +387,15 @@ class Langchains(Embeddings):
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_langchains_embeddings(target: Target) -> None:
+async def test_langchain_embeddings_embed_queries_with_embed_query(target: Target) -> None:
     store = target.store(index={"dims": DIMS, "embed": Langchains(), "fields": ["text"]})
     texts = await furnish(store)
     assert found(await store.search(NS, query="query: pear cake")) == wanted("cosine", "pear cake", texts)
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_put_that_is_sent_twice_does_one_thing(target: Target, store: Uniform) -> None:
-    """Also where another put of the item came in between, without vectors."""
+async def test_a_put_sent_twice_counts_once(target: Target, store: Uniform) -> None:
+    """This also holds after another client has put the item without vectors."""
     other = target.store()
 
     def twice(request: Any) -> Any:
@@ -417,7 +417,7 @@ async def test_a_put_that_is_sent_twice_does_one_thing(target: Target, store: Un
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_an_error_of_the_embedding_function_passes_through(target: Target) -> None:
+async def test_errors_of_the_embedding_function_reach_the_caller(target: Target) -> None:
     def embed(_: Any) -> Any:
         raise ConnectionError("the model is down")
 
@@ -448,7 +448,7 @@ async def test_an_error_of_the_embedding_function_passes_through(target: Target)
     ],
 )
 @pytest.mark.by_turns
-def test_settings_that_make_no_sense(target: Target, index: Any, error: Any, said: str) -> None:
+def test_invalid_index_settings_are_refused(target: Target, index: Any, error: Any, said: str) -> None:
     with pytest.raises(error, match=said):
         target.store(index=index)
 
@@ -466,7 +466,7 @@ def test_numpy_is_needed_only_with_an_index(target: Target, model: Model, monkey
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_vectors_are_encrypted_where_values_are(target: Target, model: Model) -> None:
+async def test_vectors_are_encrypted_like_values(target: Target, model: Model) -> None:
     serde = EncryptedSerializer.from_pycryptodome_aes(StrictSerializer(), key=b"k" * 16)
     store = target.store(index=model.index(fields=["text"]), serde=serde)
     texts = await furnish(store)
@@ -486,7 +486,7 @@ async def test_vectors_are_encrypted_where_values_are(target: Target, model: Mod
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_partition_that_memory_cannot_hold_is_read_each_time_and_logged_once(
+async def test_a_partition_larger_than_cache_bytes_is_logged_once(
     target: Target, model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = target.store(index=model.index(fields=["text"]), cache_bytes=2000)
@@ -506,8 +506,8 @@ async def test_a_partition_that_memory_cannot_hold_is_read_each_time_and_logged_
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis", "cluster", "fakeredis"))
 @pytest.mark.parametrize("seed", seeds(range(2)))
-async def test_random_operations_of_several_processes(target: Target, seed: int) -> None:
-    """Stores with stale mirrors, one that remembers little, and one without an index, which removes vectors by overwriting."""
+async def test_random_operations_match_a_model(target: Target, seed: int) -> None:
+    """The stores have stale mirrors, a small cache, or no index. The last one removes vectors by overwriting items."""
     print("seed", seed)
     random = np.random.default_rng(seed)
     words = ["apple", "pear", "plum"]
@@ -562,7 +562,7 @@ async def test_random_operations_of_several_processes(target: Target, seed: int)
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_os_threads_that_put_and_search_with_one_store(target: Target, store: Uniform) -> None:
+async def test_os_threads_share_one_store(target: Target, store: Uniform) -> None:
     texts = {}
 
     def work(number: int) -> None:

@@ -1,4 +1,7 @@
-"""`search="server"`: the server's own index of vectors finds candidates. On a server with the module for it, if one is found; what others say, on those."""
+"""`search="server"`: the server's vector index finds candidates.
+
+Most tests need a server with the module, and are skipped without one. The last ones check the errors of other servers.
+"""
 
 from __future__ import annotations
 
@@ -53,13 +56,13 @@ def model() -> Model:
 
 @pytest.fixture
 def plain(target: Target, model: Model) -> Uniform:
-    """A store that compares vectors itself."""
+    """A store that compares vectors in the process."""
     return target.store(index=model.index(fields=["text"]))
 
 
 @pytest.fixture
 async def store(target: Target, model: Model) -> Any:
-    """One that lets the server find them."""
+    """A store that uses the server's vector index."""
     made = target.store(index=model.index(fields=["text"], search="server"))
     await made.setup()
     yield made
@@ -73,7 +76,7 @@ def found(items: list[Any]) -> list[tuple[Any, ...]]:
 
 
 async def same(store: Uniform, plain: Uniform, query: str, *prefixes: tuple[str, ...], **more: Any) -> None:
-    """Both find the same, in pages, too."""
+    """Check that both stores return the same pages."""
     for prefix in prefixes or ((), NS[:1], NS, (*NS, "deep")):
         for limit, offset in ((1, 0), (3, 2), (1000, 0)):
             page = {"query": query, "limit": limit, "offset": offset, **more}
@@ -92,7 +95,7 @@ async def furnish(store: Uniform) -> None:
 
 
 def check_documents(target: Target, dims: int = DIMS) -> int:
-    """Check that each item with vectors has its document, with these and with its deadline, and nothing else has. Returns how many there are."""
+    """Check that exactly the items with vectors have documents, with their vectors and deadlines. Return how many."""
     keyspace, raw = StoreKeyspace(target.prefix), target.raw
     there = {key for key in target.keys() if key.startswith(keyspace.documents)}
     for member in members(target):
@@ -117,11 +120,11 @@ def check_documents(target: Target, dims: int = DIMS) -> int:
     return sum(len(raw.hgetall(keyspace.partition(member).keys[4])) for member in members(target))
 
 
-# -- what is found
+# -- results
 
 
 @HERE
-async def test_it_finds_what_the_exact_search_finds(store: Uniform, plain: Uniform, target: Target) -> None:
+async def test_results_equal_those_of_exact_search(store: Uniform, plain: Uniform, target: Target) -> None:
     await furnish(store)
     for query in ("apple pie", "pear", "zer0"):
         await same(store, plain, query)
@@ -136,7 +139,9 @@ async def test_it_finds_what_the_exact_search_finds(store: Uniform, plain: Unifo
 @HERE
 @pytest.mark.parametrize("distance", ["cosine", "inner_product", "l2"])
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_each_distance_and_protocol(target: Target, model: Model, distance: str, protocol: int) -> None:
+async def test_every_distance_and_protocol_gives_exact_results(
+    target: Target, model: Model, distance: str, protocol: int
+) -> None:
     index = model.index(fields=["text"], distance_type=distance)
     client = target.client(protocol=protocol, decode_responses=protocol == 2)
     store = target.store(index={**index, "search": "server"}, client=client)
@@ -148,7 +153,7 @@ async def test_each_distance_and_protocol(target: Target, model: Model, distance
 
 
 def texts(kind: str, count: int, seed: int) -> list[str]:
-    """Texts whose vectors are all over the place; or near one another, some in the same place."""
+    """Return texts whose vectors are random, or clustered with some duplicates."""
     rng = random.Random(seed)
     if kind == "random":
         return [f"{rng.random()} {number}" for number in range(count)]
@@ -185,8 +190,11 @@ async def test_flat_is_exact_on_two_thousand_vectors(
 
 @HERE
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_recall_of_hnsw(target: Target) -> None:
-    """Of the ten nearest of 2,000 random vectors of 64 dimensions, which are all about as far apart: the hardest case. What it finds has exact scores."""
+async def test_hnsw_finds_80_percent_of_the_nearest_with_exact_scores(target: Target) -> None:
+    """Search the ten nearest of 2,000 random vectors of 64 dimensions.
+
+    This is the hardest case, because all are about equally far apart.
+    """
     model = Model(64)
     store = target.store(index=model.index(fields=["text"], search="server", algorithm="hnsw"))
     await store.setup()
@@ -202,7 +210,7 @@ async def test_recall_of_hnsw(target: Target) -> None:
 
 
 @HERE
-async def test_an_item_with_several_vectors(target: Target, model: Model) -> None:
+async def test_an_item_has_at_most_vectors_per_item_vectors(target: Target, model: Model) -> None:
     index = model.index(fields=["text", "title", "more[*]"])
     store = target.store(index={**index, "search": "server", "vectors_per_item": 4})
     await store.setup()
@@ -224,7 +232,7 @@ async def test_an_item_with_several_vectors(target: Target, model: Model) -> Non
 
 
 @HERE
-async def test_hostile_names(target: Target, model: Model) -> None:
+async def test_items_with_hostile_prefixes_and_names_are_found(target: Target, model: Model) -> None:
     prefix = target.prefix + " *?[x]é\n\"'\\,|@:"
     index = model.index(fields=["text"])
     store = target.store(index={**index, "search": "server"}, prefix=prefix)
@@ -240,18 +248,18 @@ async def test_hostile_names(target: Target, model: Model) -> None:
 
 
 @HERE
-async def test_a_query_without_direction_is_refused(store: Uniform) -> None:
+async def test_a_zero_query_vector_is_refused(store: Uniform) -> None:
     await furnish(store)
     with pytest.raises(ValueError, match="length 0"):
         await store.search(NS, query="zero")
 
 
-# -- documents live and die with their items
+# -- lifetime of documents
 
 
 @HERE
-async def test_documents_go_with_their_items(store: Uniform, plain: Uniform, target: Target) -> None:
-    """Whichever store stores, overwrites or deletes them: each of these."""
+async def test_documents_are_removed_with_their_items(store: Uniform, plain: Uniform, target: Target) -> None:
+    """The writer is a store with server search, with exact search, or without an index."""
     bare = target.store()
     for writer in (store, plain, bare):
         await furnish(store)
@@ -273,7 +281,9 @@ async def test_documents_go_with_their_items(store: Uniform, plain: Uniform, tar
 
 
 @HERE
-async def test_what_expired_is_not_found_and_ttls_begin_anew(store: Uniform, plain: Uniform, target: Target) -> None:
+async def test_expired_items_are_not_found_and_reads_restart_ttls(
+    store: Uniform, plain: Uniform, target: Target
+) -> None:
     for reader in (store, plain):
         for text in FRUIT:
             await store.put(NS, text, {"text": text}, ttl=1)
@@ -291,7 +301,7 @@ async def test_what_expired_is_not_found_and_ttls_begin_anew(store: Uniform, pla
         await same(store, plain, "apple", NS, refresh_ttl=False)
         left = {item.key for item in await store.search(NS, query="apple", refresh_ttl=False)}
         assert left == {"stays", "zero too", "apple pie", "pear cake", "plum jam"}
-        # Expired items leave documents, which have deadlines of their own: those of the time before `later`.
+        # Expired items leave documents behind, whose own deadlines `later` does not move.
         keyspace = StoreKeyspace(target.prefix)
         for key in target.raw.scan_iter(match=keyspace.documents + b"*"):
             _, field = keyspace.item_of(key)
@@ -305,7 +315,7 @@ async def test_what_expired_is_not_found_and_ttls_begin_anew(store: Uniform, pla
 
 
 @HERE
-async def test_an_import_takes_the_documents_along(store: Uniform, plain: Uniform, target: Target) -> None:
+async def test_an_import_updates_the_documents(store: Uniform, plain: Uniform, target: Target) -> None:
     await furnish(store)
     for number, writer in enumerate((store, target.store())):
         key = FRUIT[number]
@@ -329,7 +339,7 @@ async def test_forget_leaves_no_documents(store: Uniform, target: Target) -> Non
 
 
 @HERE
-async def test_a_put_that_is_sent_twice(store: Uniform, plain: Uniform, target: Target) -> None:
+async def test_a_put_sent_twice_counts_once(store: Uniform, plain: Uniform, target: Target) -> None:
     def twice(request: Any) -> Any:
         yield request
         return (yield request)
@@ -343,12 +353,15 @@ async def test_a_put_that_is_sent_twice(store: Uniform, plain: Uniform, target: 
     await same(store, plain, "pear")
 
 
-# -- building
+# -- building the index
 
 
 @HERE
-async def test_items_from_before_there_was_an_index(target: Target, model: Model, plain: Uniform) -> None:
-    """`setup` makes their documents with the index. What a store without it puts into new partitions is told, and `build_index` brings it there."""
+async def test_setup_and_build_index_cover_earlier_items(target: Target, model: Model, plain: Uniform) -> None:
+    """`setup` makes documents along with the index.
+
+    Partitions that a store without server search adds later raise on search until `build_index`.
+    """
     await furnish(plain)
     await plain.put(NS, "short", {"text": "apple"}, ttl=5)
     store = target.store(index=model.index(fields=["text"], search="server"))
@@ -369,7 +382,7 @@ async def test_items_from_before_there_was_an_index(target: Target, model: Model
 
 
 @HERE
-async def test_what_is_put_while_documents_are_made(target: Target, model: Model, plain: Uniform) -> None:
+async def test_writes_during_setup_get_documents(target: Target, model: Model, plain: Uniform) -> None:
     await plain.batch([PutOp(NS, f"{number}", {"text": f"apple {number}"}) for number in range(450)])
     store, other = target.store(index=model.index(fields=["text"], search="server")), target.store()
     calls = 0
@@ -399,8 +412,8 @@ async def test_what_is_put_while_documents_are_made(target: Target, model: Model
 
 
 @HERE
-async def test_a_setup_that_dies_is_done_again(target: Target, model: Model, plain: Uniform) -> None:
-    """The index is made last. So where it is, there are all documents."""
+async def test_setup_can_be_repeated_after_a_crash(target: Target, model: Model, plain: Uniform) -> None:
+    """`setup` makes the index last, so an index means that all documents exist."""
     await furnish(plain)
     for dies_at in range(1, 8):
         store = target.store(index=model.index(fields=["text"], search="server"))
@@ -422,10 +435,8 @@ async def test_a_setup_that_dies_is_done_again(target: Target, model: Model, pla
 
 
 @HERE
-async def test_the_index_is_dropped_with_its_documents_and_made_again(
-    store: Uniform, plain: Uniform, target: Target
-) -> None:
-    """As docs/store-search.md says."""
+async def test_setup_restores_a_dropped_index_and_its_documents(store: Uniform, plain: Uniform, target: Target) -> None:
+    """Follow the steps of docs/store-search.md."""
     await furnish(store)
     (name,) = (one for one in target.raw.execute_command("FT._LIST") if one.startswith(target.prefix.encode()))
     target.raw.execute_command("FT.DROPINDEX", name, "DD")
@@ -438,7 +449,7 @@ async def test_the_index_is_dropped_with_its_documents_and_made_again(
 
 
 @HERE
-async def test_vectors_of_another_model(target: Target, store: Uniform) -> None:
+async def test_vectors_of_another_model_are_refused(target: Target, store: Uniform) -> None:
     await furnish(store)
     other = target.store(index=Model(8).index(fields=["text"], search="server"))
 
@@ -455,7 +466,7 @@ async def test_vectors_of_another_model(target: Target, store: Uniform) -> None:
 
 
 @HERE
-async def test_encrypted_vectors_of_another_store_are_no_documents(
+async def test_encrypted_vectors_of_another_store_get_no_documents(
     target: Target, store: Uniform, model: Model
 ) -> None:
     await furnish(store)
@@ -472,7 +483,7 @@ async def test_encrypted_vectors_of_another_store_are_no_documents(
 
 
 @HERE
-async def test_round_trips(target: Target, model: Model, store: Uniform) -> None:
+async def test_calls_take_one_or_two_round_trips(target: Target, model: Model, store: Uniform) -> None:
     await furnish(store)
     client = target.client()
     counted = target.store(client=client, index=model.index(fields=["text"], search="server"))
@@ -496,8 +507,11 @@ async def test_round_trips(target: Target, model: Model, store: Uniform) -> None
 
 @HERE
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_least_privileges(target: Target, model: Model) -> None:
-    """With the rules of docs/operations.md it works. (Which commands a server takes for a right differs, so none is shown to be too many.)"""
+async def test_the_documented_acl_rules_suffice(target: Target, model: Model) -> None:
+    """Use the rules of docs/operations.md.
+
+    The test does not show that each rule is needed, because servers differ in the commands that a right covers.
+    """
     raw = target.raw
     for section in ("standalone", "store", "vectors"):
         rule = acl_rule(section).replace("SETUSER checkpoints", f"SETUSER {target.prefix}")
@@ -515,7 +529,7 @@ async def test_least_privileges(target: Target, model: Model) -> None:
 
 
 @ANYWHERE
-async def test_a_server_without_the_module_is_told(target: Target, model: Model) -> None:
+async def test_a_server_without_the_module_is_refused(target: Target, model: Model) -> None:
     store = target.store(index=model.index(fields=["text"], search="server"))
     with pytest.raises(UnsupportedServer, match="no vector search.*leave 'search' out"):
         await store.setup()
@@ -545,17 +559,17 @@ async def test_a_cluster_is_refused(target: Target, model: Model) -> None:
         ({"search": "server"}, {"serde": EncryptedSerializer.from_pycryptodome_aes(key=b"x" * 16)}, "bytes\\+aes"),
     ],
 )
-def test_settings_that_make_no_sense(index: Any, more: Any, said: str) -> None:
+def test_invalid_index_settings_are_refused(index: Any, more: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         RedisStore(redis.Redis(), index={"dims": 3, "embed": len, **index}, **more)
 
 
-def test_a_store_without_it_has_nothing_to_build() -> None:
+def test_build_index_raises_without_server_search() -> None:
     with pytest.raises(ValueError, match="nothing to build"):
         RedisStore(redis.Redis(port=1)).build_index()
 
 
-def test_a_reply_that_is_a_part_is_an_error() -> None:
+def test_a_partial_reply_raises() -> None:
     reply = {b"results": [], b"warning": [b"Timeout limit was reached"]}
     store = RedisStore(redis.Redis(port=1), index={"dims": 1, "embed": len, "search": "server"})
     operation = server_search.nearest(store._context, NS, np.ones(1), 1, None)

@@ -1,4 +1,4 @@
-"""Whatever bytes lie in a store's keys: an answer that is right, or one of our errors. Never another's, and no call that does not end."""
+"""Random bytes in a store's keys. Every call ends, and raises no errors except ours."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def mutated(chance: random.Random, raw: bytes) -> bytes:
 
 
 def damage(chance: random.Random, target: Target) -> str:
-    """Changes something somewhere; answers what."""
+    """Change a random key, and return a description of the change."""
     keyspace, raw = StoreKeyspace(target.prefix), target.raw
     items, order, expiring, namespaces, vectors, retired = keyspace.partition(b"memories\0user\0").keys
     key = chance.choice([items, items, items, order, expiring, namespaces, vectors, vectors, *keyspace.directory])
@@ -78,7 +78,7 @@ def damage(chance: random.Random, target: Target) -> str:
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", targets("redis", "fakeredis"))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
-async def test_damaged_bytes(target: Target, seed: int) -> None:
+async def test_damaged_bytes_raise_only_our_errors(target: Target, seed: int) -> None:
     chance = random.Random(seed)
     for turn in range(25):
         target.raw.unlink(*target.keys(), "none")

@@ -1,4 +1,4 @@
-"""What each operation of a store costs, where that can be counted: round trips, bytes, keys."""
+"""Costs of store operations that can be counted: round trips, bytes and keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 
 @pytest.fixture
 async def counted(target: Target) -> tuple[Uniform, Counted]:
-    """A store whose scripts the server knows, with one item, and its counter."""
+    """A store with one item and loaded scripts, and the counter of its client."""
     client = target.client()
     store = target.store(client=client)
     await store.put(("warm", "up"), "k", {"n": 1})
@@ -29,7 +29,7 @@ async def counted(target: Target) -> tuple[Uniform, Counted]:
     return store, Counted(client)
 
 
-async def test_round_trips(counted: tuple[Uniform, Counted]) -> None:
+async def test_calls_take_one_to_three_round_trips(counted: tuple[Uniform, Counted]) -> None:
     store, counter = counted
 
     async def trips(call: Any) -> int:
@@ -58,7 +58,7 @@ async def test_round_trips(counted: tuple[Uniform, Counted]) -> None:
     assert await trips(store.delete(NS, "k")) == 2, "the last item: the directory is told"
 
 
-async def test_round_trips_of_batches(counted: tuple[Uniform, Counted]) -> None:
+async def test_a_batch_takes_one_to_three_round_trips(counted: tuple[Uniform, Counted]) -> None:
     store, counter = counted
     users = [("memories", f"user-{number}") for number in range(50)]
     puts = [PutOp(ns, f"k{number}", {"n": number}) for ns in users for number in range(3)]
@@ -82,7 +82,7 @@ async def test_round_trips_of_batches(counted: tuple[Uniform, Counted]) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_calls_of_many_tasks_share_round_trips(counted: tuple[Uniform, Counted]) -> None:
+async def test_concurrent_gets_share_one_round_trip(counted: tuple[Uniform, Counted]) -> None:
     import asyncio
 
     store, counter = counted
@@ -91,7 +91,7 @@ async def test_calls_of_many_tasks_share_round_trips(counted: tuple[Uniform, Cou
     assert len(counter.take()) == 1
 
 
-async def test_a_repeated_page_and_a_warm_search_transfer_nothing_but_what_changed(target: Target) -> None:
+async def test_repeated_pages_and_filtered_searches_transfer_only_changes(target: Target) -> None:
     writer, store = target.store(), target.store()
     await writer.batch([PutOp(NS, f"/file-{number}", {"content": "x" * 1000, "n": number}) for number in range(500)])
     counted = Bytes(store)
@@ -123,7 +123,7 @@ async def test_a_repeated_page_and_a_warm_search_transfer_nothing_but_what_chang
     assert received < 500 * 40, "what is left, without values"
 
 
-async def test_a_repeated_page_of_more_than_a_reply_holds_transfers_what_changed(target: Target) -> None:
+async def test_a_repeated_page_of_several_replies_transfers_only_changes(target: Target) -> None:
     writer, store = target.store(), target.store()
     for start in range(0, 1500, 500):
         await writer.batch([PutOp(NS, f"/file-{n}", {"content": "x" * 2000}) for n in range(start, start + 500)])
@@ -147,7 +147,7 @@ async def test_a_repeated_page_of_more_than_a_reply_holds_transfers_what_changed
     assert received < 3 * 2300 + 1400 * 40, "what is new, and which items there are"
 
 
-async def test_four_keys_a_partition_at_the_most_and_three_of_the_directory(target: Target, store: Uniform) -> None:
+async def test_a_partition_has_at_most_four_keys_and_the_directory_three(target: Target, store: Uniform) -> None:
     for number in range(20):
         await store.put(NS, f"k{number}", {"n": number})
     assert len(target.keys()) == 2 + 2
@@ -156,8 +156,11 @@ async def test_four_keys_a_partition_at_the_most_and_three_of_the_directory(targ
     assert len(target.keys()) == 4 + 3 + 3
 
 
-async def test_a_warm_search_by_query_transfers_nothing_but_what_changed(target: Target) -> None:
-    """Of vectors of 1,024 dimensions, 4 KB each; whoever put them, and also with a filter, in a deeper namespace, in many partitions, by a filter alone."""
+async def test_a_repeated_query_transfers_only_changes(target: Target) -> None:
+    """Another client puts vectors of 4 KB.
+
+    The searches have a filter with or without a query, a deeper namespace, or two partitions.
+    """
     model = Model(1024)
     writer, store = target.store(index=model.index()), target.store(index=model.index())
     await writer.batch([PutOp(NS, f"k{number}", {"n": number}) for number in range(300)])
@@ -190,7 +193,7 @@ async def test_a_warm_search_by_query_transfers_nothing_but_what_changed(target:
     assert sent < 1000 and received < 300, "the directory, and both partitions"
 
 
-async def test_round_trips_of_searches_by_query(target: Target) -> None:
+async def test_a_query_takes_one_or_two_round_trips(target: Target) -> None:
     client, model = target.client(), Model()
     store = target.store(client=client, index=model.index())
     for namespace in (NS, ("memories", "user-2")):
@@ -214,7 +217,7 @@ async def test_round_trips_of_searches_by_query(target: Target) -> None:
     assert await trips(store.batch([*ops, PutOp(NS, "k", {}, ttl=5)])) == 2, "reads go first"
 
 
-async def test_a_store_without_an_index_sends_nothing_for_it(target: Target) -> None:
+async def test_a_put_without_an_index_sends_no_extra_bytes(target: Target) -> None:
     store = target.store()
     await store.put(NS, "k", {"n": 1})
     counted = Bytes(store)

@@ -1,4 +1,4 @@
-"""Faults: evicted and foreign keys, flushed scripts, lost replies, a full server, kills. An error never looks like an empty store."""
+"""Evicted and foreign keys, flushed scripts, lost replies, a full server, killed writers, failovers."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ ALL = {
 @pytest.mark.parametrize("position", range(4))
 @pytest.mark.parametrize("call", ALL)
 @pytest.mark.by_turns
-async def test_each_key_that_is_gone_is_an_error_in_each_call(target: Target, position: int, call: str) -> None:
-    """Also where pages and mirrors are remembered. What is left is as it was, and the whole partition can be given up."""
+async def test_every_call_raises_if_a_key_is_missing(target: Target, position: int, call: str) -> None:
+    """Cached pages and mirrors do not hide it. The call changes nothing, and `delete_namespace` still works."""
     store = target.store()
     await furnish(store)
     await store.search(NS)
@@ -79,10 +79,10 @@ async def test_each_key_that_is_gone_is_an_error_in_each_call(target: Target, po
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("position", [0, 1, 3])
-async def test_without_ttls_a_key_that_is_gone_is_an_error_or_not_needed(
+async def test_without_ttls_calls_raise_if_they_need_a_missing_key(
     target: Target, store: Uniform, position: int
 ) -> None:
-    """The common case of `get` and `put` looks at fewer keys."""
+    """In the common case `get` and `put` read fewer keys."""
     await store.batch([PutOp(NS, f"k{number}", {"n": number}) for number in range(3)])
     await store.put((*NS, "deep"), "k", {"n": 1})
     target.raw.delete(partition(target)[position])
@@ -99,7 +99,7 @@ async def test_without_ttls_a_key_that_is_gone_is_an_error_or_not_needed(
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_all_keys_that_are_gone_are_an_empty_partition(target: Target, store: Uniform) -> None:
+async def test_a_partition_without_keys_is_empty(target: Target, store: Uniform) -> None:
     await furnish(store)
     await store.search(NS)
     await store.search(NS, filter={"n": 1})
@@ -112,8 +112,8 @@ async def test_all_keys_that_are_gone_are_an_empty_partition(target: Target, sto
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_partition_that_began_anew_is_not_taken_for_the_old_one(target: Target, store: Uniform) -> None:
-    """With as many items, of the same names."""
+async def test_a_recreated_partition_is_not_mistaken_for_the_old_one(target: Target, store: Uniform) -> None:
+    """It has as many items as before, with the same keys."""
     other = target.store()
     await furnish(store)
     for read in (store.search(NS), store.search(NS, filter={"n": {"$gte": 0}})):
@@ -127,8 +127,8 @@ async def test_a_partition_that_began_anew_is_not_taken_for_the_old_one(target: 
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_failover_that_lost_writes_is_seen_by_what_is_remembered(target: Target, store: Uniform) -> None:
-    """The server is what it was some puts ago, and goes on from there with as many."""
+async def test_cached_reads_notice_a_failover_that_lost_writes(target: Target, store: Uniform) -> None:
+    """The server returns to an earlier state, and then has as many items as before."""
     await furnish(store)
     saved = {key: target.raw.dump(key) for key in target.keys()}
     await store.put(NS, "k1", {"n": 100})
@@ -144,7 +144,7 @@ async def test_a_failover_that_lost_writes_is_seen_by_what_is_remembered(target:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_keys_of_other_programs_and_newer_formats(target: Target, store: Uniform) -> None:
+async def test_foreign_keys_and_newer_formats_raise(target: Target, store: Uniform) -> None:
     items, order, *_ = partition(target)
     target.raw.set(items, "x")
     for call in ("get", "put", "search", "filter", "count"):
@@ -188,8 +188,8 @@ def through(proxy: Proxy, target: Target, retries: int) -> Uniform:
 
 @pytest.mark.parametrize("target_name", SINGLE[:2])
 @pytest.mark.parametrize("script", ["PUT_ITEMS", "ANNOUNCE"])
-async def test_a_request_that_is_sent_twice_does_one_thing(target: Target, proxy: Proxy, script: str) -> None:
-    """Also a compare-and-set: that its first sending won is no conflict for its second."""
+async def test_a_request_sent_twice_counts_once(target: Target, proxy: Proxy, script: str) -> None:
+    """The second copy of a compare-and-set does not conflict with the first."""
     store = through(proxy, target, 2)
     await target.store().put(("other",), "k", {})
     proxy.lose_reply(getattr(scripts, script).sha.encode())
@@ -208,7 +208,7 @@ async def test_a_request_that_is_sent_twice_does_one_thing(target: Target, proxy
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_an_unreachable_server_is_an_error(target: Target, proxy: Proxy) -> None:
+async def test_an_unreachable_server_raises(target: Target, proxy: Proxy) -> None:
     store = through(proxy, target, 0)
     await furnish(store)
     proxy.close()
@@ -264,7 +264,9 @@ async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Targe
     for writer in writers:
         os.kill(writer.pid or 0, signal.SIGKILL)
         writer.join()
-    while any(one["name"] == target.prefix for one in target.raw.client_list()):  # what it was told is done by then
+    while any(
+        one["name"] == target.prefix for one in target.raw.client_list()
+    ):  # until the server has run their last requests
         await asyncio.sleep(0.01)
     store = target.store()
     found: dict[Any, list[Any]] = {}
@@ -280,7 +282,7 @@ async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Targe
 
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_a_forked_child_uses_a_store_of_its_own(target: Target) -> None:
+async def test_a_store_works_in_a_forked_child(target: Target) -> None:
     store = target.store().saver
     store.put(NS, "k", {"n": 1})
     assert len(store.search(NS, filter={"n": 1})) == 1
@@ -294,11 +296,11 @@ async def test_a_forked_child_uses_a_store_of_its_own(target: Target) -> None:
     assert store.get(NS, "k").value == {"n": 2}
 
 
-# -- a put with if_version that is sent twice
+# -- puts with if_version that are sent twice
 
 
 def sent_twice(store: Uniform, meanwhile: Any) -> None:
-    """Let a store's next put reach the server, and then once more, with something done by others in between."""
+    """Send a store's next put twice, and call `meanwhile` in between."""
     left = [meanwhile]
 
     def around(request: Any) -> Any:
@@ -312,7 +314,7 @@ def sent_twice(store: Uniform, meanwhile: Any) -> None:
 
 
 def others(target: Target) -> RedisStore:
-    """A store of another process."""
+    """Return a store with a client of its own."""
     made = Target(target.name, "sync", target.url, target.prefix).store().saver
     assert isinstance(made, RedisStore)
     return made
@@ -322,7 +324,7 @@ def others(target: Target) -> RedisStore:
 @pytest.mark.parametrize("ttl", [None, 100])
 @pytest.mark.parametrize("puts", [1, 15])
 @pytest.mark.by_turns
-async def test_a_compared_put_sent_twice_is_recognised_after_others_built_on_it(
+async def test_a_resent_compare_and_set_succeeds_after_up_to_15_puts(
     target: Target, value: Any, ttl: Any, puts: int
 ) -> None:
     store, other = target.store(), others(target)
@@ -338,12 +340,12 @@ async def test_a_compared_put_sent_twice_is_recognised_after_others_built_on_it(
     check_sound(target)
 
 
-async def test_a_batch_of_compared_puts_sent_twice_is_recognised(target: Target) -> None:
+async def test_a_resent_batch_of_compare_and_sets_succeeds(target: Target) -> None:
     store, other = target.store(), others(target)
     for key in "abc":
         await store.put(NS, key, {"n": 0})
     sent_twice(store, lambda: (other.put(NS, "b", {"n": 7}), other.delete(NS, "c")))
-    # A plain batch has no versions, so this goes by the operation that takes them.
+    # `batch` takes no versions, so call the operation directly.
     versions = {key: (await store.get(NS, key)).version for key in "abc"}
     place = store.saver._context.places.of(NS)
     writes = {
@@ -359,7 +361,7 @@ async def test_a_batch_of_compared_puts_sent_twice_is_recognised(target: Target)
     check_sound(target)
 
 
-async def test_a_compared_put_that_is_forgotten_says_that_it_may_have_been_written(target: Target) -> None:
+async def test_a_resent_compare_and_set_raises_conflict_after_16_puts(target: Target) -> None:
     store, other = target.store(), others(target)
     await store.put(NS, "k", {"n": 0})
 
@@ -373,7 +375,7 @@ async def test_a_compared_put_that_is_forgotten_says_that_it_may_have_been_writt
     check_sound(target)
 
 
-async def test_a_plain_put_remembers_nothing(target: Target) -> None:
+async def test_a_put_without_if_version_is_not_recorded(target: Target) -> None:
     store = target.store()
     await store.put(NS, "k", {"n": 0})
     await store.put(NS, "k", {"n": 1}, ttl=100)

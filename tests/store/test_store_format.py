@@ -1,4 +1,4 @@
-"""The bytes that a store leaves in Redis are those of `docs/storage-format.md`. A change here is a change of the format."""
+"""Keys and bytes of a store, as in `docs/storage-format.md`. A test that fails shows a change of the format."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redis_saver._common.store_names import StoreKeyspace
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 
 
-async def test_keys_and_bytes(target: Target, store: Uniform) -> None:
+async def test_keys_and_bytes_match_the_documented_format(target: Target, store: Uniform) -> None:
     await store.put(("a/b", "{c}"), "k", {"n": 1})
     await store.put(("a/b", "{c}", "deep\1"), "l", {"n": 2}, ttl=1)
     stem = f"{target.prefix}:store:".encode()
@@ -41,7 +41,7 @@ async def test_keys_and_bytes(target: Target, store: Uniform) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-def test_no_key_of_a_store_is_one_of_a_saver_or_another_stores(target: Target) -> None:
+def test_partitions_have_distinct_keys_with_one_hash_tag(target: Target) -> None:
     labels = ["a", "a/b", "%", "%2F", "{", "}", "a}:items", "*", "\1", "\ud800", "é"]
     keyspace = StoreKeyspace("p")
     members = [one.encode("utf-8", "surrogatepass").replace(b"\1", b"\1\2") + b"\0" for one in labels]

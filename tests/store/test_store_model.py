@@ -13,7 +13,7 @@ from tests.support.uniform import Target
 @pytest.mark.random
 @pytest.mark.parametrize("target_name", targets("redis", "redis62", "cluster", "fakeredis", "valkey"))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
-async def test_random_operations(target: Target, seed: int) -> None:
+async def test_random_operations_match_the_model(target: Target, seed: int) -> None:
     print("seed", seed)
     await Play(target, seed).run(250)
     check_sound(target)
@@ -24,7 +24,7 @@ async def test_random_operations(target: Target, seed: int) -> None:
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", targets("redis"))
 @pytest.mark.parametrize("seed", seeds(range(10)))
-async def test_fifty_thousand_operations(target: Target, seed: int) -> None:
+async def test_fifty_thousand_operations_match_the_model(target: Target, seed: int) -> None:
     print("seed", seed)
     play = Play(target, seed)
     for _ in range(50):

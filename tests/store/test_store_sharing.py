@@ -1,4 +1,4 @@
-"""One store that OS threads, tasks and event loops share; and the settings that it has in common with savers."""
+"""Stores shared by OS threads, tasks and event loops, and settings in common with savers."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ NS = ("memories", "user")
 pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 
 
-async def test_many_at_once_see_what_they_wrote(target: Target, store: Uniform) -> None:
-    """Each writes items of its own beside the others, and finds exactly these, in pages and by filters, over one memory of the process."""
+async def test_concurrent_workers_find_exactly_their_own_items(target: Target, store: Uniform) -> None:
+    """They use pages and filters, and share one cache."""
 
     async def work(number: int) -> None:
         chance, mine = random.Random(number), dict[str, int]()
@@ -56,7 +56,7 @@ async def test_many_at_once_see_what_they_wrote(target: Target, store: Uniform) 
     check_sound(target)
 
 
-async def test_each_flavour_has_the_methods_of_the_other(target: Target, store: Uniform) -> None:
+async def test_both_stores_have_sync_and_async_methods(target: Target, store: Uniform) -> None:
     made = store.saver
     await made.aput(NS, "k", {"n": 1})
     assert (await made.aget(NS, "k")).value == {"n": 1}
@@ -68,7 +68,7 @@ async def test_each_flavour_has_the_methods_of_the_other(target: Target, store: 
             made.get(NS, "k")
 
 
-async def test_replicas_that_are_asked_for_and_not_there(target: Target) -> None:
+async def test_missing_replicas_raise_replication_timeout(target: Target) -> None:
     store = target.store(min_replicas=1, replica_timeout=0.01)
     for call in (store.put(NS, "k", {"n": 1}), store.put(("other", "user"), "k", {"n": 1})):
         with pytest.raises(ReplicationTimeout):
@@ -76,7 +76,7 @@ async def test_replicas_that_are_asked_for_and_not_there(target: Target) -> None
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
-async def test_a_replica_is_refused_where_a_primary_is_required(target: Target) -> None:
+async def test_require_primary_refuses_a_replica(target: Target) -> None:
     primary = Server("--repl-diskless-sync-delay", "0")
     replica = Server("--replicaof", "127.0.0.1", str(primary.port))
     writer = Target("redis", "sync", primary.url, "replicated").store()

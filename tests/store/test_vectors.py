@@ -1,4 +1,4 @@
-"""The vectors that a process keeps, without a server: the search is exact, and an index that was made stays what it was."""
+"""Vectors in a process's memory, without a server. The search is exact, and an index never changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def name(number: int) -> bytes:
 
 
 def index_of(rows: Any) -> VectorIndex:
-    """One vector an item."""
+    """Return an index with one vector per item."""
     return VectorIndex(rows.shape[1]).changed((), {name(n): rows[n : n + 1] for n in range(len(rows))})
 
 
@@ -37,7 +37,7 @@ def random_rows(random: Any, count: int, dims: int) -> Any:
 
 
 def clustered_rows(random: Any, count: int, dims: int) -> Any:
-    """A hundred tight clusters, and each twentieth vector as it was before: almost ties, and ties."""
+    """Return a hundred tight clusters with duplicates, so that there are ties and near ties."""
     centers = random.standard_normal((100, dims))
     rows = centers[random.integers(0, 100, count)] + 0.01 * random.standard_normal((count, dims))
     rows[::20] = rows[1::20]
@@ -48,7 +48,7 @@ def clustered_rows(random: Any, count: int, dims: int) -> Any:
 @pytest.mark.parametrize("distance", DISTANCES)
 @pytest.mark.parametrize("kind", [random_rows, clustered_rows])
 @pytest.mark.parametrize("seed", seeds(range(1)))
-def test_the_best_of_20000_are_those_of_brute_force_in_float64(kind: Any, distance: Any, seed: int) -> None:
+def test_results_equal_brute_force_in_float64(kind: Any, distance: Any, seed: int) -> None:
     random = np.random.default_rng(seed)
     rows = kind(random, 20_000, 96)
     index, wide = index_of(rows), rows.astype(np.float64)
@@ -69,7 +69,7 @@ def test_the_best_of_20000_are_those_of_brute_force_in_float64(kind: Any, distan
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_vectors_that_float32_cannot_tell_apart_are_in_the_order_of_float64(distance: Any) -> None:
+def test_near_ties_in_float32_are_ordered_by_float64(distance: Any) -> None:
     random = np.random.default_rng(2)
     rows = np.float32(random.standard_normal(200) + 1e-6 * random.standard_normal((2000, 200)))
     index, query = index_of(rows), random.standard_normal(200)
@@ -81,8 +81,8 @@ def test_vectors_that_float32_cannot_tell_apart_are_in_the_order_of_float64(dist
 
 @pytest.mark.random
 @pytest.mark.parametrize("seed", seeds(range(8)))
-def test_random_changes(seed: int) -> None:
-    """Several vectors an item, none, items that go and come again; also from an index from which another was made before."""
+def test_random_changes_match_a_model(seed: int) -> None:
+    """Items have several vectors or none, and return after removal. Earlier indexes stay unchanged."""
     random = np.random.default_rng(seed)
     index, model = VectorIndex(12), dict[bytes, Any]()
     for _ in range(25):
@@ -121,8 +121,8 @@ def check(random: Any, index: VectorIndex, model: dict[bytes, Any]) -> None:
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
-def test_the_same_vector_has_the_same_score_wherever_it_is(monkeypatch: pytest.MonkeyPatch, distance: Any) -> None:
-    """So ties are ties: each copy lies in another place of another block, and comes to the second pass with others."""
+def test_equal_vectors_have_equal_scores_in_any_block(monkeypatch: pytest.MonkeyPatch, distance: Any) -> None:
+    """Each copy lies at another place of a block, and reaches the second pass with other rows."""
     monkeypatch.setattr(vectors, "BLOCK_BYTES", 2**16)
     random = np.random.default_rng(1)
     rows = random_rows(random, 3000, 33)
@@ -158,8 +158,8 @@ def test_vectors_of_any_allowed_length_are_compared(distance: Any, length: float
     ]
 
 
-def test_an_index_that_was_made_keeps_what_it_has_while_others_write(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many OS threads make others from the same one, and merge its blocks."""
+def test_an_index_stays_unchanged_while_os_threads_derive_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The OS threads also merge its blocks."""
     monkeypatch.setattr(vectors, "BLOCK_BYTES", 4096)
     first = index_of(random_rows(np.random.default_rng(4), 9, 16))
     made: dict[int, VectorIndex] = {}
@@ -183,7 +183,7 @@ def test_an_index_that_was_made_keeps_what_it_has_while_others_write(monkeypatch
     assert len(first) == 9 == len(first.search(np.ones(16), 100, "l2", unique))
 
 
-def test_a_long_life_does_not_take_more_and_more_memory() -> None:
+def test_memory_stays_bounded_over_many_updates() -> None:
     random = np.random.default_rng(5)
     index = index_of(random_rows(random, 1000, 64))
     size = index.size
@@ -193,7 +193,7 @@ def test_a_long_life_does_not_take_more_and_more_memory() -> None:
     assert len(index) == 1000 and index.size < 3.5 * size
 
 
-def test_the_first_pass_reads_only_rows_that_may_be_found_where_these_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_selective_filter_limits_the_rows_of_the_first_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     index = index_of(random_rows(np.random.default_rng(6), 5000, 8))
     gathered: list[int] = []
     gather = VectorIndex._gathered

@@ -1,4 +1,4 @@
-"""Items that arrive with their own moments: what the server then holds, and what processes that knew the partition see."""
+"""Imports of items with timestamps: what the server holds, and what other processes see."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def read_back(store: Uniform, items: list[StoredItem]) -> Any:
     return await ran(store, writing.read_items(context, places[0][0], [field for _, field in places]))
 
 
-async def test_moments_and_deadlines_arrive_as_they_were(target: Target, store: Uniform) -> None:
+async def test_an_import_keeps_timestamps_and_deadlines(target: Target, store: Uniform) -> None:
     some = [
         item("a"),
         item("b", age=2 * DAY, ttl=3_600_000, left=3_000_000),
@@ -64,7 +64,7 @@ async def test_moments_and_deadlines_arrive_as_they_were(target: Target, store: 
     check_sound(target)
 
 
-async def test_a_partition_of_which_all_expires_goes_by_itself(target: Target, store: Uniform) -> None:
+async def test_a_partition_expires_with_its_last_item(target: Target, store: Uniform) -> None:
     await bring(store, [item("a", ttl=60_000, left=1_000), item("b", ttl=60_000, left=500)])
     check_sound(target)
     (member,) = members(target)
@@ -74,7 +74,7 @@ async def test_a_partition_of_which_all_expires_goes_by_itself(target: Target, s
     check_sound(target)
 
 
-async def test_what_has_expired_on_its_way_is_gone_at_once(target: Target, store: Uniform) -> None:
+async def test_an_item_that_expired_before_its_import_is_gone(target: Target, store: Uniform) -> None:
     await store.put(NS, "stays", {})
     await bring(store, [item("late", ttl=60_000, left=-3_600_000)])
     time.sleep(0.005)
@@ -82,7 +82,7 @@ async def test_what_has_expired_on_its_way_is_gone_at_once(target: Target, store
     check_sound(target)
 
 
-async def test_a_request_that_is_sent_twice_stores_once(target: Target, store: Uniform) -> None:
+async def test_an_import_sent_twice_stores_once(target: Target, store: Uniform) -> None:
     some = [item("a"), item("b", ttl=60_000, left=60_000)]
     await bring(store, some)
 
@@ -102,7 +102,7 @@ async def test_a_request_that_is_sent_twice_stores_once(target: Target, store: U
     check_sound(target)
 
 
-async def test_an_item_that_is_another_one_is_left_and_the_others_are_stored(target: Target, store: Uniform) -> None:
+async def test_an_import_skips_changed_items_and_stores_the_rest(target: Target, store: Uniform) -> None:
     await store.put(NS, "mine", {"n": "mine"})
     left = await bring(store, [item("a"), item("mine"), item("b"), item("gone")], [0, 0, 0, 7])
     assert [one.item.key for one in left] == ["mine", "gone"]
@@ -111,13 +111,13 @@ async def test_an_item_that_is_another_one_is_left_and_the_others_are_stored(tar
     check_sound(target)
 
 
-async def test_nothing_is_announced_where_nothing_is_stored(target: Target, store: Uniform) -> None:
+async def test_an_import_that_stores_nothing_announces_nothing(target: Target, store: Uniform) -> None:
     assert len(await bring(store, [item("a")], 7)) == 1
     assert target.keys() == []
 
 
-async def test_moments_that_are_the_same_become_versions_that_differ(target: Target, store: Uniform) -> None:
-    """A transaction of Postgres has one moment for all its rows."""
+async def test_equal_timestamps_become_distinct_versions(target: Target, store: Uniform) -> None:
+    """A Postgres transaction gives all its rows one timestamp."""
     same = item("0")
     first = [same._replace(key=f"{number}") for number in range(1500)]
     await bring(store, first)
@@ -127,8 +127,8 @@ async def test_moments_that_are_the_same_become_versions_that_differ(target: Tar
     check_sound(target)
 
 
-async def test_a_moment_in_the_future_counts_as_now(target: Target, store: Uniform) -> None:
-    """So that puts that follow are newer."""
+async def test_a_timestamp_in_the_future_counts_as_now(target: Target, store: Uniform) -> None:
+    """Otherwise the next puts would look older."""
     await bring(store, [item("future", age=-3650 * DAY), item("wild")._replace(updated_at=2**62, created_at=2**62)])
     await store.put(NS, "later", {})
     found = await store.search(NS)
@@ -137,10 +137,8 @@ async def test_a_moment_in_the_future_counts_as_now(target: Target, store: Unifo
     check_sound(target)
 
 
-async def test_a_value_that_takes_a_place_gets_another_version_than_the_one_before(
-    target: Target, store: Uniform
-) -> None:
-    """Else processes that know the item by its version would not see that it is another one."""
+async def test_an_imported_value_gets_a_new_version(target: Target, store: Uniform) -> None:
+    """Otherwise processes that cached the item by its version would miss the change."""
     old = item("a", "old")
     await bring(store, [old])
     assert [one.value for one in await store.search(NS)] == [{"n": "old"}]
@@ -149,7 +147,7 @@ async def test_a_value_that_takes_a_place_gets_another_version_than_the_one_befo
     assert [one.value for one in await store.search(NS, filter={"n": "new"})] == [{"n": "new"}]
 
 
-async def test_processes_that_know_the_partition_see_older_items_that_come(target: Target, store: Uniform) -> None:
+async def test_cached_reads_show_imported_older_items(target: Target, store: Uniform) -> None:
     for number in range(5):
         await store.put(NS, f"{number}", {"n": number, "kind": "x"})
     seen = [await store.search(NS, limit=3), await store.search(NS, filter={"kind": "x"}, limit=100)]
@@ -170,8 +168,8 @@ async def test_processes_that_know_the_partition_see_older_items_that_come(targe
     assert [one.key for one in await store.search(NS, limit=3)] == ["4", "3", "2"]
 
 
-async def test_what_processes_remember_is_void_behind_an_import(target: Target, store: Uniform) -> None:
-    """Also if number, sum and bounds of the versions are what they were: a page and a mirror know no more of them."""
+async def test_an_import_invalidates_cached_pages_and_mirrors(target: Target, store: Uniform) -> None:
+    """The number, sum and bounds of the versions stay the same. A page or a mirror compares nothing else of them."""
     base = now() - DAY
     some = [item(f"{shift}")._replace(updated_at=base + shift) for shift in (0, 10, 20, 30)]
     await bring(store, some)
@@ -186,7 +184,7 @@ async def test_what_processes_remember_is_void_behind_an_import(target: Target, 
     assert [one.key for one in await store.search(NS, filter={"n": 1})] == ["30", "b", "a", "0"]
 
 
-async def test_a_ttl_is_given_and_taken(target: Target, store: Uniform) -> None:
+async def test_an_import_sets_and_removes_ttls(target: Target, store: Uniform) -> None:
     await store.put(NS, "a", {}, ttl=10)
     await store.put(NS, "b", {})
     versions = [(await store.get(NS, key)).version for key in "ab"]
@@ -198,7 +196,7 @@ async def test_a_ttl_is_given_and_taken(target: Target, store: Uniform) -> None:
     check_sound(target)
 
 
-async def test_an_import_announces_what_is_to_live_longer(target: Target, store: Uniform) -> None:
+async def test_an_import_of_longer_lived_items_extends_the_announcement(target: Target, store: Uniform) -> None:
     """The directory keeps a partition as long as its items live."""
     await bring(store, [item("short", ttl=60_000, left=1_000)])
     await bring(store, [item("long", ttl=60_000, left=86_400_000)])
@@ -210,7 +208,7 @@ async def test_an_import_announces_what_is_to_live_longer(target: Target, store:
     assert await store.list_namespaces() == [NS]
 
 
-async def test_reading_goes_on_where_a_reply_was_full(target: Target, store: Uniform) -> None:
+async def test_a_full_reply_returns_only_the_first_items(target: Target, store: Uniform) -> None:
     some = [item(f"{number}", "x" * 400_000) for number in range(4)]
     await bring(store, some)
     first = await read_back(store, some)
@@ -222,7 +220,7 @@ async def test_reading_goes_on_where_a_reply_was_full(target: Target, store: Uni
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_an_import_is_three_round_trips(target: Target, store: Uniform) -> None:
+async def test_an_import_takes_three_round_trips(target: Target, store: Uniform) -> None:
     await store.put(NS, "there", {})
     counted = 0
 
@@ -236,15 +234,15 @@ async def test_an_import_is_three_round_trips(target: Target, store: Uniform) ->
     assert counted == 3, "asked, announced, stored"
 
 
-async def test_scripts_that_were_flushed_are_sent_again(target: Target, store: Uniform) -> None:
+async def test_flushed_scripts_are_sent_again(target: Target, store: Uniform) -> None:
     target.raw.script_flush()
     await bring(store, [item("a")])
     target.raw.script_flush()
     assert (await read_back(store, [item("a")]))[0].key == "a"
 
 
-async def test_the_vectors_of_what_an_import_replaces_go(target: Target) -> None:
-    """They are of the value that was there. The one that came has none until it is put again."""
+async def test_an_import_removes_the_vectors_of_replaced_items(target: Target) -> None:
+    """They belong to the old value. The new one gets vectors with its next put."""
     model = Model()
     store, other = (target.store(index=model.index(fields=["n"])) for _ in range(2))
     await store.put(NS, "a", {"n": "apple"})
