@@ -1,4 +1,4 @@
-"""Keys and requests of a cache, also after keys were evicted."""
+"""Keys and requests of a cache, including lost keys and lost replies."""
 
 from __future__ import annotations
 

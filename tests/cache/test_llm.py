@@ -91,7 +91,7 @@ async def test_keys_are_exact(models: UniformCache) -> None:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
-async def test_its_own_ttl_replaces_that_of_the_cache(target: Target) -> None:
+async def test_an_llm_cache_may_have_its_own_ttl(target: Target) -> None:
     cache = cache_of(target, ttl="1h")
     await llm_cache_of(cache, ttl="100ms").update("short", "m", [Generation(text="x")])
     await llm_cache_of(cache).update("long", "m", [Generation(text="x")])

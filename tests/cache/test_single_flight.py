@@ -231,7 +231,7 @@ async def test_expired_flights_are_forgotten(target: Target) -> None:
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_miss_costs_the_same_after_thousands_of_misses(target: Target) -> None:
-    """One caller makes all misses, like a task mapped over a long list. Each costs a request and as many calls."""
+    """One caller misses all entries. Late misses take one request each, and no more Python calls than early ones."""
     cache, requests, calls = cache_of(target, single_flight=LONG), list[Any](), [0]
 
     def around(request: Any) -> Any:

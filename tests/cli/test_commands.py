@@ -399,9 +399,7 @@ def test_prune_does_nothing_if_a_cold_tier_would_undo_a_part(place: Place, words
 
 def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: str) -> None:
     with PostgresSaver.from_conn_string(database) as cold:
-        for name in {
-            one.config["configurable"]["thread_id"] for one in cold.list(None)
-        }:  # other tests use the database, too
+        for name in {one.config["configurable"]["thread_id"] for one in cold.list(None)}:  # left by other tests
             cold.delete_thread(name)
         tiers = TieredSaver(place.saver, cold)
         for name in ("a", "b"):

@@ -194,7 +194,7 @@ def test_the_command_reads_valkey_strings_from_any_server(target_name: str, new:
 
 
 class Truth(InMemorySaver):
-    """Records every put of another saver."""
+    """Records every put into another saver."""
 
     def beside(self, saver: Any) -> None:
         for name in ("put", "put_writes"):
@@ -480,7 +480,7 @@ def test_several_prefixes_require_a_choice(new: RedisSaver, plain: Server) -> No
     foreign_agents.go_on(new)
 
 
-def test_no_threads_to_move_besides_other_keys_raises(new: RedisSaver, plain: Server) -> None:
+def test_a_source_with_only_other_keys_raises(new: RedisSaver, plain: Server) -> None:
     """The error lists the other keys, and how to move them."""
     back = InMemorySaver()
     assert migrate(new, back).threads == 0  # there is nothing at all

@@ -1,4 +1,4 @@
-"""Damaged keys of other savers: the report names each unreadable thread, and no foreign error is raised."""
+"""Damaged keys of other savers: the report names each unreadable thread, and no other error is raised."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ from redis_saver._storage.opaque import OpaqueSerializer
 
 KINDS = ["ours", "postgres", "sqlite", "inmem"]
 WAYS = [*((kind, "ours") for kind in KINDS), *(("ours", kind) for kind in KINDS[1:]), ("sqlite", "postgres")]
-"""Each kind once as a source and as a target. A source reads the same for every target."""
+"""Every kind as a source and as a target. More pairs show nothing new, as a source does not depend on its target."""
 HOSTILE = "user-*%_'\"{a}|\\ü\n"
 _numbers = itertools.count()
 
@@ -661,7 +661,7 @@ def test_a_changed_file_is_refused(exported: Path) -> None:
 
 
 def test_a_repeated_or_missing_record_is_refused(exported: Path) -> None:
-    """Every record in the file is intact."""
+    """The records that are left are intact."""
     whole, at = exported.read_bytes(), len(files.ThreadFile.FIRST_LINE)
     while at < len(whole):
         length, _ = files.FRAME.unpack_from(whole, at)

@@ -152,7 +152,7 @@ def _changed(chance: random.Random, args: tuple[Any, ...], reply: Any) -> Any:
 
 
 def _goes_on(reply: Any) -> bool:
-    """True if the reply says that more items have expired. A caller that always gets it never stops asking."""
+    """True if the reply says that more items have expired. If every reply says so, a call never ends."""
     first = reply[0] if isinstance(reply, list) and reply else reply
     return isinstance(first, int) and first != 0
 
@@ -161,7 +161,7 @@ def changed_replies(notes: dict[tuple[str, str], list[Any]], seed: int, count: i
     """Make each call `count` times with one changed reply, and count the outcomes.
 
     Raises:
-        AssertionError: A call raised a foreign error or did not end. The message says how to reproduce it.
+        AssertionError: A call raised an error that is not ours, or did not end. The message says how to repeat it.
     """
     came: Counter[str] = Counter()
     for (kind, what), noted in notes.items():

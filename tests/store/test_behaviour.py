@@ -281,7 +281,7 @@ async def test_batch_reads_precede_its_puts_and_the_last_put_wins(store: Uniform
     assert await store.batch([]) == []
 
 
-async def test_a_batch_spans_many_partitions(store: Uniform, target: Target) -> None:
+async def test_a_batch_may_span_many_partitions(store: Uniform, target: Target) -> None:
     names = [(("users", str(number % 40)), f"k{number}") for number in range(400)]
     await store.batch([PutOp(*name, {"n": name[1]}) for name in names])
     found = await store.batch([GetOp(*name) for name in names])
@@ -338,7 +338,7 @@ async def test_an_invalid_batch_sends_nothing(store: Uniform, target: Target) ->
 # -- namespaces
 
 
-async def test_list_namespaces(store: Uniform) -> None:
+async def test_list_namespaces_filters_by_prefix_suffix_and_depth(store: Uniform) -> None:
     names = [
         ("a", "b", "c"),
         ("a", "b", "d", "e"),
@@ -401,7 +401,7 @@ async def test_delete_namespace_deletes_its_children_and_nothing_else(store: Uni
 # -- compare and set
 
 
-async def test_compare_and_set(store: Uniform) -> None:
+async def test_compare_and_set_refuses_another_version(store: Uniform) -> None:
     await store.put(NS, "k", {"n": 1}, if_version=0)
     first = await store.get(NS, "k")
     with pytest.raises(Conflict, match="expects that it is not there") as raised:

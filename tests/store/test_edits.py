@@ -74,7 +74,7 @@ async def test_an_import_may_replace_a_value_under_the_same_timestamp(target: Ta
 @on_redis
 @pytest.mark.parametrize("began_anew", [False, True])
 async def test_reads_show_the_new_value_of_a_reused_version(target: Target, store: Uniform, began_anew: bool) -> None:
-    """An import can bring back an earlier version, but it changes the partition's token, like a new partition does."""
+    """An import can bring back an earlier version. It gives the partition another token, as making it anew does."""
     other = target.store()
 
     async def bring(value: Any) -> None:

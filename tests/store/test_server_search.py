@@ -210,7 +210,7 @@ async def test_hnsw_finds_80_percent_of_the_nearest_with_exact_scores(target: Ta
 
 
 @HERE
-async def test_an_item_has_at_most_vectors_per_item_vectors(target: Target, model: Model) -> None:
+async def test_vectors_per_item_limits_the_vectors_of_an_item(target: Target, model: Model) -> None:
     index = model.index(fields=["text", "title", "more[*]"])
     store = target.store(index={**index, "search": "server", "vectors_per_item": 4})
     await store.setup()
@@ -360,7 +360,7 @@ async def test_a_put_sent_twice_counts_once(store: Uniform, plain: Uniform, targ
 async def test_setup_and_build_index_cover_earlier_items(target: Target, model: Model, plain: Uniform) -> None:
     """`setup` makes documents along with the index.
 
-    Partitions that a store without server search adds later raise on search until `build_index`.
+    A search in a partition that another store adds later raises until `build_index` has run.
     """
     await furnish(plain)
     await plain.put(NS, "short", {"text": "apple"}, ttl=5)

@@ -157,7 +157,7 @@ async def test_a_partition_has_at_most_four_keys_and_the_directory_three(target:
 
 
 async def test_a_repeated_query_transfers_only_changes(target: Target) -> None:
-    """Another client puts vectors of 4 KB.
+    """Another store puts vectors of 4 KB.
 
     The searches have a filter with or without a query, a deeper namespace, or two partitions.
     """

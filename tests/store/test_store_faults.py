@@ -264,9 +264,7 @@ async def test_killed_writers_leave_each_batch_whole_and_reachable(target: Targe
     for writer in writers:
         os.kill(writer.pid or 0, signal.SIGKILL)
         writer.join()
-    while any(
-        one["name"] == target.prefix for one in target.raw.client_list()
-    ):  # until the server has run their last requests
+    while any(one["name"] == target.prefix for one in target.raw.client_list()):  # their last requests may still run
         await asyncio.sleep(0.01)
     store = target.store()
     found: dict[Any, list[Any]] = {}

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.parametrize("target_name", ["redis"])
 
 
 async def test_concurrent_workers_find_exactly_their_own_items(target: Target, store: Uniform) -> None:
-    """They use pages and filters, and share one cache."""
+    """The workers use pages and filters, and share one cache."""
 
     async def work(number: int) -> None:
         chance, mine = random.Random(number), dict[str, int]()

@@ -169,7 +169,7 @@ async def test_cached_reads_show_imported_older_items(target: Target, store: Uni
 
 
 async def test_an_import_invalidates_cached_pages_and_mirrors(target: Target, store: Uniform) -> None:
-    """The number, sum and bounds of the versions stay the same. A page or a mirror compares nothing else of them."""
+    """The number, sum and bounds of the versions stay the same. A page or a mirror compares nothing else."""
     base = now() - DAY
     some = [item(f"{shift}")._replace(updated_at=base + shift) for shift in (0, 10, 20, 30)]
     await bring(store, some)
