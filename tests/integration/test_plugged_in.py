@@ -476,7 +476,7 @@ async def until(done: Callable[[], Any], seconds: float = 30) -> None:
 
 @pytest.fixture
 async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A write-behind saver with short pauses after outages, and its cold saver."""
+    """A saver in write-behind mode with short pauses after outages, and its cold saver."""
     monkeypatch.setattr(queues, "MAX_BACKOFF", 0.1)
     monkeypatch.setattr(queues, "SCAN_INTERVAL", 0.1)
     cold = Cold()
