@@ -116,7 +116,7 @@ def judge_waiting(rows: Rows, budget: Callable[..., None]) -> None:
 
 
 def judge_delta(rows: Rows, budget: Callable[..., None]) -> None:
-    """Judge turns with `DeltaChannel`s: they cost what is new, however long the chat is."""
+    """Judge turns with `DeltaChannel`s: their cost depends on new messages, not on the length of the chat."""
 
     def median(metric: str, messages: int) -> float | None:
         return ours(rows, "median", workload="delta", channel=DELTA, metric=metric, messages=messages)

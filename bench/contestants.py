@@ -29,7 +29,7 @@ CONNECTIONS = 1000
 
 @dataclass
 class Setting:
-    """Servers from the command line, and what is closed at the end of the run."""
+    """Servers from the command line, and resources to close at the end of the run."""
 
     loop: asyncio.AbstractEventLoop
     stack: ExitStack

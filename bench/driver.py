@@ -27,8 +27,10 @@ WRITES = [("messages", "y" * 200), ("branch:to:agent", None)]
 
 
 def prepared(url: str) -> tuple[Any, Any, Any, bytes]:
-    """Store a small checkpoint. Returns its config, our read and write commands, and a value as long as the write
-    command."""
+    """Store a small checkpoint.
+
+    Returns its config, our read and write commands, and a value as long as the write command.
+    """
     client = redis.Redis.from_url(url)
     saver = RedisSaver(client, prefix="bench-driver")
     saver.delete_thread("bench")

@@ -161,8 +161,10 @@ class _Caller(BaseChatModel):
 
 
 def react(saver: Saver, calls: int, version: Any) -> Any:
-    """LangGraph's prebuilt agent, whose model makes `calls` tool calls. In version v2, each is a `Send` of the whole
-    state."""
+    """LangGraph's prebuilt agent, whose model makes `calls` tool calls.
+
+    In version v2, each is a `Send` of the whole state.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, but the most used agent
         return create_react_agent(_Caller(calls=calls), [look_up], version=version, checkpointer=saver)

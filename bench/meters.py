@@ -64,8 +64,7 @@ class RedisMeter:
             for name, (calls, usec) in second.commands.items()
         }
         commands = {name: counts for name, counts in commands.items() if counts[0] and name != "info"}
-        # The difference includes both requests of the second reading, its first reply, and the first reading's last
-        # reply.
+        # The difference has both requests of the second reading, its first reply, and the first one's last reply.
         sent = second.sent - first.sent - 2 * second.own[0]
         received = second.received - first.received - first.own[1] - second.own[1]
         return Traffic(max(0, sent), max(0, received), commands, (0, 0))

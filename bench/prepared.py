@@ -18,8 +18,10 @@ MAX_STEPS = 100
 
 
 class Recording:
-    """Checkpoints that LangGraph made from updates, in a contestant's channel versions, to be put any number of times.
-    Checkpoints that LangGraph made from updates, in a contestant's channel versions, to be put any number of times."""
+    """Checkpoints that LangGraph made from updates, for any number of replays.
+
+    They have a contestant's channel versions.
+    """
 
     def __init__(self, contestant: Contestant, build: Any, updates: Sequence[dict[str, Any]], node: str) -> None:
         recorder = Recorder(contestant.saver)

@@ -234,8 +234,10 @@ def _reachable(programs: Path, place: str, as_user: dict[str, Any]) -> Path:
 
 
 class Postgres:
-    """A Postgres with default settings. `start` waits until it answers; `kill` sends SIGKILL, and committed data
-    survives."""
+    """A Postgres with default settings.
+
+    `start` waits until it answers; `kill` sends SIGKILL, and committed data survives.
+    """
 
     def __init__(self, place: str, user: str | None, *settings: str) -> None:
         """Create its files in a folder of the user's. Settings look like `fsync=off`."""

@@ -50,8 +50,10 @@ class StoreContestant:
 def opening(
     names: Sequence[str], index: Any, absent: dict[str, str], urls: Mapping[str, str | None]
 ) -> Iterator[list[StoreContestant]]:
-    """Open the stores that can run here, and note why others cannot. At the end, delete their items on the user's
-    servers."""
+    """Open the stores that can run here, and note why others cannot.
+
+    At the end, delete their items on the user's servers.
+    """
     with ExitStack() as stack:
         found = []
         for name in names:

@@ -12,7 +12,7 @@ MESSAGES = 50
 PROCESSES, CALLERS, TURNS = 2, 30, 20
 CALLS_PER_TURN = 10
 SECONDS = 90
-"""Time limit. A contestant that took longer does no more repetitions, each of which takes some savers minutes."""
+"""Time limit. A contestant that took longer does no more repetitions, as one takes some savers minutes."""
 
 
 def run(run: Run) -> None:

@@ -81,7 +81,10 @@ class Side:
         return [self.prepared.thread, self.where["configurable"]["thread_id"]]
 
     def block(self, what: str) -> tuple[int, Callable[[], object]]:
-        """Return the number of calls in a block, and a function that makes them. It prepares what is not measured."""
+        """Return the number of calls in a block, and a function that makes them.
+
+        Preparations are made first, unmeasured.
+        """
         if what == "turn":
             self.context.run(self.prepared.reset)
             return 1, self.turn

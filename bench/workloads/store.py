@@ -25,8 +25,10 @@ def run(run: Run) -> None:
 def compare(
     run: Run, workload: str, stores: Sequence[StoreContestant], furnish: Callable[[BaseStore], None], calls: Calls
 ) -> None:
-    """Measure each call of all stores in turn. A store that fails, or returns a wrong result, is out for that call
-    only."""
+    """Measure each call of all stores in turn.
+
+    A store that fails, or returns a wrong result, is out for that call only.
+    """
     taking_part = []
     for each in stores:
         run.advance(f"{workload}: furnishing {each.name}")

@@ -179,9 +179,7 @@ async def test_index_settings_reach_the_store(environment: pytest.MonkeyPatch) -
         {"EMBED": "openai:x", "DIMS": "8", "FIELDS": "text,"},
     ],
 )
-async def test_invalid_index_settings_are_refused(
-    environment: pytest.MonkeyPatch, settings: dict[str, str]
-) -> None:
+async def test_invalid_index_settings_are_refused(environment: pytest.MonkeyPatch, settings: dict[str, str]) -> None:
     for name, text in settings.items():
         environment.setenv(f"REDIS_SAVER_STORE_{name}", text)
     with pytest.raises(ValueError, match=r"REDIS_SAVER_STORE_(EMBED|DIMS|FIELDS)"):
@@ -232,7 +230,7 @@ async def test_the_error_for_a_missing_url_has_a_remedy(environment: pytest.Monk
 
 
 @pytest.mark.parametrize("text", ["", "short", KEY + "!"])
-async def test_an_invalid_key_is_refused_instead_of_storing_plaintext(environment: pytest.MonkeyPatch, text: str) -> None:
+async def test_an_invalid_key_never_means_plaintext(environment: pytest.MonkeyPatch, text: str) -> None:
     environment.setenv("LANGGRAPH_AES_KEY", text)
     with pytest.raises(ValueError, match="LANGGRAPH_AES_KEY must be 16, 24, or 32 bytes long"):
         await checkpointer().__aenter__()
@@ -413,7 +411,7 @@ async def test_the_history_matches_the_stored_checkpoints(app: App) -> None:
 
 @needs_agent_server
 async def test_the_inspector_runs_next_to_the_servers_own_routes(app: App) -> None:
-    """`http.app` in `langgraph.json` mounts it."""
+    """The inspector is mounted by `http.app` in `langgraph.json`."""
     thread = await app.thread("one")
     async with httpx.AsyncClient(base_url=app.server.url, follow_redirects=True, trust_env=False) as client:
         assert (await client.get("/inspect/")).status_code == 403
@@ -606,9 +604,7 @@ def test_the_log_names_our_checkpointer_and_has_no_errors(server: AgentServer) -
 
 
 @needs_agent_server
-async def test_encryption_and_ttl_work_with_a_loop_per_worker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_encryption_and_ttl_work_with_a_loop_per_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = f"agent-aes{os.getpid()}"
     settings = {"REDIS_URL": url_of("redis"), "REDIS_SAVER_PREFIX": prefix, "LANGGRAPH_AES_KEY": KEY}
     server = AgentServer(tmp_path, **settings, REDIS_SAVER_TTL="90m30s", BG_JOB_ISOLATED_LOOPS="true")
@@ -684,7 +680,7 @@ print(json.dumps(dataclasses.asdict(CheckpointerCapabilities.from_type(AsyncRedi
     ],
 )
 def test_prune_accepts_the_strategies_of_an_agent_server(strategy: str, left: int) -> None:
-    """`langgraph_grpc_common.conversion.checkpoint.prune_strategy_from_proto` makes these two names."""
+    """Both names come from `langgraph_grpc_common.conversion.checkpoint.prune_strategy_from_proto`."""
     program = """
 import asyncio, json
 from langgraph.checkpoint.base import empty_checkpoint
@@ -751,7 +747,7 @@ print(json.dumps([asyncio.run(main(*each)) for each in ((adapter, "hand"), (Own,
 
 @needs_agent_server
 def test_delta_histories_come_from_the_saver(environment: pytest.MonkeyPatch) -> None:
-    """Patches an adapter that would walk the ancestors, and leaves other adapters alone."""
+    """The checkpointer patches an adapter that would walk the ancestors, and leaves other adapters alone."""
     by_hand, own, other, passed_on = _ask_langgraph_api(HISTORIES)
     assert own == ["its own", 0]
     assert other == by_hand == [[*range(8)], 9]

@@ -61,8 +61,10 @@ class Both:
         return expected
 
     async def request(self, which: int, what: object, decision: dict[str, Any] | None = None) -> None:
-        """Send a request, then a person's decisions on its file and on the subagent's file, each from the other
-        process."""
+        """Send a request, then a person's decisions on its file and on the subagent's file.
+
+        The processes take turns.
+        """
         assert (await self.act(which, "invoke", request(what)))[2] == 1
         assert (await self.act(1 - which, "invoke", Command(resume=decision or APPROVE)))[2] == 1
         assert (await self.act(which, "invoke", Command(resume=APPROVE)))[1:] == ((), 0)

@@ -53,8 +53,7 @@ pytestmark = pytest.mark.timeout(400)
 def not_ours(port: int) -> re.Pattern[str]:
     """Return a pattern of warnings that come from the servers and workers, and not from our code."""
     return re.compile(
-        # Python 3.12 and later, for each fork of a process with OS threads. These tests show that it does not deadlock
-        # here.
+        # Python 3.12 and later, for each fork of a process with OS threads. These tests are about such deadlocks.
         r"DeprecationWarning: This process \(pid=\d+\) is multi-threaded, use of fork\(\) may lead to deadlocks"
         # gunicorn's sync workers do not close the socket they listen on. (A client's socket has another port.)
         rf"|ResourceWarning: unclosed <socket\.socket [^>]*laddr=\('127\.0\.0\.1', {port}\)>"
@@ -255,9 +254,7 @@ def test_every_command_of_the_pages_is_tested_here() -> None:
 
 
 @pytest.mark.parametrize("workers", ["gthread", "sync"])
-def test_flask_views_work_with_gunicorn_preload(
-    workers: str, environment: dict[str, str], tmp_path: Path
-) -> None:
+def test_flask_views_work_with_gunicorn_preload(workers: str, environment: dict[str, str], tmp_path: Path) -> None:
     command = "gunicorn --preload --workers 2 --threads 4 flask_app:app"
     more = ("--threads", "1") if workers == "sync" else ()  # gunicorn takes another worker class for several threads
     with gunicorn(command, tmp_path, environment, *more) as server:
@@ -380,9 +377,7 @@ assert os.waitpid(child, 0)[1] == 0
 
 
 @pytest.mark.parametrize(("told", "said"), [("nobody", "ForkMissed"), ("the child alone", "None")])
-def test_a_fork_in_c_raises_unless_python_is_notified(
-    told: str, said: str, environment: dict[str, str]
-) -> None:
+def test_a_fork_in_c_raises_unless_python_is_notified(told: str, said: str, environment: dict[str, str]) -> None:
     done = subprocess.run(
         [sys.executable, "-X", "dev", "-c", FORK_IN_C, environment["REDIS_URL"], told],
         env=environment, capture_output=True, text=True, timeout=SECONDS,

@@ -46,8 +46,10 @@ WAYS = {
     "sync-awaited": ("sync", "awaited"),
     "async-in-thread": ("async", "thread"),
 }
-"""Names of (flavour of the saver, how graphs are called: `graph.invoke` here, `graph.ainvoke`, or `graph.invoke` in a
-worker thread)."""
+"""Names of pairs: the saver's flavour, and how graphs are called.
+
+They are called by `graph.invoke` here, `graph.ainvoke`, or `graph.invoke` in a worker thread.
+"""
 
 NATIVE = ["sync", "async"]
 SERVERS = ["redis", "redis62"]
@@ -933,7 +935,7 @@ async def test_prune_of_a_forked_thread_keeps_states_intact(play: Any, at: Any) 
 
 @everywhere(NATIVE, SERVERS, DURABILITIES)
 async def test_prune_keeps_pending_interrupts(play: Any, at: Any) -> None:
-    """After prune, an answer finds the interrupt and the finished tasks, none of which runs again."""
+    """After prune, an answer finds the interrupt, and no finished task runs again."""
     run, ran, removed = await play(*at), Counter[str](), 0
 
     def busy(name: str) -> Any:

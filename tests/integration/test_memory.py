@@ -70,7 +70,7 @@ async def test_a_memory_outlives_its_thread(target: Target) -> None:
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="deepagents needs Python 3.11")
 async def test_files_of_a_deep_agent_match_an_in_memory_store(target: Target, store: Uniform) -> None:
-    """The same calls of the backend return the same answers."""
+    """Each answer of the backend equals that of an `InMemoryStore`."""
     from deepagents.backends import StoreBackend
 
     ours = StoreBackend(store=store.saver, namespace=lambda _: ("files", "ada@example"))

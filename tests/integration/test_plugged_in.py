@@ -326,9 +326,7 @@ async def test_a_raising_plug_in_changes_no_result(
 
 
 @pytest.mark.parametrize("flavour", ["async"])
-async def test_a_logging_error_fails_no_caller_of_a_shared_pipeline(
-    target: Target, told: list[BaseException]
-) -> None:
+async def test_a_logging_error_fails_no_caller_of_a_shared_pipeline(target: Target, told: list[BaseException]) -> None:
     saver, failed = target.uniform(), list[int]()
     batcher = saver.saver._driver.batcher()
     pipeline = batcher.client.pipeline
@@ -476,7 +474,7 @@ async def until(done: Callable[[], Any], seconds: float = 30) -> None:
 
 @pytest.fixture
 async def behind(target: Target, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A write-behind saver with short pauses after outages, and its cold saver."""
+    """A saver in write-behind mode with short pauses after outages, and its cold saver."""
     monkeypatch.setattr(queues, "MAX_BACKOFF", 0.1)
     monkeypatch.setattr(queues, "SCAN_INTERVAL", 0.1)
     cold = Cold()

@@ -156,7 +156,7 @@ def check_what_it_says_of_itself(found: dict[str, Any], said: str) -> None:
 
 
 def test_the_pages_have_the_published_figures() -> None:
-    """`python -m bench pages bench/results/latest.json` writes the figures."""
+    """The figures are written by `python -m bench pages bench/results/latest.json`."""
     published = results.load(results.FOLDER / "latest.json")
     for page in pages.PAGES:
         assert pages.rendered(page.read_text(), published) == page.read_text(), page

@@ -1,5 +1,7 @@
-"""Imports between packages go one way (ARCHITECTURE.md), so each package can be read, tested and changed without its
-users."""
+"""Imports between packages go one way (ARCHITECTURE.md).
+
+So each package can be read, tested and changed without its users.
+"""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_a_store_exposes_only_its_interface(kind: type[Any]) -> None:
     assert {name for name in vars(kind(client)) if name[0] != "_"} == {"ttl_config"}
 
 
-def test_an_instance_exposes_only_its_class_and_arguments() -> None:
+def test_an_instance_adds_only_its_arguments() -> None:
     hot, hot_async = RedisSaver(fakeredis.FakeRedis()), AsyncRedisSaver(FakeAsyncRedis())
     assert {name for name in vars(hot) if name[0] != "_"} == set()
     assert {name for name in vars(hot_async) if name[0] != "_"} == set()

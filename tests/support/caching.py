@@ -21,8 +21,10 @@ _THREADS = ThreadPoolExecutor(64)
 
 
 class UniformCache:
-    """Adapter that calls a cache in its flavour: `await uniform.get(...)` is `get` of a RedisCache, `aget` of an
-    AsyncRedisCache."""
+    """Adapter that calls a cache in its flavour.
+
+    `await uniform.get(...)` calls `get` of a RedisCache, or `aget` of an AsyncRedisCache.
+    """
 
     def __init__(self, cache: Any, *, native_async: bool) -> None:
         self.cache, self.native_async = cache, native_async

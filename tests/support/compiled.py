@@ -17,8 +17,10 @@ needs_compiled = pytest.mark.skipif(
 
 @contextmanager
 def compiled_left_out(*serializers: FastSerializer) -> Iterator[None]:
-    """Run a block as if the compiled part had not been built. Resets the given serializers, which must have no
-    settings."""
+    """Run a block as if the compiled part had not been built.
+
+    Resets the given serializers, which must have no settings.
+    """
     native, classes = messages.native, set(messages.CLASSES)
 
     def bind(native: object, classes: set[type]) -> None:

@@ -12,8 +12,10 @@ DIMS = 16
 
 
 def vector(text: str, dims: int = DIMS) -> list[float]:
-    """Return a pseudo-random vector for a text. Texts with the same first word are near; `zero` gets the zero vector.
-    Return a pseudo-random vector for a text. Texts with the same first word are near; `zero` gets the zero vector."""
+    """Return a pseudo-random vector for a text.
+
+    Texts with the same first word are near; `zero` gets the zero vector.
+    """
     if text.startswith("zero"):
         return [0.0] * dims
     return [float(one) for one in np.float32(_noise(text.split(" ")[0], dims) * 3 + _noise(text, dims))]
@@ -54,7 +56,9 @@ def score(distance: str, one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def best(distance: str, query: Sequence[float], items: dict[Any, Any], most: int) -> list[tuple[Any, float]]:
-    """Return the items nearest to a query. `items` maps names to vectors; the nearest one counts, and ties are by name.
-    Return the items nearest to a query. `items` maps names to vectors; the nearest one counts, and ties are by name."""
+    """Return the items nearest to a query.
+
+    `items` maps names to vectors; the nearest one counts, and ties are by name.
+    """
     scored = [(name, max(score(distance, query, one) for one in rows)) for name, rows in items.items() if len(rows)]
     return sorted(scored, key=lambda one: (-one[1], one[0]))[:most]

@@ -286,8 +286,7 @@ def noted(
 
 
 def furnish(saver: Any, thread: str = "thread", length: int = 3) -> list[dict[str, Any]]:
-    """Make a thread with everything: chunks of several levels, dicts, snapshots, subgraphs, a fork, all kinds of
-    writes."""
+    """Make a thread with chunks of several levels, dicts, snapshots, subgraphs, a fork and all kinds of writes."""
     found: list[dict[str, Any]] = []
     chat: list[Any] = []
     for step in range(length):

@@ -135,7 +135,7 @@ def links(page: str) -> list[str]:
 
 
 async def crawled(client: httpx.AsyncClient, start: str = "/", limit: int = 150) -> dict[str, str]:
-    """Follow all links from `start`; return the pages, each of which must answer 200."""
+    """Follow all links from `start`; return the pages. Each must answer 200."""
     found, left = dict[str, str](), [start]
     while left and len(found) < limit:
         url = left.pop(0).partition("#")[0]

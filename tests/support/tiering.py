@@ -277,8 +277,10 @@ def wait_for_the_dead(url: str, name: str) -> None:
 
 
 async def stalled(tiers: Tiers, uniform: Uniform) -> Any:
-    """Start a flush that stops before cold gets anything. Its claim is open until the returned function continues it.
-    Start a flush that stops before cold gets anything. Its claim is open until the returned function continues it."""
+    """Start a flush that stops before cold gets anything.
+
+    Its claim is open until the returned function continues it.
+    """
     saver = uniform.saver
     operation = flushing.flush(saver._context, "thread")
     request = next(operation)

@@ -25,10 +25,10 @@ STREAMS = {"list", "threads", "writes", "channel_history", "latest_values"}
 
 
 class Uniform:
-    """Adapter that calls a saver in its flavour: `await uniform.put(...)` is `put` of a RedisSaver, `aput` of an
-    AsyncRedisSaver.
+    """Adapter that calls a saver in its flavour.
 
-    Streams are returned as lists.
+    `await uniform.put(...)` calls `put` of a RedisSaver, or `aput` of an AsyncRedisSaver. Streams are returned as
+    lists.
     """
 
     def __init__(
