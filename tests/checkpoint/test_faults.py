@@ -634,8 +634,10 @@ async def test_a_missing_value_raises_thread_damaged(target: Target) -> None:
     uniform = target.uniform()
     await furnish(uniform)
     assert target.raw.hdel(keys(target)["data"], blob("n", 2)) == 1
-    operations = {**READS_OF_2, "copy_thread": WRITES["copy_thread"], "history": history(3, "n")}
+    operations = {**READS_OF_2, "history": history(3, "n")}
     await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode(), "n?")
+    operations = {"copy_thread": WRITES["copy_thread"]}
+    await check_refused(target, operations, ThreadDamaged, keys(target)["data"].decode(), "channel 'n'")
     assert (await uniform.get_tuple(config())).checkpoint["channel_values"] == values(4)
 
 

@@ -191,7 +191,9 @@ def test_only_unknown_elements_are_decoded(change: str, kinds: Any, monkeypatch:
     }[change]
     decoded = list[int]()
     monkeypatch.setattr(
-        chunks, "given", lambda *args, given=chunks.given: [said := given(*args), decoded.append(len(said[1]))][0]
+        chunks,
+        "typed_bytes",
+        lambda *args, given=chunks.typed_bytes: [said := given(*args), decoded.append(len(said[1]))][0],
     )
     known = None
     for kind, each in zip(kinds, (long, value), strict=True):

@@ -64,7 +64,7 @@ async def test_a_refused_writer_changes_neither_tier(tiers: Tiers, mode: dict[st
                     "t",
                 ),
             ):
-                with pytest.raises(NotOwner, match="the second owns the thread"):
+                with pytest.raises(NotOwner, match="the second has owned the thread"):
                     await write()
             second = await put(other, new, 3, first)
     for uniform in (one, other):
