@@ -211,6 +211,8 @@ def _threads(
             screen.note(f"{counted(listing.count, 'thread')}, {counted(listing.bytes, 'byte')}{not_shown}")
             if query == ANY and not listing.count and not listing.damaged:
                 screen.note(f"none under prefix {screen.named(servers.prefix)}: {OTHER_PREFIX}")
+            elif "://" in name_prefix and not listing.count:
+                screen.note("PREFIX is the beginning of thread names: write the URL of the server after --redis")
     return 1 if listing.damaged else 0
 
 

@@ -444,6 +444,8 @@ def test_a_prefix_without_threads_is_reported(place: Place) -> None:
     assert "check that --prefix" in place.err and place.prefix in place.err
     place.run("threads", "some")
     assert place.err == "0 threads, 0 bytes\n"
+    place.run("threads", "redis://127.0.0.1:6379")  # a URL in place of a prefix
+    assert place.err.endswith("write the URL of the server after --redis\n")
     (found,) = (one for one in place.json("doctor") if one["about"] == "threads")
     assert found["severity"] == "info" and place.prefix in found["what"] and "--prefix" in found["remedy"]
 
