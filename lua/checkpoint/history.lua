@@ -20,9 +20,9 @@
 --                    the caller knows its history there. Then fields of chunks that the caller has, with all below
 --
 -- Returns {next, chunks, basis, ancestor...}
---   next is the first id of the next page, or ''. chunks is a flat list of (field, bytes) of the chunks of values and
---   writes. An ancestor is {id, seeds, writes, point}: seeds is a flat list of (escaped channel, field, value); writes
---   is a flat list of (task and kind, record) of records that may hold the channels; point is the number (from 1) of
+--   next is the first id of the next page, or ''. chunks is a flat list of (field, bytes): the chunks of values and
+--   writes. An ancestor is {id, seeds, writes, point}. seeds is a flat list of (escaped channel, field, value). writes
+--   is a flat list of (task and kind, record): the records that may hold the channels. point is the number (from 1) of
 --   the known point at which the walk of some channels ended, or 0.
 -- The basis lists what the answer depends on:
 --   target                   its id, or '' if it is not there

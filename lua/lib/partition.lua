@@ -92,7 +92,7 @@ local function count_namespace(state, field, by)
   end
 end
 
--- Removes up to some thousands of items, which have to be there. The first write is one that a full server accepts.
+-- Removes up to a few thousand items, which must exist. The first write is one that a full server accepts.
 local function remove_items(state, fields)
   for i = 1, #fields do
     state.checksum = (state.checksum - (redis.call('ZSCORE', order, fields[i]) or 0)) % CHECKSUM
@@ -132,8 +132,8 @@ local function commit(state, changed)
   end
 end
 
--- Removes expired items. Returns (more, gone): true if more may have expired; the number of removed items.
--- state.count is 0 if all are gone.
+-- Removes expired items. Returns (more, gone): `more` is true if more may have expired, `gone` is the number of removed
+-- items. If no item is left, state.count is 0.
 local function sweep(state, now)
   if state.first == 0 or now < state.first then return false, 0 end
   local fields = redis.call('ZRANGEBYSCORE', expiring, '-inf', text_of(now), 'LIMIT', 0, SWEPT)
@@ -147,10 +147,10 @@ local function sweep(state, now)
   return state.first > 0 and state.first <= now, #fields
 end
 
--- Opens a partition after removing expired items; `text` is its state if the script has read that. Returns (state,
--- reply, micros, now, gone). The state is nil if the script has to return the reply: `nothing` if the partition has no
--- items, `again` if more has expired than one call removes, or an error reply. Then come the time, in microseconds and
--- in milliseconds, and the number of removed items.
+-- Removes expired items and opens the partition. `text` is its state, if the script has already read it. Returns
+-- (state, reply, micros, now, gone). If the state is nil, the script must return the reply: `nothing` if the partition
+-- has no items, `again` if more items have expired than one call removes, or an error reply. `micros` and `now` are the
+-- time in microseconds and milliseconds. `gone` is the number of removed items.
 local function open_swept(again, nothing, text)
   local state, problem = open_partition(text or redis.call('HGET', items, '@state'))
   local micros, now = clock()

@@ -1,5 +1,5 @@
--- Strikes off the records of a thread that cold got, and sets aside those that it refused. If none is left, the thread
--- gets its deadline back.
+-- Removes the records that cold has stored, and sets aside those that it refused. If no record of the thread is left,
+-- the thread gets its deadline back.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -15,11 +15,11 @@
 --                    next try, the error. Then pairs: a namespace, the id of the checkpoint that cold got last there,
 --                    both escaped
 --
--- A record that was written again meanwhile stays. If another flusher has taken over, the script notes these again:
--- - the records that this flusher tried and may have overwritten in cold, or all records if it deleted the thread there
--- - the deletion of the thread, if it is due, or was due before the thread was written anew. This is not done while a
+-- A record that was written again meanwhile stays. If another flusher has taken over, the script adds these records:
+-- - those that this flusher tried and may have overwritten in cold, or all records if it deleted the thread there
+-- - the deletion of the thread, if it is due, or was due before the thread was recreated. It is not added while a
 --   writer has an intent, because cold may have data that is not here
--- - removals of rolled-back checkpoints that this flusher may have brought to cold late
+-- - removals of rolled-back checkpoints that this flusher may have written to cold late
 -- Returns the number of records that are left, or
 --   FENCED  -1  another flusher had taken over
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.

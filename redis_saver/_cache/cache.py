@@ -106,7 +106,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
                 replaced.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         config.one_of(type(self), "on_error", on_error, "skip", "raise")
         super().__init__(serde=chosen(serde, strict=strict))
@@ -159,7 +159,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             The values of the entries that are there, in the order of `keys`.
 
         Raises:
-            TypeError, LimitExceeded: A name makes no sense.
+            TypeError, LimitExceeded: A name is invalid.
             DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry
                 was stored with other settings, or by another program.
         """
@@ -187,7 +187,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             pairs: Value and TTL of each entry by its name. The TTL is in seconds; None for the cache's own TTL.
 
         Raises:
-            TypeError, ValueError: A name or TTL makes no sense.
+            TypeError, ValueError: A name or TTL is invalid.
             EncodeError: The serializer cannot encode a value. Nothing was stored.
             LimitExceeded: A name or value is too large. Nothing was stored.
             KeyConflict: With `on_error="raise"`: another program uses a key of the cache.
@@ -363,7 +363,7 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
             settings: The keywords of the constructor.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         return NeedsWith(cls, url, _client_options(client_options, asynchronous=False), settings)
 

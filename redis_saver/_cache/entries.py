@@ -238,7 +238,7 @@ def pairs(context: Context, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> 
     """Check the entries to store; return name, TTL in milliseconds (`b""` for none) and value of each.
 
     Raises:
-        TypeError, ValueError, LimitExceeded: A name or TTL makes no sense.
+        TypeError, ValueError, LimitExceeded: A name or TTL is invalid.
     """
     if not isinstance(pairs, Mapping):
         raise TypeError(f"pairs={shown(pairs)}: pass a dict of {{(namespace, key): (value, ttl)}}")

@@ -42,7 +42,7 @@ class RedisLLMCache(BaseCache):
             ttl: TTL of an answer. Default: the cache's `ttl`.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense.
+            TypeError, ValueError: An argument is invalid.
         """
         if not isinstance(cache, Cache):
             raise TypeError(f"cache is {kind_of(cache)}: pass a RedisCache or an AsyncRedisCache")

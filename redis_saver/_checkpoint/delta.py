@@ -49,7 +49,7 @@ class Ancestor(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """A stored value, and its field."""
+    """A stored value and its field."""
 
     field: bytes
     value: bytes

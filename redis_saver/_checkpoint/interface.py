@@ -153,7 +153,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             limit: Maximum number of checkpoints; 0 lists none.
 
         Raises:
-            ValueError, TypeError: An argument makes no sense. Raised by the call itself.
+            ValueError, TypeError: An argument is invalid. Raised by the call itself.
             ThreadDamaged: As `get_tuple`, while iterating. With `config=None` one damaged thread ends the listing. The
                 message names it.
         """
@@ -183,10 +183,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         the thread expired or was deleted during the run. So a checkpoint is never stored with less than it had.
 
         Args:
-            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` gives the thread a TTL of its
-                own from now on: a `timedelta`, a text such as `"30d"`, or `{"default_ttl": minutes}`.
-                `configurable["thread_history"]` gives it a history limit of its own: `"all"` or `{"keep_last": n}`
-                (`docs/threads.md`).
+            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` changes the thread's TTL: a
+                `timedelta`, a text such as `"30d"`, or `{"default_ttl": minutes}`. `configurable["thread_history"]`
+                changes its history limit: `"all"` or `{"keep_last": n}` (`docs/threads.md`).
             checkpoint: The checkpoint with its values.
             metadata: Its metadata; merged with the config's by `get_checkpoint_metadata`.
             new_versions: The channels that changed since the parent.
@@ -432,7 +431,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         Raises:
             NotOwner: Somebody else owns the thread when the block begins.
-            ValueError, TypeError: An argument makes no sense.
+            ValueError, TypeError: An argument is invalid.
         """
         terms = Terms.of(thread_id, lease, on_busy, wait, by, run_id)
         return Ownership(terms, self._rules, self._owner_driver, self._driver, self._take)
@@ -453,9 +452,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     ) -> Iterator[InfoT]:
         """List threads in any order. The iterator finds them with SCAN, page by page.
 
-        Cost: a SCAN of all keys of the server, with one page in memory. The server filters the threads. This process
-        checks `updated_after` and `updated_before` itself. SCAN can return a thread twice while the server resizes its
-        tables.
+        Cost: a SCAN of all keys of the server, with one page in memory. The server applies all filters except
+        `updated_after` and `updated_before`, which this process applies. SCAN can return a thread twice while the
+        server resizes its tables.
 
         Over two tiers, the threads of hot come first, then those that only cold has. The names of hot's threads are in
         memory. This process checks all conditions, on the combined data of both tiers. A cold saver that is not
@@ -477,7 +476,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
                 tiers, only hot's threads have owners.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. Raised by the call itself.
+            TypeError, ValueError: An argument is invalid. Raised by the call itself.
             ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
         """
         asked = ThreadQuery(thread_prefix, state, updated_after, updated_before, min_bytes, None, pinned, dirty, owned)
@@ -520,8 +519,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         Dicts are compared by key, and sets by element. Lists are compared by element, without their common beginning
         and end. Messages are compared by id, in any order, and by field. All other values are compared by their
-        serialized bytes. A `DeltaChannel` has a value only in a snapshot. If one of the two checkpoints has none,
-        `CheckpointDiff.not_compared` names the channel.
+        serialized bytes. A `DeltaChannel` has a value only in a snapshot. If one of the two checkpoints is not a
+        snapshot, `CheckpointDiff.not_compared` names the channel.
 
         Cost: two `get_tuple`, which count as reads for a TTL with `refresh_on_read`. Both checkpoints are in memory.
         Only channels with different versions are compared.

@@ -42,7 +42,7 @@ def query(
     """Check the arguments of a `list` call.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense; the message says which and why.
+        TypeError, ValueError: An argument is invalid. The message says which one and why.
     """
     if requested is not None:
         config.thread_id(requested)

@@ -139,7 +139,7 @@ class Terms(NamedTuple):
         """Check the arguments of an `own` call.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense.
+            TypeError, ValueError: An argument is invalid.
         """
         span = times.of(lease, name="lease")
         if not timedelta(seconds=1) <= span <= _LONGEST_LEASE:
@@ -270,9 +270,9 @@ def renew(context: Context, thread: str, token: str, lease: int) -> Operation[bo
 
 
 def release(context: Context, thread: str, token: str) -> Operation[bool]:
-    """Give a thread back, or leave its queue. `token` may also be only the nonce.
+    """Release a thread, or leave its queue. `token` may be the nonce alone.
 
-    Returns False if that owner did not own the thread any more.
+    Returns False if that owner no longer owned the thread.
     """
     reply = yield Call(scripts.RELEASE_OWNERSHIP, context.keyspace.owner_keys(thread), (token,))
     return _is_done(reply, thread)

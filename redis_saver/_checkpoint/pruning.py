@@ -328,13 +328,13 @@ def _to_rebuild(
     parent: CheckpointKey | None,
     covered: set[tuple[CheckpointKey, bytes]],
 ) -> list[bytes]:
-    """Return the empty channels of a checkpoint whose ancestors have to be read.
+    """Return the channels without a value for which the checkpoint's ancestors must be read.
 
     Args:
         checkpoints: The links of the thread's checkpoints.
         key: The checkpoint.
-        parent: Its parent, if that stays.
-        covered: Pairs of a checkpoint and a channel whose needed ancestors all stay. The function adds the channels
+        parent: Its parent, unless that is removed.
+        covered: Pairs of a checkpoint and a channel whose needed ancestors are all kept. The function adds the channels
             that the parent covers.
     """
     inherited, empty = _entries(checkpoints, parent), list[bytes]()
@@ -395,7 +395,7 @@ def _is_recent(checkpoint_id: str) -> bool:
 
 
 def _orphaned(checkpoints: Checkpoints, victims: set[CheckpointKey]) -> list[list[bytes]]:
-    """Return the steps that remove the parent's name from headers that stay without their parent.
+    """Return the steps that clear the parent id in kept headers whose parent is removed.
 
     Like `PostgresSaver.prune`, this includes headers whose parent was removed earlier (`delete_for_runs`). These steps
     come first, so that no header ever names a removed parent.

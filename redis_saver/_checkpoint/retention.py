@@ -51,7 +51,7 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | str 
     """Check the arguments of prune. Returns None if they delete whole threads.
 
     Raises:
-        ValueError, TypeError: An argument makes no sense.
+        ValueError, TypeError: An argument is invalid.
     """
     if strategy in {"delete", "delete_all"}:
         if keep_last is not None or older_than is not None:

@@ -131,8 +131,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 `copy_thread`. `"allow"`: the chain forks, as with LangGraph's savers.
 
         Raises:
-            ImportError: `compression` without its extra.
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            ImportError: The extra for `compression` is not installed.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         keyspace = Keyspace(prefix)
         configs.one_of(type(self), "ownership", ownership, "optional", "required")
@@ -414,7 +414,7 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
             settings: The keywords of the constructor.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         return base.NeedsWith(cls, url, client_options, settings)
 

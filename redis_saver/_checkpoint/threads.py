@@ -78,7 +78,7 @@ class ThreadQuery(NamedTuple):
         """Check the arguments of a `threads` call. Returns them with `expires_within`.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense; the message says which and why.
+            TypeError, ValueError: An argument is invalid. The message says which one and why.
         """
         if not isinstance(self.prefix, str):
             raise TypeError(f"thread_prefix={shown(self.prefix)}: write a str")
@@ -86,7 +86,7 @@ class ThreadQuery(NamedTuple):
             raise ValueError(f"state={shown(self.state)}: write 'active', 'interrupted' or 'failed'")
         for name, at in (("updated_after", self.updated_after), ("updated_before", self.updated_before)):
             if at is not None and not (isinstance(at, datetime) and at.tzinfo):
-                raise TypeError(f"{name}={shown(at)}: write a datetime with a zone, such as datetime.now(timezone.utc)")
+                raise TypeError(f"{name}={shown(at)}: write a datetime with a tzinfo, like datetime.now(timezone.utc)")
         config.number("min_bytes", self.min_bytes, 0, whole=True)
         within = None if expires_within is None else times.of(expires_within, name="expires_within")
         if within is not None and within < timedelta():
@@ -160,7 +160,7 @@ def _time_left(amount: int) -> timedelta | None:
 
 
 def get_ttl(context: Context, thread: str) -> Operation[timedelta | None]:
-    """Return the time that a thread has left; None if it does not expire, or does not exist."""
+    """Return the time until a thread expires. None if it does not expire, or does not exist."""
     left = yield expiring(context, thread, "get", None)
     with decoding("the deadline of thread {!r}", thread):
         return None if left is None else _time_left(left)

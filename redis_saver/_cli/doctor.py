@@ -68,7 +68,7 @@ class Overview:
     intents: int = 0
     """Threads with an unfinished write to cold. Its writer may have died."""
     owned: int = field(default=0, metadata={"named": True})
-    """Threads with an owner whose lease lasts."""
+    """Threads with an owner whose lease has not expired."""
     late: list[str] = field(default_factory=list, metadata={"named": True})
     """Names of the first threads whose owner's lease has expired, if no one else has taken them."""
     errors: dict[str, str] = field(default_factory=dict, metadata={"named": True})

@@ -398,7 +398,7 @@ class _Run:
             return None
 
     def go_on(self, saver: TieredSaver) -> None:
-        """Watch the flusher until a signal."""
+        """Watch the flusher until a signal arrives."""
         self._catch_up(saver)  # an outage may have delayed records of other flushers
         checked_at, were_up = time.monotonic(), True
         while not self.stop.wait(_STEP):

@@ -203,7 +203,7 @@ class Server(ABC):
         self.url: str = url
 
     def is_up(self) -> bool:
-        """Check whether the server answers, and report changes on stderr. False if a retry may help.
+        """Check whether the server answers, and report changes on stderr. If it returns False, a retry may help.
 
         Raises:
             EndpointError: A URL, a login, a package or a table is wrong, so a retry would not help.

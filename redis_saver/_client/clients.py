@@ -319,7 +319,7 @@ def _pools(client: Any) -> list[Any]:
 def on_node(client: Any, node: Any) -> Iterator[Any]:
     """Yield a blocking client of a cluster's node, or the client itself if the node is None.
 
-    The client of a `Newcomer` is closed at the end.
+    A client that was made for a `Newcomer` is closed on exit.
     """
     if node is None:
         yield client

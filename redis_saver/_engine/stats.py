@@ -202,7 +202,7 @@ class _Observed:
 
 
 class Source(Protocol):
-    """A source of numbers."""
+    """An object that counts something."""
 
     kind: ClassVar[str]
     """Key of its numbers in `_telemetry.INSTRUMENTS`."""

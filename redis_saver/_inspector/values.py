@@ -43,7 +43,7 @@ def visible(text: str) -> str:
 
 
 def named(name: object) -> str:
-    """Return a name as it is. If it is empty, long, or has characters that do not print, return its `repr`."""
+    """Return a name as it is, or its `repr` if it is empty, long, or has unprintable characters."""
     if name is None:
         return "-"
     if not isinstance(name, str):
@@ -201,7 +201,7 @@ def elements(value: object) -> list[tuple[Any, Any]] | None:
 
 
 def _in_order(value: Any) -> list[tuple[Any, Any]]:
-    """Return the elements of a list or tuple. Those of a named tuple come by name, others by position."""
+    """Return the elements of a list or tuple, each with its position. A named tuple has field names instead."""
     return list(zip(getattr(type(value), "_fields", range(len(value))), value, strict=False))
 
 

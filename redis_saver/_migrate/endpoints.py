@@ -68,7 +68,7 @@ class Source(Endpoint):
     """Source of threads."""
 
     def threads(self) -> Iterable[str]:
-        """Iterate over the names of all threads. A name may come twice."""
+        """Iterate over the names of all threads. A name may occur twice."""
         with self.doing("the threads"):
             yield from self._threads()
 

@@ -52,7 +52,7 @@ class Report:
     threads: int = 0
     """Threads examined so far."""
     total: int = 0
-    """Threads to examine in all."""
+    """Total number of threads to examine."""
     moved: int = 0
     """Threads that the target lacked."""
     completed: int = 0

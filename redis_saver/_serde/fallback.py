@@ -31,9 +31,9 @@ _DEEP: Final = 6
 _DEEPEST: Final = 4000
 """Maximum nesting of lists, dicts and objects when encoding, and when decoding inside `_DEEP` extensions.
 
-ormsgpack allows a thousand nested lists and dicts, and starts again in each extension. So twenty nested extensions with
-a thousand lists each, 20 kB, would overflow the stack and end the process. This depth fits into a stack of 8 MB, even
-with a thousand lists in each of the first six extensions.
+ormsgpack allows a thousand nested lists and dicts, and counts from 0 again in each extension. So twenty nested
+extensions with a thousand lists each, 20 kB, would overflow the stack and crash the process. This depth fits into a
+stack of 8 MB, even with a thousand lists in each of the first six extensions.
 """
 _DEEPEST_CONTAINERS: Final = 1024
 """Maximum nesting of lists and dicts without an object. A value that is nested deeper most likely contains itself."""

@@ -242,7 +242,7 @@ class ChunkCache:
         return {"cache_bytes": self._threads.bytes, "cache_hits": self._hits, "cache_misses": self._misses}
 
     def of(self, thread: bytes) -> KnownThread:
-        """Return the memory of a thread. `thread` is the key of its data."""
+        """Return the cached data of a thread. `thread` is the key of its data."""
         known = self._threads.get(thread)
         if known is None:
             self._misses += 1
@@ -267,7 +267,7 @@ class ChunkCache:
             thread: The key of the thread's data.
             seen: Versions of its values.
             ns: The namespace of the checkpoint that has them.
-            checkpoint: That checkpoint, unless it is not to be remembered.
+            checkpoint: That checkpoint, or None if it must not be remembered.
             before: The thread's tag when the put or the read began.
             tag: The thread's tag after it. None means that nothing proves that `seen` is stored.
         """

@@ -203,9 +203,9 @@ def by_field(
     """Return the chunks of all levels by field, and their size in bytes.
 
     Args:
-        levels: The levels, the leaves first.
-        kept: The number of chunks at the front of each level that an earlier version has too.
-        before: That version. Its table is copied and changed, which is faster than a new one.
+        levels: The levels, starting with the leaves.
+        kept: For each level, how many of its first chunks an earlier version has too.
+        before: That version. Copying and changing its table is faster than making a new one.
     """
     places = 0
     for level in before.levels if before else ():

@@ -58,11 +58,11 @@ class ServerIndex(NamedTuple):
 
 
 def load(index: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
-    """Check the configuration of an index, and load what it needs; None if there is none.
+    """Check the configuration of an index, and load what it needs. None without an index.
 
     Raises:
         ImportError: numpy is not installed.
-        TypeError, ValueError: It makes no sense.
+        TypeError, ValueError: The configuration is invalid.
     """
     if index is None:
         return None

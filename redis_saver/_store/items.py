@@ -150,7 +150,7 @@ def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: 
 
 
 def dump_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:
-    """Encode a value that is known to be a dict, or that stays packed, as `encode_value` does.
+    """Encode a value as `encode_value` does, without its check. The value is a dict, or one that stays packed.
 
     Raises:
         EncodeError, LimitExceeded: As `encode_value`.

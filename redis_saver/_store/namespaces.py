@@ -89,7 +89,7 @@ def check(op: ListNamespacesOp) -> tuple[MatchCondition, ...]:
     """Check the arguments of a listing; return its conditions.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     for name, number in (("limit", op.limit), ("offset", op.offset)):
         config.number(name, number, 0, whole=True)
@@ -102,7 +102,7 @@ def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[li
     """List the namespaces that have items, in order. The call checks the arguments before the operation runs.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     conditions = check(op)
     for condition in conditions:

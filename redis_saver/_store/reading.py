@@ -165,10 +165,10 @@ class _PagePart(NamedTuple):
 
 
 def page(context: StoreContext, place: Place, offset: int, limit: int, *, refresh: bool) -> Operation[Page]:
-    """Read items of a namespace and of those below it, newest first.
+    """Read items of a namespace and its children, newest first.
 
-    One round trip per thousand items, or per megabyte that this process does not know. An item that the process has
-    seen in the same page is not sent again while its version stays.
+    One round trip per thousand items, or per megabyte of new data. An item that this process knows from the same page
+    is only sent again if its version has changed.
     """
     name = "page", place, offset, limit
     known: Page = context.remembered.get(name) or Page(b"", ())
@@ -200,7 +200,7 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
 def _page_part(
     context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool, known: Page
 ) -> Operation[_PagePart | None]:
-    """Read as much of a page as one reply holds; None if the items have documents, which forbids a refresh here."""
+    """Read as much of a page as one reply holds. None if a refresh is impossible here, as the items have documents."""
     start = bisect_right(known.entries, -int(below), key=lambda entry: -entry.version) if below else 0
     cached = known.entries[start : start + limit]
     while True:
@@ -229,7 +229,7 @@ def _page_part(
                 raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
         if None not in entries:
             return _PagePart(token, next_below, passed, entries)  # type: ignore[arg-type]
-        cached = ()  # after a failover the server may mistake other items for known ones, so read all of them
+        cached = ()  # after a failover the server may take other items for known ones, so read all items
 
 
 # -- mirrors
@@ -237,22 +237,22 @@ def _page_part(
 
 @dataclass(frozen=True)
 class Mirror:
-    """All items of a partition at one moment. Nobody changes a mirror."""
+    """All items of a partition at one moment. A mirror is never changed."""
 
     entries: dict[bytes, Entry] = field(default_factory=dict)
     """By field, oldest first."""
     token: bytes = b""
-    """Token of the partition in the directory. A partition that was emptied and filled again has another."""
+    """Token of the partition in the directory. It changes if the partition was emptied and filled again."""
     checksum: int = 0
     """Sum of the versions."""
     entry_bytes: int = 0
     """Approximate memory of the entries."""
     vectors: VectorIndex | None = None
-    """Vectors of the items that have some; None until a search needs them."""
+    """Vectors of the items that have some. None until a search needs them."""
 
     @property
     def newest(self) -> int:
-        """Greatest version; 0 without items."""
+        """Greatest version, or 0 without items."""
         return next(reversed(self.entries.values())).version if self.entries else 0
 
 

@@ -201,7 +201,7 @@ def windows(items: Sequence[T], size: int = MAX_TOGETHER) -> list[Sequence[T]]:
 
 
 def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
-    """Restart the TTLs of items that have one. One round trip, none if no item has one."""
+    """Restart the TTLs of items. One round trip, or none if no item has a TTL."""
     fields = defaultdict[Partition, list[bytes]](list)
     for partition, entry, _ in hits:
         if entry.has_ttl:

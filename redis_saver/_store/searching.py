@@ -49,7 +49,7 @@ def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
     """Check the arguments of a search; return the labels of its namespace, and its filter.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     labels, matches = check_labels(op.namespace_prefix, "namespace_prefix"), compile_filter(op.filter)
     for name, number in (("limit", op.limit), ("offset", op.offset)):
@@ -63,7 +63,7 @@ def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[
     The call checks the arguments and notes the query, which has to be embedded before the operation runs.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     labels, matches = check(op)
     op = op._replace(limit=min(op.limit, _MANY), offset=min(op.offset, _MANY))

@@ -139,7 +139,7 @@ class Store(BaseStore, Generic[ClientT]):
 
         Raises:
             ImportError: `compression` or `index` without its extra.
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         super().__init__()
         self._counting = Counting()
@@ -229,7 +229,7 @@ class Store(BaseStore, Generic[ClientT]):
         """Check the arguments and encode the values; return the operation, the texts to embed, and the method's name.
 
         Raises:
-            TypeError, ValueError: An operation makes no sense.
+            TypeError, ValueError: An operation is invalid.
         """
         context, texts = self._context, Texts()
         gets: dict[tuple[Partition, bool], dict[bytes, list[int]]] = {}
@@ -470,10 +470,10 @@ def _into(results: list[Result], position: int, operation: Operation[Any]) -> Op
 
 
 def _ttl_config(ttl: TTL | TTLConfig) -> TTLConfig | None:
-    """Convert a TTL, as savers and LangGraph's stores take it, to LangGraph's form.
+    """Convert a TTL in our form or LangGraph's to LangGraph's form.
 
     Raises:
-        TypeError, ValueError: It makes no sense.
+        TypeError, ValueError: The TTL is invalid.
     """
     if ttl is None:
         return None
@@ -562,7 +562,7 @@ class RedisStore(Store[SyncClient], Block):
             settings: The keywords of the constructor.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         return NeedsWith(cls, url, client_options, settings)
 

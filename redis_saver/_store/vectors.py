@@ -270,7 +270,7 @@ def _ranges(begins: Integers, counts: Integers) -> Integers:
 
 
 def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple[Floats, Floats]:
-    """Return the bounds of each item's score from those of its rows. Of several rows, the nearest counts."""
+    """Return the bounds of each item's score, which are those of its best row."""
     low, high = scores - errors, scores + errors
     if len(begins) == len(scores):
         return low, high

@@ -213,7 +213,7 @@ class StoredItem(NamedTuple):
 def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
-    """Read the first items that fit into one reply; None for a missing item, an error for a damaged one."""
+    """Read the first items, as many as fit into one reply. None for a missing item, an error for a damaged one."""
     asked: list[Argument] = ["deadlines", *fields[:FIELDS_PER_READ]]
     values = (yield from ask(context, partition, scripts.READ_ITEMS, asked)).values
     if not values:

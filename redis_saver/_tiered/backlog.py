@@ -397,12 +397,12 @@ class FlushQueue:
             yield Sleep(_ASK_AGAIN)
 
     def versions(self, namespace: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
-        """Return the remembered channel versions of a checkpoint, if cold got it last in a thread's namespace."""
+        """Return the channel versions of a checkpoint, if it is the one that cold stored last in this namespace."""
         last = self._versions.get(namespace)
         return last[1] if last and last[0] == checkpoint_id else None
 
     def remember(self, namespace: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
-        """Remember the channel versions of the checkpoint that cold got last in a thread's namespace."""
+        """Remember the channel versions of the checkpoint that cold stored last in a namespace of a thread."""
         size = sum(map(len, namespace)) + sum(map(len, versions)) + 200 * len(versions)
         self._versions.store(namespace, (checkpoint_id, versions), size)
 

@@ -96,7 +96,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         driver_of(self.hot).check_open()
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
-        """Run operations in new OS threads. Those that are not done in time continue without the caller."""
+        """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
         results = list[Any]()
 
         def work() -> None:

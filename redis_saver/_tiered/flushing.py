@@ -1,11 +1,11 @@
 """Flushing one thread: write its records to cold, in the order in which they were written.
 
-A record notes a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread, with the time
-it was written. The flusher reads the record, gives it to cold, and strikes it off unless it was written again
-meanwhile. So cold gets each record at least once, and gets the last version last.
+A record stands for a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread. It has
+the time of the write. The flusher reads a record, writes it to cold, and removes it unless it was written again
+meanwhile. So cold gets each record at least once, and the last version last.
 
-One flusher at a time works on a thread. A flusher may outlive its claim (its process was stopped, or its machine
-slept). It learns that at the ack, and what it may have done to cold is done again (`lua/tiered/ack.lua`).
+One flusher at a time works on a thread. A flusher may outlive its claim, if its process was stopped or its machine
+slept. Then its ack fails, and the records that it may have overwritten in cold are queued again (`lua/tiered/ack.lua`).
 
 The flusher carries values as bytes and does not build the objects in them. Building them would take most of its time,
 their classes may not be installed (`redis-saver flush`), and a strict serializer would refuse some. Carrying bytes
@@ -131,10 +131,10 @@ def busy(thread: str) -> ThreadBusy:
 
 
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
-    """Claim a thread and bring some of its records to cold.
+    """Claim a thread and write some of its records to cold.
 
     After an error the claim is released. If the release fails too, the next attempt of this process continues the
-    claim. If the operation is cancelled during a call of cold, nobody knows when that call ends, so the claim is kept
+    claim. If the operation is cancelled while cold is writing, the write may still be going on, so the claim is kept
     until it expires.
 
     Args:

@@ -29,7 +29,8 @@ _LOG = ThrottledLog("redis_saver.tiered")
 REPAIRS = 3
 """Maximum number of repairs per write. A repair may not fix the damage."""
 Need: TypeAlias = Literal["", "all", "nothing"]
-"""Condition for a write. "all": cold has coalesced checkpoints, too. "nothing": the thread is deleted next."""
+"""Precondition of a write. "all": coalesced checkpoints are flushed, too. "nothing": no flush, as the write deletes the
+thread."""
 
 
 class Intent(NamedTuple):
@@ -67,8 +68,8 @@ def begin_intent(
         writer: The writer (`guards.writer_of`). Hot refuses a writer who does not own the thread.
         writes: For pending writes: the prefix of their index members (`context.writes_of`).
         fill: The last known fill, if the write may rely on it.
-        need: "all": coalesced checkpoints are flushed first, too. "nothing": the thread is deleted next. So nothing is
-            flushed, and a damaged thread is removed first.
+        need: "all": coalesced checkpoints are flushed first, too. "nothing": the thread will be deleted, so nothing is
+            flushed, and a damaged thread is removed.
 
     Raises:
         ThreadBusy: Others kept flushing or writing the thread.
@@ -175,7 +176,7 @@ def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need
 
 
 def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> Tiered[Any]:
-    """Call cold while these threads have intents. Returns cold's result.
+    """Call cold, with an intent on each of these threads. Returns cold's result.
 
     Raises:
         NotImplementedError: Cold does not support the call. Nothing was changed, and the intents are released.

@@ -260,7 +260,7 @@ def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Calla
 
 
 def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:
-    """Return a function for a method that a `PostgresSaver` lacks. None if the saver has it, or is another one."""
+    """Return a function for a method that a `PostgresSaver` lacks. None if it has the method, or for other savers."""
     if (made := _statements(saver, method, method)) is None:
         return None
 

@@ -1,4 +1,4 @@
-"""Changes of whole threads: in cold, and hot gives the thread up. Ownership, which only hot stores."""
+"""Changes of whole threads, which are made in cold while hot drops its copy. Ownership, which only hot stores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
-    """Copy the source to the target in cold. Hot gives the target up."""
+    """Copy the source to the target in cold. Hot drops its copy of the target."""
     if source == target:
         return
     stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
