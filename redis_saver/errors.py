@@ -405,7 +405,7 @@ _OF_THREAD = _UNDECODED + "delete the thread with delete_thread()."
 
 
 def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
-    """Return a context that turns an error into: the stored bytes of `what` cannot be decoded.
+    """Return a context that raises `DecodeError` for an error: the stored bytes of `what` cannot be decoded.
 
     `what` is a template as `str.format` takes it. `named` fills it, but only if there is an error.
     """
@@ -413,12 +413,12 @@ def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
 
 
 def decoding_item(what: str, *named: object) -> _Wrapping:
-    """Return `decoding` for the value of an item of a store."""
+    """Like `decoding`, for the value of a store's item."""
     return decoding(what, *named, remedy=_UNDECODED + "delete() the item.")
 
 
 def reading_store(key: bytes) -> _Wrapping:
-    """Return a context that turns an error into: the data in a key of a store cannot be read."""
+    """Return a context that raises `StoreDamaged` for an error: the data in a key of a store cannot be read."""
     remedy = (
         "Another program overwrote it. Nothing was changed. Delete the partition: call delete_namespace() with its "
         "first two labels. If the key belongs to the directory, call rebuild_directory()"
@@ -427,12 +427,12 @@ def reading_store(key: bytes) -> _Wrapping:
 
 
 def moving(what: str, *named: object) -> _Wrapping:
-    """Return a context that turns an error into: `what` (see `decoding`) cannot be moved unchanged."""
+    """Return a context that raises `ThreadMigrationError` for an error: `what` cannot be moved unchanged."""
     return _Wrapping(ThreadMigrationError, what, named, "Other threads are still moved.")
 
 
 def encoding(what: str, *named: object) -> _Wrapping:
-    """Return a context that turns an error into: the value of `what` (see `decoding`) cannot be encoded."""
+    """Return a context that raises `EncodeError` for an error: the value of `what` cannot be encoded."""
     remedy = (
         "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one. "
         "If another OS thread was changing the value, store a copy."

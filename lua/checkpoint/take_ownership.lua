@@ -14,8 +14,8 @@
 -- that asks again, because the reply was lost, gets the same token and a new lease.
 --
 -- The queue has two members for each waiter. The score of 'arrival <nonce>' is its time of arrival in microseconds.
--- The score of 'alive <nonce>' is the time in milliseconds until which the waiter counts. Few polls renew that score,
--- so most only read. A late waiter loses its members, and its next poll restores them from `arrival`. The key expires
+-- The score of 'alive <nonce>' is the time in milliseconds at which the waiter is dropped. Most polls only read, a few
+-- renew that score. A late waiter loses its members, and its next poll restores them from `arrival`. The key expires
 -- with its last waiter.
 --
 -- The first waiter polls every 10 ms, or after 1 % of the time for which the thread has been owned, up to 100 ms. Each

@@ -53,8 +53,8 @@ local function repair_directory()
   return last, lasting
 end
 
--- Opens the directory, and repairs it if its three keys do not fit together. Returns (last, lasting): the last token,
--- 0 for none, and the number of entries without a deadline; or (nil, problem).
+-- Opens the directory, and repairs it if its three keys are inconsistent. Returns (last, lasting), or (nil, problem).
+-- `last` is the last token, or 0. `lasting` is the number of entries without a deadline.
 local function open_directory()
   local last, lasting = unpack(redis.call('HMGET', tokens, '@last', '@lasting'))
   local count, temporary = redis.call('ZCARD', partitions), redis.call('ZCARD', deadlines)

@@ -1,5 +1,5 @@
--- Ends a write after the cold store has it. Stores copies of the items as cold has them now, except items that another
--- writer began or ended to write since this write began.
+-- Ends a write that the cold store has done. Stores copies of the items as cold has them now, except items of which
+-- another writer has begun or ended a write since this write began.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order

@@ -57,7 +57,7 @@ if not own then
       if known then again[#again + 1] = tried[i] end
     end
   end
-  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- the writer notes its records
+  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- the writer adds its own records
     redis.call('HSET', flush, 'fenced', '1')
     if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
   end

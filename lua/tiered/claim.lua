@@ -11,11 +11,11 @@
 -- ARGV[5] gone       milliseconds after which a writer is gone
 --
 -- Returns {bases, number of records, 1 if the last claim was not acked, record...}, or
---   BUSY  1  another flusher has the claim, or a writer has an intent: it notes its record first, because a fenced
---            flusher may have undone that write in cold
+--   BUSY  1  another flusher has the claim, or a writer has an intent. That writer must record its write first,
+--            because a fenced flusher may have undone it in cold
 -- A record: its member of the index (`d`, always first, for a deleted thread), its score, the number of refusals, and
 -- for pending writes their record (nil if it is gone) and a flat list of (field, bytes) of its chunks.
--- The bases: a flat list of namespaces, each with the id of the checkpoint that cold got last there, both escaped.
+-- The bases: a flat list of namespaces, each with the id of the last checkpoint that cold stored there, both escaped.
 -- Errors: none of ours.
 
 --- @include lib/chunks

@@ -9,9 +9,9 @@
 -- ARGV[1] token      the writer's own
 -- ARGV[2] kept       milliseconds for which the deletion is remembered
 --
--- If a fenced flusher noted records meanwhile, cold deletes the thread once more. If the thread was ever flushed, the
+-- If a fenced flusher added records meanwhile, cold deletes the thread once more. If the thread was ever flushed, the
 -- deletion is remembered in case a flusher turns out to be fenced.
--- Returns 0, as end_intent.lua does if a thread is given up.
+-- Returns 0, as end_intent.lua does if a thread is dropped.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

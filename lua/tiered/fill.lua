@@ -1,5 +1,5 @@
 -- Stores a checkpoint of cold with its pending writes, if the fill lease still holds: since then nothing but fills by
--- this lease changed the thread. Or notes that cold has no checkpoint in a namespace.
+-- this lease changed the thread. Or records that cold has no checkpoint in a namespace.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

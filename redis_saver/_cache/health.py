@@ -66,7 +66,7 @@ class Health:
             server: Name of the server in log lines.
             on_error: The cache's setting.
             failures: The client's exceptions for a failing server.
-            replies: Exceptions for replies of the server. It answers, so no pause follows.
+            replies: Exceptions for error replies. As the server does answer, no pause follows.
             now: Clock in seconds.
         """
         self._server, self._on_error, self._replies, self._now = server, on_error, replies, now

@@ -424,7 +424,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
                 `"take"`: take the thread. Later writes of the other owner are refused.
                 `"rollback"`: take it, and remove the checkpoints of the other owner's `run_id`, if it had one. Other
                 threads stay as they are.
-            wait: Longest time to wait, with `"wait"`. After it, the block raises `NotOwner`. None: no limit.
+            wait: Maximum time to wait, with `"wait"`. Then the block raises `NotOwner`. None: no limit.
             by: Description of the owner for people. Errors, logs and `threads()` show it. Default: the host and the
                 process.
             run_id: The run's id. Its checkpoints get it as their metadata's `run_id`.

@@ -292,10 +292,10 @@ def _with_ancestors(
 ) -> Operation[set[CheckpointKey]]:
     """Return checkpoints with the ancestors that their `DeltaChannel`s need.
 
-    Most checkpoints store no value of a `DeltaChannel`. It is rebuilt from the nearest ancestor's value and the writes
-    since. In a header the channel looks like one that was emptied. But an emptied channel has no writes since its last
-    value, as a write would have given it a value. So an empty channel with such writes needs the ancestors back to its
-    nearest stored value.
+    Most checkpoints store no value of a `DeltaChannel`. LangGraph rebuilds it from the nearest ancestor's value and the
+    writes since. In a header the channel looks like one that was emptied. But any write to an emptied channel would
+    have given it a value. So a channel that has writes and no value needs the ancestors back to its nearest stored
+    value.
     """
     keep, added, covered = set(keep), keep, set[tuple[CheckpointKey, bytes]]()
     while added:
@@ -420,13 +420,13 @@ def _plan(
     Args:
         references: The links of the thread.
         reachable: Its chunks.
-        order: The victims. If the newest come first, a removal that dies leaves the ancestors of those that remain.
-            Subgraph calls go before root checkpoints, which show that calls are finished.
+        order: The victims. With the newest first, a removal that dies leaves no checkpoint without its ancestors.
+            Subgraph calls come before root checkpoints, which show that calls are finished.
         strays: Members of other writes to remove.
 
-    Each victim goes in one step, so the next removal finds all that a dead one leaves. `remove.lua` removes up to 500
-    records of writes with a header. The rest follow, and nobody reads them any more. Chunks go last: `@gc_roots` keeps
-    their roots until then.
+    Each victim is removed in one step, so the next removal finds all that a dead one has left. `remove.lua` removes up
+    to 500 records of writes with a header. The others follow, as nobody reads them any more. Chunks come last:
+    `@gc_roots` keeps their roots until then.
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     for member in references.writes:
@@ -483,7 +483,7 @@ def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> 
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """Join the lists of a plan to steps of up to 500 names. A header counts as ten, as its writes go with it."""
+    """Join the lists of a plan to steps of up to 500 names. A header counts as ten, because its writes go with it."""
     step, size = list[bytes](), 0
     for part in plan:
         weight = len(part) + (WEIGHT_OF_HEADER if part[0][:1] == b"c" else 0)

@@ -310,7 +310,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
         Raises:
             TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
-            ThreadDamaged: A thread cannot be read, while iterating. The message names it.
+            ThreadDamaged: A thread cannot be read. Raised by the iterator. The message names the thread.
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 
@@ -425,7 +425,7 @@ class AsyncRedisSaver(Saver[base.AsyncClient], base.AsyncBlock):
     It can be built anywhere, even without a running event loop. Any number of event loops and OS threads may share it,
     before and after a fork. Its methods without an `a` work on any OS thread that runs no event loop, such as the
     worker threads of `graph.invoke`. On the OS thread of a running loop they would block the loop, so they raise
-    `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
+    `CalledOnEventLoop`. In a program without asyncio, use `RedisSaver`.
     """
 
     _driver: aio.AsyncDriver | DriverWrapper[Request]

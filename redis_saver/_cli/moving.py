@@ -35,7 +35,7 @@ _CODES = (
     "package is at fault."
 )
 _MAX_PROBLEMS = 20
-"""Maximum number of conflicts, and of failures, to name."""
+"""Maximum number of conflicts to print, and of failures."""
 _Opened: TypeAlias = AbstractContextManager[Any]
 
 

@@ -189,13 +189,13 @@ class FirstChange(NamedTuple):
     looked: int
     """Number of checkpoints that were read."""
     is_partial: bool
-    """True if the change may be older: time ran out, or an ancestor is gone or does not store the value."""
+    """True if the change may be older: the time was up, or an ancestor is gone or does not store the value."""
 
 
 def first_change(source: Source, saved: CheckpointTuple, channel: str, names: Sequence[Any], at: At) -> FirstChange:
-    """Walk back from a checkpoint to the one that changed a value.
+    """Walk back from a checkpoint to the one that last changed a value, or a part of it.
 
-    Versions tell where a channel changed. Values are read only there, and only for a part of a value.
+    Versions show where the channel changed. Values are only read there, and only for a part of a value.
     """
     start, end = address(saved.config), time.monotonic() + SECONDS
     value = saved.checkpoint["channel_values"][channel]

@@ -116,7 +116,7 @@ def _page(entries: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | N
 
 
 def _mark(info: Any) -> str:
-    """Return a text that changes with the newest checkpoint and the state. It is empty without a thread."""
+    """Return a text that changes if the newest checkpoint or the state changes. Empty if there is no thread."""
     return "" if info is None else f"{state_of(info)} {info.checkpoint_id}"
 
 

@@ -417,7 +417,7 @@ class Versions:
     """
 
     def __init__(self, *, texts: bool) -> None:
-        """Start without versions. If the target uses texts as versions, numbers become texts."""
+        """Start without versions. With `texts`, the target's versions are texts, so numbers become texts."""
         self._texts = texts
         self._values: dict[tuple[str, str, str | float], bytes] = {}
         """Fingerprints of values, by namespace, channel and version."""

@@ -85,8 +85,8 @@ def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Vers
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
-"""A namespace and a channel. The channel None has the names of the last checkpoint. If it is known, channels of the
-namespace that are not known were not in chunks."""
+"""A namespace and a channel. The channel None stands for the names of the last checkpoint. If these are cached, then
+channels that are missing in the cache are not in chunks."""
 Cached: TypeAlias = Mapping[ChannelKey, Version]
 Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
 """New versions. None means that the channel's value is not in chunks any more."""
@@ -170,7 +170,7 @@ def size_of(histories: Mapping[str, History]) -> int:
 
 
 class KnownThread(NamedTuple):
-    """The memory of one thread. `ChunkCache` replaces it instead of changing it."""
+    """The cached data of one thread. `ChunkCache` replaces it instead of changing it."""
 
     versions: Cached = {}  # noqa: RUF012 - never changed
     points: Mapping[str, tuple[KnownPoint, ...]] = {}

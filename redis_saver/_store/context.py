@@ -34,8 +34,8 @@ class StoreContext(NamedTuple):
     remembered: Remembered
     """Pages and mirrors."""
     reads_plain: bool
-    """True if a command may replace a script that only reads. False with `require_primary`, which only scripts check,
-    and in a cluster, whose client may send commands to replicas."""
+    """True if a command may replace a script that only reads. False with `require_primary`, because only scripts check
+    it. False in a cluster, because its client may send commands to replicas."""
     is_replicated: bool
     """True if writes wait for replicas. Then each script is sent alone."""
     embedder: Embedder | None = None

@@ -5,8 +5,8 @@ slow thread does not hold up the others. Every few seconds one worker also scans
 dirty. No caller waits for a worker: errors go to `Stats.last_error`, and the worker tries again. If cold is bound to an
 event loop, the workers send their cold calls to that loop.
 
-A worker survives any `Exception`. If another error ends it (a cold saver raised SystemExit), a new worker replaces it.
-`Stats.worker_errors` counts both.
+A worker survives any `Exception`. If another error ends it, such as a cold saver's SystemExit, a new worker replaces
+it. `Stats.worker_errors` counts both.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
 
 
 def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
-    """Scan if a scan is due, then flush some of a due thread. Returns False if no thread is due."""
+    """Scan if a scan is due, then flush some records of a due thread. Returns False if no thread is due."""
     if queue.is_time_to_scan():
         try:
             queue.add_dirty((yield from scan_in_turn(tiers)))

@@ -140,7 +140,7 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
 
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
-    """End an intent. Hot gives the thread up unless it has the field `needed`."""
+    """End an intent. Hot drops the thread unless it has the field `needed`."""
     arguments = (intent.token, intent.newest, needed, intent.fill)
     yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
@@ -148,7 +148,7 @@ def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Oper
 def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
     """End an intent by an operation over hot. Returns its result, or None if hot fails and is bypassed.
 
-    If the operation fails but hot answers again at once, hot gives the thread up: cold has the write, and only this
+    If the operation fails but hot answers again at once, hot drops the thread: cold has the write, and only this
     writer knows that it is done.
     """
     try:
@@ -164,7 +164,7 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> T
 
 
 def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need: Need = "") -> Tiered[Any]:
-    """Change a thread in cold and give it up in hot. Returns cold's result.
+    """Change a thread in cold, and drop it in hot. Returns cold's result.
 
     Raises:
         NotImplementedError: Cold does not support the call. Nothing was changed.
@@ -195,7 +195,7 @@ def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
 
 
 def give_up(tiers: Tiers, thread: str, intent: Intent) -> Tiered[None]:
-    """End an intent: hot gives the thread up. The next reader flushes a dirty thread first."""
+    """End an intent: hot drops the thread. If it is dirty, the next reader flushes it first."""
     tiers.hot.chunk_cache.forget(tiers.hot.keyspace.tier_keys(thread).data_key)
     yield from end(tiers, thread, intent, end_intent(tiers, thread, intent, NOWHERE))
 

@@ -71,7 +71,7 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
 
 
 def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) -> Tiered[bool]:
-    """Compare with cold, for `verify="on_open"`. If cold has a newer checkpoint, hot gives the thread up: False."""
+    """True unless cold has a newer checkpoint than hot (`verify="on_open"`). Then hot drops the thread."""
     namespace = address[:2]
     if namespace in tiers.verified:
         return True

@@ -65,7 +65,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
-    """Delete the checkpoints of some runs in cold. Hot gives up the threads that have any.
+    """Delete the checkpoints of some runs in cold. Hot drops the threads that have any.
 
     Raises:
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
@@ -94,7 +94,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-    """Prune threads in cold. Hot gives them up. Returns the removed amounts, which only Postgres reports.
+    """Prune threads in cold. Hot drops them. Returns the removed amounts, which only Postgres reports.
 
     Raises:
         NotImplementedError: Cold cannot prune such a thread. The thread was not changed.
@@ -264,7 +264,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
 
 
 def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
-    """Remove a run from a cold saver that can only delete by run. Hot gives the thread up."""
+    """Remove a run from a cold saver that can only delete by run. Hot drops the thread."""
     of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
     if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
         raise NotImplementedError(

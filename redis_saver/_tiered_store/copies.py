@@ -493,10 +493,10 @@ def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
 
 
 def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bool]:
-    """True if a store has copies in the partitions of these labels, or had some within a day.
+    """True if the partitions that begin with these labels hold copies, or held some in the last day.
 
-    A store with copies has nothing else, so one item per partition is enough. Up to three round trips per 256
-    partitions.
+    A store never mixes copies and other items, so reading one item per partition is enough. Up to three round trips
+    per 256 partitions.
     """
     for some in windows((yield from namespaces.partitions(context, labels))):
         keys = [with_notes(partition, writing=False).keys for partition, _ in some]
