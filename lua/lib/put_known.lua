@@ -1,5 +1,5 @@
--- Shared by the scripts (included): storing a checkpoint in the common case. A script includes the code of all other
--- cases after it, because the server creates a script's functions again at each call.
+-- Shared by the scripts (included): storing a checkpoint in the common case. The code for all other cases is included
+-- after it, because the server creates a script's functions anew at each call.
 
 --- @include lib/thread
 --- @include lib/revise

@@ -1,5 +1,5 @@
--- Removes the rest of a damaged thread that cold has. The thread stays if it is dirty and can be opened: others have
--- repaired it meanwhile. A thread with an intent was written to cold first, so cold has it or has deleted it.
+-- Removes the rest of a damaged thread that cold has. The thread stays if it is dirty and can be opened, because then
+-- another process has repaired it. A thread with an intent was written to cold first, so cold has it or has deleted it.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

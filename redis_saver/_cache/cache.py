@@ -359,8 +359,8 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
         Args:
             url: As that of `RedisSaver.from_conn_string`.
             client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 0.2}`. They may
-                also stand after the `?` of the URL.
-            settings: The keywords of the constructor.
+                also follow the `?` in the URL.
+            settings: Keyword arguments of the constructor.
 
         Raises:
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.

@@ -86,7 +86,7 @@ class Walk(NamedTuple):
     ancestors: list[Ancestor]
     chunks: dict[bytes, bytes]
     known: dict[str, History]
-    """The histories at known points where the walk of a channel ended."""
+    """Histories of the channels whose walk ended at a known point."""
     used: list[bytes]
     """The ids of these known points, escaped."""
     basis: Basis | None

@@ -187,7 +187,7 @@ class Busy(NamedTuple):
 
 
 def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
-    """Take a thread. A waiter polls until its turn comes. Redis keeps the order of arrival.
+    """Take a thread. A waiter polls until its turn comes. The queue in Redis is in order of arrival.
 
     Args:
         context: The saver on the server that holds the owners of threads.
@@ -198,7 +198,7 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
         The record that the owner key holds now.
 
     Raises:
-        NotOwner: Somebody else owns the thread. With `on_busy="wait"`, they still do at the end of `wait`.
+        NotOwner: Somebody else owns the thread. With `on_busy="wait"`, this is still so when `wait` has passed.
     """
     limits.check_name(context.limits, terms.thread, "a thread")
     limits.check_name(context.limits, terms.run_id or "", "a run")

@@ -467,7 +467,7 @@ def _plan(
 def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
     """Return the number of levels below each list of chunks.
 
-    Lists are removed before their children, as a put trusts that a stored list has all its children.
+    Lists are removed before their children, because a put assumes that a stored list has all its children.
     """
     heights: dict[bytes, int] = {}
     for chunk in lists_to_remove:

@@ -363,12 +363,12 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
 
 def context_of(saver: Saver[Any]) -> Context:
-    """Return a saver's context for its operations. It is meant for other packages here, and private to users."""
+    """Return a saver's context for its operations. For other modules of this package only."""
     return saver._context  # noqa: SLF001
 
 
 def driver_of(saver: Saver[Any]) -> base.RedisDriver | DriverWrapper[Request]:
-    """Return the current driver of a saver, for the same packages."""
+    """Return a saver's current driver. For other modules of this package only."""
     return saver._driver  # noqa: SLF001
 
 

@@ -181,8 +181,8 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
         known: The process's memory of the thread.
-        sends_all: Send all values, whatever the server has.
-        is_limited: Let the script look at the history limit.
+        sends_all: True: send all values, even those that the server has.
+        is_limited: True: the script checks the history limit.
 
     Raises:
         LimitExceeded: A name is too long, or there are too many channels.

@@ -141,7 +141,7 @@ def nested_prefixes(saver: RedisSaver) -> list[str]:
 
 
 class Answers:
-    """Answers of the servers of a saver about themselves."""
+    """Information that the saver's servers return about themselves."""
 
     def __init__(self, saver: RedisSaver) -> None:
         driver: Any = driver_of(saver)

@@ -252,8 +252,8 @@ def _flush(
     Options:
         redis URL: The hot tier, such as redis://host:6379.
         postgres URL: The cold tier, such as postgresql://user@host/database.
-        interval DURATION: How often to look for records of other processes. One flusher at a time looks, at least 5s
-            apart.
+        interval DURATION: Time between scans for records of other processes. All flushers together scan at most once
+            every 5s.
         cold_history: Which checkpoints Postgres gets.
         workers N: Number of threads (conversations) to flush at once. Each takes a connection to Postgres.
         once: Flush the present records, and end.

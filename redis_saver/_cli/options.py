@@ -1,4 +1,4 @@
-"""The declaration of commands: their arguments and options, which their docstrings explain."""
+"""Declaration of commands, with arguments and options. The commands' docstrings are the help texts."""
 
 from __future__ import annotations
 

@@ -355,7 +355,7 @@ def warn(text: str) -> None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Iterate over an error and its causes, as that of a cluster's client has its reason only there."""
+    """Iterate over an error and its causes, because the reason of a cluster client's error is only in its cause."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

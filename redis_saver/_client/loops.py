@@ -67,7 +67,7 @@ class _Background:
             return self._loop
 
     def end(self) -> None:
-        """Cancel the loop's tasks at the end of the process, and close its connections."""
+        """Cancel the loop's tasks and close its connections. Called at the end of the process."""
         if self._loop is not None and self._stop is not None and self._thread is not None and not forks.is_missed():
             _soon(self._loop, self._stop)
             self._thread.join(END_TIMEOUT)

@@ -49,7 +49,7 @@ def configurable(config: RunnableConfig) -> Mapping[str, Any]:
     """Return the `configurable` of a config.
 
     Raises:
-        TypeError: It is missing.
+        TypeError: The config has no `configurable`.
     """
     entries: object = config.get("configurable") if isinstance(config, (dict, Mapping)) else None
     if not isinstance(entries, (dict, Mapping)):

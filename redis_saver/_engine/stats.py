@@ -194,7 +194,7 @@ class _Observed:
         return pump.result
 
     def ended(self, seconds: float, error: BaseException | None) -> None:
-        """Call the callbacks, the last observer's first."""
+        """Call the callbacks in reverse order of the observers."""
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
             with ignoring("telemetry"):

@@ -255,9 +255,9 @@ _NOTHING = object()
 
 
 def _steps(value: Any, names: Sequence[Any]) -> list[Any]:
-    """Return the steps to a part of a value, which also lead to it in other versions of the value.
+    """Return steps that lead to the same part of a value in all its versions.
 
-    They end at a set, as its elements have no positions.
+    The steps end at a set, because its elements have no positions.
     """
     steps = list[Any]()
     for name in names:

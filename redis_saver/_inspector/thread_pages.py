@@ -125,7 +125,7 @@ def _mark(info: Any) -> str:
 FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
 """Time limits in seconds: by default, and if the user asks for more."""
 LARGEST = 20
-"""Maximum number of checkpoints that are named."""
+"""Maximum number of checkpoints in the list of the largest ones."""
 
 
 @dataclass(slots=True)

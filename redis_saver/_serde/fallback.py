@@ -1,11 +1,11 @@
 """Copies of `JsonPlusSerializer`'s functions that take the short path for messages inside other values.
 
-`JsonPlusSerializer` encodes every value that is not a plain message, and raises every error. But messages are inside
-other values, and it calls itself for these. So this module makes functions with the same code that call other functions
-by the same names: `_msgpack_enc` is this module's `encode`, and the hook is the one of `ext_hook`.
+`JsonPlusSerializer` encodes every value that is not a plain message, and raises every error. But such a value may have
+messages inside, for which it calls itself. So this module copies its functions with other globals: in the copies the
+name `_msgpack_enc` means this module's `encode`, and the hook is the one of `ext_hook`.
 
 This uses private names of `langgraph-checkpoint`. If one is missing or has changed, `KNOWN` is False. Then
-`FastSerializer` works as a `JsonPlusSerializer`, and the log says so once.
+`FastSerializer` works like `JsonPlusSerializer`, and logs that once.
 """
 
 from __future__ import annotations

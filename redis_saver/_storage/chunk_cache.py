@@ -67,7 +67,7 @@ class Version:
 
 
 def names_version(field: bytes, chunk: bytes) -> Version:
-    """Return the chunk with the names of a checkpoint, as a version of the channel None."""
+    """Return a version of the channel None that has the names chunk of a checkpoint."""
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
 
 

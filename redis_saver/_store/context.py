@@ -161,10 +161,10 @@ def document_tags(partition: Partition, field: bytes) -> bytes:
 
 
 class Remembered:
-    """Cache of pages and mirrors, bounded by their bytes. The least recently used go first.
+    """Cache of pages and mirrors, limited in bytes. The least recently used are evicted first.
 
-    OS threads share the values, so nobody changes one. They may be forgotten at any time, and each call checks with the
-    server that they still hold.
+    OS threads share the values, so a value is never changed. It may be evicted at any time. Each call checks with the
+    server that the value is still valid.
     """
 
     kind: ClassVar[str] = "remembered"

@@ -26,7 +26,7 @@ from redis_saver.errors import decoding_item, encoding
 _HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) ([0-9a-f]+) ")
 _PLAIN = b"7:msgpack"
 CHECKSUM = 2**50
-"""Sums of versions are modulo this, as those of the scripts (`lib/partition.lua`)."""
+"""Modulus of sums of versions, as in the scripts (`lib/partition.lua`)."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 

@@ -130,7 +130,7 @@ def ask(
 ) -> Operation[Reply]:
     """Run a script on a partition.
 
-    One round trip. Two more if the directory has to list the partition first, or for longer. One more if its items
+    One round trip. Two more if the directory must list the partition first, or extend its entry. One more if its items
     have documents and this store makes none. One more per thousand items that have expired since the last call.
 
     Args:

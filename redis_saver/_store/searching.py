@@ -42,7 +42,7 @@ class _Search(NamedTuple):
     texts: Texts
     """Holds the query's vector once the operation runs."""
     most: int
-    """Maximum number of hits, including the skipped ones."""
+    """Maximum number of hits, including those that `offset` skips."""
 
 
 def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:

@@ -376,8 +376,8 @@ class Store(BaseStore, Generic[ClientT]):
     async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
-        With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing. It makes the
-        documents of all items first, and finally waits until the server has indexed them.
+        With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing: it stores the
+        documents of all items, makes the index, and waits until the server has indexed them.
 
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, or lacks the vector search that `index` needs.

@@ -391,10 +391,10 @@ class Embedder:
         return b"%d %d:%b%b" % (self.dims, len(kind), kind, data)
 
     def decode(self, context: Context, namespace: tuple[str, ...], key: str, stored: bytes) -> Rows:
-        """Decode the vectors of an item; an empty array if nothing is stored.
+        """Decode the vectors of an item. Returns an empty array if nothing is stored.
 
         Raises:
-            DecodeError: The bytes are no such vectors, or have other dimensions.
+            DecodeError: The bytes are not vectors of this index, or the dimensions differ.
         """
         if not stored:
             return np.zeros((0, self.dims), np.float32)

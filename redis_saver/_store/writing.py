@@ -192,7 +192,7 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
 
 
 class StoredItem(NamedTuple):
-    """An item that moves from one store to another."""
+    """An item that a migration reads or writes."""
 
     namespace: tuple[str, ...]
     key: str

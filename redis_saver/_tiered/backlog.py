@@ -32,16 +32,17 @@ from redis_saver.errors import BacklogFull, decoding
 SCAN_INTERVAL = 5.0
 """Seconds between two scans, over all processes. After a long scan the pause is 20 times its duration."""
 SCAN_LEASE = 20_000
-"""Length of the scan lease in milliseconds. The scanning process renews it; if it dies, another one may scan then."""
+"""Length of the scan lease in milliseconds. The scanning process renews it. If it dies, another one scans then."""
 MAX_BACKOFF = 10.0
-"""Longest pause between two tries while cold accepts nothing, in seconds."""
+"""Maximum pause between two tries while cold accepts nothing, in seconds."""
 CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
-"""Seconds, plus three `flush_interval`s, after which cold has everything once both servers answer and flushers run.
+"""Time in seconds until cold has everything, after both servers answer again and flushers run. Add three times
+`flush_interval`.
 
-This excludes the time of the calls themselves: hanging calls until their client gives up, a long backlog, and scans of
-very many keys."""
+The time of the calls themselves is not included: calls that hang until their client gives up, a long backlog, and scans
+of very many keys."""
 TAKE_OVER = 30.0
-"""Additional seconds if a process died during a claim or a scan: the longer of the two leases."""
+"""Additional time if a process died during a claim or a scan, in seconds: the longer of the two leases."""
 THREADS_PER_BATCH = 500
 KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
@@ -143,12 +144,12 @@ class Counts(Stats):
     def knows_backlog(self) -> bool:
         """True if this process has the result of a scan, its own or another process's.
 
-        If False, it counts only the records that it wrote itself.
+        If False, the count has only the records of this process.
         """
         return bool(self._scan)
 
     def learn(self, result: str) -> None:
-        """Take over a scan's result, as `BacklogCount.scan` publishes it. A known result changes nothing."""
+        """Use the result of a scan, as `BacklogCount.scan` publishes it. A known result changes nothing."""
         scan, *numbers = result.split()
         if scan != self._scan:
             self._scan = scan
@@ -328,7 +329,7 @@ class FlushQueue:
             heapq.heappush(self._order, (at, thread))
 
     def is_time_to_scan(self) -> bool:
-        """Return True to one caller per `flush_interval`, which then scans."""
+        """True for one caller per `flush_interval`. That caller then scans."""
         now = time.monotonic()
         with self._lock:
             if now - self._scanned < self.flush_interval:
@@ -337,7 +338,7 @@ class FlushQueue:
             return True
 
     def after_claim(self, thread: str, acked: int, left: int, failed: Exception | None, is_refused: bool) -> None:
-        """Take note of the result of a claim.
+        """Handle the result of a claim.
 
         After three failed claims in a row, a server counts as down, and the pauses grow. The log gets the start and the
         end of such an outage. It also gets each thread with a refused record, once.

@@ -140,7 +140,7 @@ class Flusher:
     """A saver's flusher in this process."""
 
     def __init__(self, saver: object, tiers: Tiers, driver: SyncTieredDriver | AsyncTieredDriver, workers: int) -> None:
-        """Make a flusher, which begins with `start`. It ends when the saver is no longer used."""
+        """Make a flusher. It runs from `start` until the saver is no longer used."""
         self._saver, self._tiers, self._driver = weakref.ref(saver), tiers, driver
         self.workers: int = workers
         self._stopped = threading.Event()

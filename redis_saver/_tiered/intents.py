@@ -1,7 +1,7 @@
 """Steps before a write to cold: write intents, repair of damaged threads, and enrolling.
 
-A writer notes a write intent in hot before it writes a thread to cold, and removes it when it is done. A thread from
-before there were tiers is only in hot. Enrolling notes all its records as dirty, and flushes them.
+A writer begins a write intent in hot before it writes a thread to cold, and ends it afterwards. A thread that is older
+than the tiers is only in hot. Enrolling marks all its data as dirty, and flushes them.
 """
 
 from __future__ import annotations

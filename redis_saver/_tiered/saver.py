@@ -98,7 +98,7 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
                 and nothing was written.
 
         Raises:
-            TypeError, ValueError: An argument is wrong. The message names it and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         self._check_tiers(hot, cold, BaseCheckpointSaver, "checkpoint saver, such as PostgresSaver")
         configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
@@ -287,7 +287,7 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
-    """Return the context of a saver, for the rest of the package. Not for users."""
+    """Return a saver's context. For other modules of this package only."""
     return saver._context  # noqa: SLF001
 
 

@@ -132,7 +132,7 @@ def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Gen
 
 
 def tiered_threads(tiers: Tiers, query: ThreadQuery) -> TieredStream[TieredThreadInfo | Damaged]:
-    """Describe the threads that match a query, and all damaged threads, for which `stream_threads` raises."""
+    """Describe the threads that match a query, and all damaged threads. `stream_threads` would raise for these."""
     return stream_threads(tiers, query, CANNOT_BE_READ)
 
 

@@ -187,7 +187,7 @@ def _renew(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
 
 
 def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
-    """Wait until all writers from before the take are done or gone, and renew the lease meanwhile.
+    """Wait until all writers that began before this owner are done or gone. Renews the lease meanwhile.
 
     Raises:
         NotOwner: Somebody else took the thread meanwhile.
@@ -213,8 +213,9 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
 def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove the checkpoints that a run wrote to a thread. The run's checkpoints in other threads and copies stay.
 
-    One script removes them in hot and notes their ids, and the flusher removes these ids in cold. So the new owner does
-    not wait for cold, and a late removal is harmless. If hot lacks a part of the thread, cold returns the ids first.
+    One script removes them in hot and records their ids, and the flusher removes these ids in cold. So the new owner
+    does not wait for cold, and a late removal is harmless. If hot lacks a part of the thread, the owner first asks cold
+    for the ids.
 
     Raises:
         NotOwner: Somebody else took the thread. Nothing was removed.
