@@ -79,7 +79,7 @@ class PlainValueRefused(DecodeError):
 
 
 class NotEncrypted(ValueError):
-    """Reason for refusing a plain value. `decoding` turns it into a `PlainValueRefused` that names the value."""
+    """A value is not encrypted, but must be. `decoding` turns this into a `PlainValueRefused` that names the value."""
 
 
 class StoreDamaged(RedisSaverError):

@@ -1,4 +1,4 @@
--- Makes the documents of items with vectors that were put before the store had documents.
+-- Makes documents for items with vectors that were put before the store had documents.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order

@@ -24,7 +24,7 @@
 --   BEHIND     3  not the last writes, which must be flushed first. No intent was made, but for five seconds nobody
 --                 can write the thread behind
 --   UNNOTED    4  nothing: the thread is older than the tiers, or its records are gone. The script has recorded all
---                 its data as missing in cold. For the rest, see BEHIND
+--                 its data as missing in cold, and like BEHIND made no intent but blocked writes behind
 --   WAIT       5  not the coalesced checkpoints, which cannot be flushed while others write. Nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: owned.

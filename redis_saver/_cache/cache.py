@@ -206,16 +206,17 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         Each namespace is cleared atomically: a `get` finds all of its entries, or none. Entries that are set while
         `clear` runs may stay.
 
-        Cost: one round trip (per node of a cluster) makes all entries invalid. Those without a TTL are then removed in
-        two round trips per 500 of a namespace, or of a shard if all are cleared. Those with a TTL take memory until
-        they expire.
+        Cost: one round trip (per node of a cluster) makes all entries invalid. Entries without a TTL are then removed,
+        in two round trips per 500 entries of a namespace, or of a shard if everything is cleared. Entries with a TTL
+        take memory until they expire.
 
         Args:
-            namespaces: The namespaces, not their children. Default: all of this prefix, except models' answers.
+            namespaces: The namespaces to clear, without their children. Default: all of this prefix, except models'
+                answers.
 
         Raises:
-            Exception: The client's own error if the server fails, also with `on_error="skip"`. Otherwise the cache
-                would go on answering old values. Calling again is safe.
+            Exception: The client's own error if the server fails, even with `on_error="skip"`. A silent failure would
+                leave old values valid. Calling again is safe.
         """
         if namespaces is None or namespaces:
             checked = entries.namespaces(self._context, namespaces)

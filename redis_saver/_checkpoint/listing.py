@@ -114,10 +114,10 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
 
 
 def check_next(following: Any, upper: bytes, page: Sequence[Any]) -> None:
-    """Check the upper bound of the next page, so that paging ends.
+    """Check that the upper bound decreases from page to page, so that paging ends.
 
     Raises:
-        ValueError: It is not below `upper`, the bound of this page, or this page is empty.
+        ValueError: The next bound is not below `upper`, the bound of this page, or this page is empty.
     """
     if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not page)):
         raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")

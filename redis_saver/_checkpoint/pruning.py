@@ -499,7 +499,7 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
 def carry_out(
     thread: str, keys: Sequence[bytes], writer: bytes, plan: Removal, *, dry_run: bool = False, is_known: bool = False
 ) -> Operation[tuple[Pruned, bool]]:
-    """Carry out a plan, step by step. Returns the numbers removed, and False if the thread changed meanwhile.
+    """Carry out a plan, step by step. Returns the removed amounts, and False if the thread changed meanwhile.
 
     Args:
         thread: The thread.

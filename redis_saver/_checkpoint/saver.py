@@ -376,9 +376,8 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods run in worker threads, so they never block the event loop. For a service on asyncio,
-    `AsyncRedisSaver` needs no worker threads. Any number of OS threads may share a saver, as they may share its client.
-    It
-    works before and after a fork: the child makes a client of its own, with the same settings.
+    `AsyncRedisSaver` needs no worker threads. Any number of OS threads may share a saver and its client. A saver also
+    works in a forked child, which makes its own client with the same settings.
     """
 
     _driver: sync.SyncDriver | DriverWrapper[Request]

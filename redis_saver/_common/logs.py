@@ -71,7 +71,7 @@ _ignored = _Throttle()
 
 
 class _IgnoredByRedisSaver:
-    """Raises an error in `__del__`, because only Python can make the argument of `sys.unraisablehook`."""
+    """Object that raises an error in `__del__`. Only the interpreter can make an argument for `sys.unraisablehook`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

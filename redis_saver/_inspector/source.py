@@ -173,7 +173,7 @@ class Source:
         return saved
 
     def search(self, address: Address) -> CheckpointTuple:
-        """Read a checkpoint, as `get` does. The beginning or the end of its id is enough.
+        """Read a checkpoint, as `get` does. The address may have only the beginning or the end of the id.
 
         Cost: a shortened id takes one more round trip, which reads all ids of the namespace. If Redis has no such id,
         the cold saver lists its newest 1,000 checkpoints.

@@ -113,7 +113,7 @@ class Target(Source):
         """Handle the written part of a thread that failed. By default it stays, and another run continues there."""
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Return metadata as the saver returns them, or a form of them that is suitable for comparisons."""
+        """Return metadata as this saver would return them, or in another form that can be compared."""
         return metadata
 
 
@@ -183,7 +183,7 @@ def item_name(item: StoredItem) -> str:
 
 
 def not_moved(text: str, cause: BaseException) -> ItemMigrationError:
-    """Return the error of an item that cannot be moved."""
+    """Return the error for an item that cannot be moved."""
     error = ItemMigrationError(f"{text}. Other items are still moved")
     error.__cause__ = cause
     return error

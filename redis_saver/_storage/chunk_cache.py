@@ -1,11 +1,11 @@
 """The chunk cache: this process's memory of threads, with chunks, newest checkpoints and histories of `DeltaChannel`s.
 
-It saves bytes and time, and may forget everything at any time:
+It saves bytes and time. Any entry may be evicted at any time.
 
 - `put` leaves out the chunks that it expects on the server.
 - `get_tuple` names the checkpoint and the chunks that this process has.
-- A run reads a history once, and the history grows a little in between. The request names a known point. The script
-  (`lua/checkpoint/history.lua`) answers what is newer, if nothing older has changed.
+- Each run reads a history once, and between two runs the history grows a little. So the request names a known point. If
+  nothing older has changed, the script (`lua/checkpoint/history.lua`) returns only the newer part.
 
 The cache holds stored bytes. Each read decodes them again.
 

@@ -89,7 +89,7 @@ class Places:
         return place
 
     def to_put(self, namespace: tuple[str, ...]) -> Place:
-        """Return the place of a namespace in which an item is to be stored.
+        """Return the place of a namespace for a new item.
 
         Raises:
             InvalidNamespaceError: As `of`, or the first label is `langgraph`.
@@ -155,7 +155,7 @@ def document_tag(labels: Sequence[str]) -> bytes:
 
 
 def document_tags(partition: Partition, field: bytes) -> bytes:
-    """Return the tags of an item's namespace and of those above it."""
+    """Return the tags of an item's namespace and of its parents."""
     namespace, _ = namespace_and_key(partition, field)
     return b",".join([document_tag(namespace[:length]) for length in range(1, len(namespace) + 1)])
 

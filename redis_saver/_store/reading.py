@@ -38,7 +38,7 @@ MAX_ATTEMPTS = 5
 _HINT_BYTES = 300
 """Approximate memory of the note that nothing in a partition has a TTL."""
 _WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
-"""Beginning of the state of a partition in which nothing has a TTL (`get_items.lua` has the same pattern)."""
+"""Beginning of a partition's state if nothing in it has a TTL. `get_items.lua` has the same pattern."""
 
 
 # -- by fields

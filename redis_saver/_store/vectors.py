@@ -99,11 +99,11 @@ class VectorIndex:
     # -- changes
 
     def changed(self, removed: Iterable[bytes], changes: Mapping[bytes, Rows]) -> VectorIndex:
-        """Return an index with other vectors.
+        """Return an index with these changes.
 
         Args:
-            removed: Fields of items to remove; they need not be in the index.
-            changes: All vectors of each changed item by field, `(k, dims)`; k may be 0.
+            removed: Fields of items to remove. They need not be in the index.
+            changes: All vectors of each changed item by field, `(k, dims)`. k may be 0.
         """
         alive, number = self._alive.copy(), dict(self._number)
         for field in (*removed, *changes):

@@ -269,7 +269,7 @@ class Reads:
         self.results: list[Result] = [None] * len(ops)
         self.gets: dict[Partition, dict[bytes, list[int]]] = {}
         self.searches: dict[int, Place] = {}
-        """Searches that hot may answer."""
+        """Searches that hot may be able to answer."""
         self.others: list[int] = []
         """Reads that cold answers: always, or after a miss."""
         self.missed: list[tuple[Partition, bytes, bytes, int]] = []
@@ -513,7 +513,7 @@ def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bo
 
 
 def forget_misses(context: StoreContext, labels: tuple[str, ...]) -> Operation[None]:
-    """Remove the notes of the partitions of these labels, so that hot refuses fills after earlier misses.
+    """Remove the notes of the partitions that begin with these labels. So hot refuses fills for earlier misses.
 
     Call it after cold has deleted the items, and delete the copies afterwards. Writers treat it as an eviction of the
     notes. One round trip per 256 partitions.
