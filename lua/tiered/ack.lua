@@ -12,8 +12,8 @@
 -- ARGV[4] kept       milliseconds for which a deletion or a rollback is remembered
 -- ARGV[5] gaps       '1' if coalesced checkpoints are among the n
 -- ARGV[6..]          n pairs: a member, its score when it was taken. m triples: a member, the milliseconds until its
---                    next try, the error. Then pairs: a namespace, the id of the checkpoint that cold got last there,
---                    both escaped
+--                    next try, the error. Then pairs: a namespace, the id of the last checkpoint that cold stored
+--                    there, both escaped
 --
 -- A record that was written again meanwhile stays. If another flusher has taken over, the script adds these records:
 -- - those that this flusher tried and may have overwritten in cold, or all records if it deleted the thread there

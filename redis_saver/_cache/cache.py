@@ -349,7 +349,7 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
     ) -> AbstractContextManager[Self]:
-        """Open a cache with a client of its own. The end of the `with` closes both.
+        """Open a cache with its own client. The end of the `with` closes both.
 
             with RedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
                 graph = builder.compile(cache=cache)
@@ -388,7 +388,7 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
     ) -> AbstractAsyncContextManager[Self]:
-        """Open a cache with a client of its own. The end of the `async with` closes both.
+        """Open a cache with its own client. The end of the `async with` closes both.
 
             async with AsyncRedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
                 graph = builder.compile(cache=cache)

@@ -197,7 +197,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             EncodeError: The serializer does not know a value. Nothing was written.
             NotOwner: `configurable["thread_owner"]` is not the token of the thread's owner. Or it is missing with
                 `ownership="required"`. Nothing was written.
-            StaleParent: With `on_fork="raise"`: the parent is not the newest checkpoint any more. Nothing was written.
+            StaleParent: With `on_fork="raise"`: the parent is no longer the newest checkpoint. Nothing was written.
         """
         return self._run(self._put_gen(config, checkpoint, metadata, new_versions), "put")
 
@@ -562,7 +562,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         return await self._arun(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
 
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
-        """Give a thread a TTL of its own, which counts from now, and from each later write. This ends a pin.
+        """Set the thread's own TTL. It starts now, and again with each later write. This unpins the thread.
 
         Args:
             thread_id: The thread.

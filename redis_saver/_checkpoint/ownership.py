@@ -2,7 +2,7 @@
 
 Redis holds the owner in a key beside the thread: a token, the end of the lease, and the owner's description of itself.
 The token begins with an *epoch*, a number that grows with each owner. Scripts that write compare the writer's token
-with the stored one (`guards.py`). So they refuse a late writer whose thread was taken, whatever any clock says.
+with the stored one (`guards.py`). So they refuse a late writer whose thread was taken, even if clocks differ.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def _key_of(member: bytes) -> CheckpointKey:
 
 
 def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
-    """True if a trim also removes chunks: there are enough roots of removed values, or a names chunk becomes free."""
+    """True if a trim should remove chunks: enough values were removed, or a names chunk becomes unused."""
     left = {links.names_chunk for key, links in references.checkpoints.items() if key not in victims}
     frees_names = any(references.checkpoints[key].names_chunk not in left for key in victims)
     enough = max(ROOTS_PER_CHECKPOINT * len(references.checkpoints), references.size // BYTES_PER_ROOT)

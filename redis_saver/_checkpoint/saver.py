@@ -396,13 +396,13 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
     ) -> AbstractContextManager[Self]:
-        """Open a saver with a client of its own. The end of the `with` closes both.
+        """Open a saver with its own client. The end of the `with` closes both.
 
             with RedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
                 graph = builder.compile(checkpointer=saver)
 
         After the block each method raises `Closed`. A service keeps the block open for as long as it runs
-        (`docs/service.md`), or makes a client of its own: `RedisSaver(client)`.
+        (`docs/service.md`), or makes its own client: `RedisSaver(client)`.
 
         Args:
             url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service`,
@@ -439,7 +439,7 @@ class AsyncRedisSaver(Saver[base.AsyncClient], base.AsyncBlock):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
     ) -> AbstractAsyncContextManager[Self]:
-        """Open a saver with a client of its own. The end of the `async with` closes both.
+        """Open a saver with its own client. The end of the `async with` closes both.
 
             async with AsyncRedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
                 graph = builder.compile(checkpointer=saver)

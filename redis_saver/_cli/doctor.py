@@ -123,7 +123,7 @@ def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]
 
 
 def nested_prefixes(saver: RedisSaver) -> list[str]:
-    """Find other prefixes with threads where one prefix begins with the other and a colon.
+    """Return other prefixes with threads if one of the two prefixes is the other one plus a colon and more.
 
     An ACL pattern such as `~a:*` also matches the keys of prefix `a:b`.
     """

@@ -262,7 +262,7 @@ def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
 
 
 def check_version(hello: Any) -> None:
-    """Check a server's reply to HELLO, which every Redis user may send.
+    """Check the server's version in its reply to HELLO, which any user may send.
 
     Raises:
         UnsupportedServer: The server is older than `OLDEST`.

@@ -21,9 +21,9 @@ from redis_saver._engine.requests import T
 from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 
 END_TIMEOUT = 5.0
-"""Maximum seconds that the background loop takes to close its connections at the end of the process."""
+"""Time limit for closing the background loop's connections at the end of the process, in seconds."""
 CHECK_INTERVAL = 0.5
-"""Seconds between two checks that the loop that a caller waits for still runs."""
+"""Seconds between two checks by a waiting caller that the loop that it waits for still runs."""
 
 
 class _Background:

@@ -9,7 +9,7 @@ It saves bytes and time. Any entry may be evicted at any time.
 
 The cache holds stored bytes. Each read decodes them again.
 
-Each put gives its thread a new random tag, and whatever removes or replaces something deletes the tag. While the server
+Each put gives its thread a new random tag, and any script that removes or replaces data deletes it. While the server
 has the tag that this process put or read last, everything that the process knows is stored (`lua/lib/put_known.lua` has
 the proof). Puts of this process, each on the tag of the one before, form a chain. A put of another process breaks the
 chain. Then the process only expects what it knows from before the break: the script checks it, and `put` sends what is
@@ -89,7 +89,7 @@ ChannelKey: TypeAlias = "tuple[str, str | None]"
 channels that are missing in the cache are not in chunks."""
 Cached: TypeAlias = Mapping[ChannelKey, Version]
 Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
-"""New versions. None means that the channel's value is not in chunks any more."""
+"""New versions. None means that the channel's value is no longer in chunks."""
 
 POINTS_PER_NAMESPACE = 3
 """Maximum number of known points per namespace. Several branches may take turns."""
@@ -174,7 +174,7 @@ class KnownThread(NamedTuple):
 
     versions: Cached = {}  # noqa: RUF012 - never changed
     points: Mapping[str, tuple[KnownPoint, ...]] = {}
-    """Known points by namespace, the one that was used last at the end."""
+    """Known points by namespace, the most recently used one last."""
     checkpoints: Mapping[str, KnownCheckpoint] = {}
     """By namespace, the checkpoint that was put or read last."""
     tag: bytes = b""
@@ -215,7 +215,7 @@ def fields_in(cached: Cached) -> frozenset[bytes]:
 
 
 class ChunkCache:
-    """The memory of the threads that were used last.
+    """Cached data of the most recently used threads.
 
     If two OS threads change the memory of a thread at once, one change may be lost. That does no harm.
     """

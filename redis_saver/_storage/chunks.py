@@ -152,7 +152,7 @@ def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last
         chunks: The value's chunks by field, not compressed, and possibly others. Each matches its digest
             (`codec.as_chunks`), so no list contains itself.
         allowance: The size that the value may have.
-        last: Another version of the value. It only saves work.
+        last: Another version of the value. It makes joining faster.
 
     Raises:
         ChunkMissing: A chunk is missing.

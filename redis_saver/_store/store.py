@@ -549,7 +549,7 @@ class RedisStore(Store[SyncClient], Block):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
     ) -> AbstractContextManager[Self]:
-        """Open a store with a client of its own. The end of the `with` closes both.
+        """Open a store with its own client. The end of the `with` closes both.
 
             with RedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
                 graph = builder.compile(store=store)
@@ -587,7 +587,7 @@ class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
     ) -> AbstractAsyncContextManager[Self]:
-        """Open a store with a client of its own. The end of the `async with` closes both.
+        """Open a store with its own client. The end of the `async with` closes both.
 
             async with AsyncRedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
                 graph = builder.compile(store=store)

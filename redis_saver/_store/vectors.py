@@ -68,9 +68,9 @@ class VectorIndex:
         """Start without vectors of `dims` dimensions."""
         self.dims = dims
         self._blocks: list[Rows] = []
-        """Rows. Nobody changes a block."""
+        """Rows. A block is never changed."""
         self._fields: list[bytes] = []
-        """Fields of all items, also of removed ones."""
+        """Fields of all items, including removed ones."""
         self._number: dict[bytes, int] = {}
         """Position in `_fields` of each present item."""
         self._alive = np.zeros(0, np.bool_)
@@ -367,7 +367,7 @@ class Embedder:
         """Check and convert the answer of an embedding function.
 
         Raises:
-            ValueError: It is not `count` vectors, or they cannot be searched.
+            ValueError: The answer is not `count` vectors, or they cannot be searched.
         """
         try:
             return _converted(vectors, count, self.dims)

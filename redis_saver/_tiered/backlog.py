@@ -300,7 +300,7 @@ class FlushQueue:
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str) -> None:
-        """Note a thread that may be dirty. It is due `flush_interval` seconds after the first note."""
+        """Queue a thread that may be dirty. It is due `flush_interval` seconds after it was queued first."""
         if self._flushes:
             with self._lock:
                 self._wait(thread, time.monotonic() + self.flush_interval)

@@ -171,7 +171,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return loops.call(super().arun(operation), loop)
 
     def run_beside(self, operation: Tiered[T]) -> T:
-        """Run an operation for an OS thread of the flusher. Uses cold's own connections if cold's loop runs.
+        """Run an operation, called on an OS thread of the flusher. Uses cold's own connections if cold's loop runs.
 
         Raises:
             LoopEnded: The loop does not run, or ended meanwhile.
@@ -197,7 +197,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return bound is None or (bound is loop and not self._is_forked)
 
     def _loop_of_others(self) -> asyncio.AbstractEventLoop | None:
-        """Return the loop where cold answers callers of other loops. None: the background loop."""
+        """Return the loop on which cold answers calls from other loops. None: the background loop."""
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
         if bound is None or postgres.is_renewable(self.cold):
             return None

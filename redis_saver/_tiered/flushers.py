@@ -31,7 +31,7 @@ from redis_saver.errors import LoopEnded
 _STEPS = 4
 """Number of checks for a due thread per `flush_interval`."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
-"""Shortest and longest pause between two tries of a drain, in seconds. The pause doubles with each try."""
+"""Minimum and maximum pause between two tries of a drain, in seconds. The pause doubles with each try."""
 TO_END = 1.0
 """Extra seconds for a call that is under way when the time is up."""
 _SCANS = 3

@@ -169,7 +169,7 @@ class _Claim:
         self.unreachable: Exception | None = None
         """Cold's error that ended the claim, because the probe after it failed as well."""
         self._bases: Mapping[bytes, bytes] = {}
-        """The id of the checkpoint that cold got last, by namespace. Both are escaped."""
+        """The id of the checkpoint that cold stored last, by namespace. Both are escaped."""
         self._filled_up: set[str] = set()
         self._removed: dict[str, Exception | None] = {}
         """Namespaces in which this claim removed checkpoints, each with cold's error."""
@@ -336,7 +336,7 @@ class _Claim:
             return error
 
     def _delete(self) -> Tiered[Exception | None]:
-        """Delete the thread in cold, and forget which checkpoints cold got last."""
+        """Delete the thread in cold, and forget which checkpoints cold stored last."""
         self._bases = {}
         self.latest.clear()
         return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
@@ -344,7 +344,7 @@ class _Claim:
     def _remove(self, ns: str) -> Tiered[Exception | None]:
         """Remove all checkpoints of a namespace that this claim has to remove, in one call of cold.
 
-        Cold may lose the values of the checkpoint that it got last. So the next checkpoint brings all its values.
+        Cold may lose the values of the checkpoint that it stored last. So the next checkpoint brings all its values.
         """
         if ns not in self._removed:
             self._bases = {escaped: base for escaped, base in self._bases.items() if escaped != names.component(ns)}
@@ -402,7 +402,7 @@ class _Claim:
         return error
 
     def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
-        """Return the channel versions of the checkpoint that cold got last in a namespace. Cold has these values."""
+        """Return the channel versions of the checkpoint that cold stored last in a namespace. Cold has these values."""
         if escaped in self.latest:
             return self.latest[escaped][1]
         if (base := self._bases.get(escaped)) is None:

@@ -208,7 +208,7 @@ def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
 
 
 def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
-    """Enroll a thread that is from before there were tiers. None: enroll all such threads."""
+    """Enroll a thread that is older than the tiers. None: enroll all such threads."""
     try:
         names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
         for name in dict.fromkeys(names):
