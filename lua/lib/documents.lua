@@ -1,6 +1,6 @@
 -- Shared by the store's scripts (included): documents, the hashes in which the server's own index finds vectors. An
--- item has one if it has vectors and its partition has the field `@documents`. This is the number of dimensions, a
--- blank, and the maximum number of vectors per item; or '0' while some documents may be missing.
+-- item has a document if it has vectors and its partition has the field `@documents`. The field is the number of
+-- dimensions, a space, and the maximum number of vectors per item. It is '0' while some documents may be missing.
 -- docs/storage-format.md has the data.
 
 -- Maximum number of vectors in a document.

@@ -156,9 +156,10 @@ class CheckpointDiff:
     channels: tuple[ChannelDiff, ...]
     """The channels whose values differ, by name."""
     not_compared: tuple[str, ...] = ()
-    """Each `DeltaChannel` whose version differs, and that has no value in one of the checkpoints, or in both.
+    """Each `DeltaChannel` with different versions that has no value in one of the checkpoints, or in both.
 
-    A `DeltaChannel` stores a value only in snapshots. The graph's `get_state` rebuilds it; `writes()` lists its writes.
+    A `DeltaChannel` stores a value only in snapshots. `get_state` of the graph rebuilds the value, and `writes()` lists
+    the writes.
     """
 
 

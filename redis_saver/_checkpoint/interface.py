@@ -341,9 +341,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     ) -> Pruned:
         """Remove old checkpoints of some threads, with their writes, and with values that nothing else refers to.
 
-        The rule is that of `PostgresSaver.prune` (3.2). A subgraph call is removed with the root checkpoint that it
-        started from. So finished calls are removed, and a call that waits for an interrupt stays. The namespace of a
-        subgraph with `checkpointer=True` is kept like the root's. If the parent of a kept checkpoint is removed, its
+        The rule is that of `PostgresSaver.prune` (3.2). A subgraph call is removed with the root checkpoint that
+        started it. So finished calls are removed, and a call that waits for an interrupt stays. The namespace of a
+        subgraph with `checkpointer=True` is pruned like the root. If the parent of a kept checkpoint is removed, its
         `parent_config` is None.
 
         A kept checkpoint keeps its values and its pending writes. It also keeps the ancestors that rebuild a
@@ -464,20 +464,20 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             thread_prefix: Only threads whose name begins with this.
             state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`:
                 it has a pending error of a task. `"active"`: neither; the thread runs, is done, or was broken off.
-            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime` with a
-                zone.
+            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime`, which
+                needs a time zone.
             updated_before: Only threads whose newest checkpoint has an earlier time.
             min_bytes: Only threads of at least this size.
             expires_within: Only threads that expire within this `timedelta`, or text such as `"1h"`.
             pinned: True: only pinned threads. False: only others.
-            dirty: True: only threads that cold does not have completely yet. False: only others. Without a cold saver
-                no thread is dirty.
-            owned: True: only threads with an owner (`own`) whose lease has not run out. False: only others. Over two
+            dirty: True: only threads of which cold still lacks a part. False: only others. Without a cold saver no
+                thread is dirty.
+            owned: True: only threads with an owner (`own`) whose lease has not expired. False: only others. Over two
                 tiers, only hot's threads have owners.
 
         Raises:
             TypeError, ValueError: An argument is invalid. Raised by the call itself.
-            ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
+            ThreadDamaged, KeyConflict: A thread cannot be read. Raised by the iterator. The message names the thread.
         """
         asked = ThreadQuery(thread_prefix, state, updated_after, updated_before, min_bytes, None, pinned, dirty, owned)
         return self._stream(self._stream_threads_gen(asked.checked(expires_within)), "threads")
@@ -551,7 +551,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         return diff(self._get_tuple_gen, self.serde, *(configs.Address(thread, ns, id_) for id_ in ids))
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
-        """Return the time that a thread has left; over two tiers, in hot.
+        """Return the time until a thread expires, over two tiers the time until it expires in hot.
 
         None means that it does not expire, or does not exist. `get_thread` distinguishes these.
         """

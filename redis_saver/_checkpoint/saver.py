@@ -243,7 +243,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             checkpoint_ns: One namespace, empty for the root; None: all.
 
         Raises:
-            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+            ThreadDamaged: A part of the thread is gone or unreadable. Raised by the iterator.
         """
         return self._stream(self._writes(thread_id, checkpoint_ns), "writes")
 
@@ -269,7 +269,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             checkpoint_ns: The namespace; empty for the root.
 
         Raises:
-            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+            ThreadDamaged: A part of the thread is gone or unreadable. Raised by the iterator.
         """
         return self._stream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
 

@@ -106,7 +106,7 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
 
 
 def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
-    """Stream the threads that match the query. The server filters them by all but times, which are strings there."""
+    """Stream the threads that match the query. The server filters by everything except times, which are texts there."""
 
     def describe(page: Sequence[str]) -> Operation[list[ThreadInfo]]:
         threads = [thread for thread in page if thread.startswith(asked.prefix)]

@@ -391,7 +391,7 @@ class _Run:
         return all([self.hot.is_up(), self.cold.is_up()])  # a list, so that both are checked and print their errors
 
     def attempt(self, act: Callable[[], int]) -> int | None:
-        """Return the number of records that `act` leaves, or None if Redis does not answer."""
+        """Call `act`, and return its number of remaining records. None if Redis does not answer."""
         try:
             return act()
         except driver_of(self.hot.saver).failures:

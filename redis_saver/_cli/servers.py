@@ -77,7 +77,7 @@ class Savers(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """Reads of the saver that move no deadline and fill no tier."""
+        """Reader of the saver's data. Its reads move no deadline, and copy nothing to hot."""
         return Source(self.saver)
 
     @property

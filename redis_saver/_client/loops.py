@@ -23,7 +23,7 @@ from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 END_TIMEOUT = 5.0
 """Time limit for closing the background loop's connections at the end of the process, in seconds."""
 CHECK_INTERVAL = 0.5
-"""Seconds between two checks by a waiting caller that the loop that it waits for still runs."""
+"""Interval in seconds at which a waiting caller checks that the other loop still runs."""
 
 
 class _Background:

@@ -60,7 +60,7 @@ class Source:
 
     @property
     def _context(self) -> Context:
-        """Settings for Redis. Reads with them move no deadline, and leave the saver's cache alone."""
+        """Settings for Redis. Reads with these settings move no deadline, and do not use the saver's cache."""
         context = context_of(self._hot)
         return context._replace(expiry=context.expiry._replace(refresh_on_read=False), chunk_cache=ChunkCache(0))
 

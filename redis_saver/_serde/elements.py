@@ -42,7 +42,7 @@ class Fingerprint(NamedTuple):
     size: int = 0
     """Estimated memory in bytes."""
     read: int = 0
-    """Number of messages at the front that were read. They can be made of their fields again without checks."""
+    """Number of messages at the front that were decoded. They can be made again from their fields without checks."""
 
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
         """Return the fingerprint of these messages and more after them."""
@@ -58,7 +58,7 @@ class Fingerprint(NamedTuple):
         return Fingerprint(self.kinds[:count], self.fields[:count], size, min(self.read, count))
 
     def made(self) -> list[Any]:
-        """Return the messages as new objects. All of them must have been read."""
+        """Return the messages as new objects. All of them must have been decoded (`read`)."""
         return native.make(self.kinds, self.fields)  # type: ignore[no-any-return]
 
 

@@ -65,11 +65,11 @@ def encode(value: Any) -> bytes:
     """Encode a value that other OS threads may change. It replaces `jsonplus._msgpack_enc`.
 
     A value that needs no Python code is packed in one step, during which no other OS thread runs. Any other value is
-    copied first (`_copy_of`). The contents of an object come here again. So at every depth values are either packed in
-    one step or copied.
+    copied first (`_copy_of`). The contents of an object are encoded by this function, too. So at every depth, values
+    are either packed in one step or copied.
 
     Raises:
-        MsgpackEncodeError: It cannot be encoded.
+        MsgpackEncodeError: The value cannot be encoded.
     """
     if type(value) in _BUILT_IN:
         try:

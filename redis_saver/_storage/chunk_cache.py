@@ -56,7 +56,7 @@ class Version:
             self.size += stored.elements.fingerprint.size
 
     def right_edge(self) -> list[bytes]:
-        """Return the chunks to name to the server as known. A list also stands for the chunks below it."""
+        """Return the chunks that a request names as known. A list also stands for the chunks below it."""
         if self.stored.levels:
             return right_edge(self.stored.levels)
         return [self.field] if self.field else []
@@ -217,7 +217,7 @@ def fields_in(cached: Cached) -> frozenset[bytes]:
 class ChunkCache:
     """Cached data of the most recently used threads.
 
-    If two OS threads change the memory of a thread at once, one change may be lost. That does no harm.
+    If two OS threads change a thread's data at the same time, one change may be lost. That does no harm.
     """
 
     kind: ClassVar[str] = "remembered"

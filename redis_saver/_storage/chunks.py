@@ -100,7 +100,7 @@ class Write(NamedTuple):
 
 
 NO_LEVEL = Level(closed=True)
-"""Stands for a missing level of an earlier version."""
+"""Placeholder for a missing level of an earlier version."""
 
 
 def digest(chunk: bytes) -> bytes:

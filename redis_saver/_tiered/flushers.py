@@ -148,7 +148,7 @@ class Flusher:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Keep a stopped flusher stopped in the child. Any other one starts with the next call of the saver."""
+        """Keep a stopped flusher stopped in the child. Otherwise the saver's next call starts the flusher."""
         stopped, self._stopped = self._stopped.is_set(), threading.Event()
         if stopped:
             self._stopped.set()

@@ -437,7 +437,7 @@ class _Claim:
     def _filled(
         self, member: bytes, writes: Sequence[Write], pairs: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
-        """Return a task's regular writes at their indexes, with special writes of the task in the gaps."""
+        """Put a task's regular writes at their indexes, and fill the gaps with special writes of the task."""
         hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", self.keys.data_key, *fields))), Allowance(hot.limits, location)

@@ -146,10 +146,10 @@ def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Oper
 
 
 def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
-    """End an intent by an operation over hot. Returns its result, or None if hot fails and is bypassed.
+    """Run an operation over hot that ends an intent. Returns its result, or None if hot fails and is bypassed.
 
-    If the operation fails but hot answers again at once, hot drops the thread: cold has the write, and only this
-    writer knows that it is done.
+    If the operation fails but hot answers the next request, hot drops the thread. Otherwise the intent would stay,
+    because no other process knows that cold has the write.
     """
     try:
         return (yield from operation)

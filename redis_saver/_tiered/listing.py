@@ -103,7 +103,7 @@ class _Listed:
         return len(self._at_last)
 
     def page(self, results: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
-        """Return a page of the results that were not listed yet."""
+        """Return a page without the results that were already listed."""
         new = [saved for saved in results if configs.address(saved.config) not in self._at_last][: self.left]
         for saved in new:
             if (checkpoint_id := saved.checkpoint["id"]) != self._last_id:
@@ -125,7 +125,7 @@ class _Listed:
 def _list_by_hot_alone(
     tiers: Tiers, thread: str, query: listing.Query, listed: _Listed
 ) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
-    """List a dirty thread by hot. Returns False as soon as hot does not have all of it."""
+    """List a dirty thread from hot alone. Returns False as soon as hot lacks a part of it."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     if not (yield from _is_whole(keys)):
         return False
