@@ -154,7 +154,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         Raises:
             ValueError, TypeError: An argument is invalid. Raised by the call itself.
-            ThreadDamaged: As `get_tuple`, while iterating. With `config=None` one damaged thread ends the listing. The
+            ThreadDamaged: As `get_tuple`. Raised by the iterator. With `config=None` one damaged thread ends it. The
                 message names it.
         """
         return self._stream(self._list_checkpoints_gen(config, filter, before, limit), "list")

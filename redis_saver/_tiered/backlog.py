@@ -79,11 +79,11 @@ class Stats:
     repairs: int = 0
     """Damaged threads that hot dropped because cold has them."""
     enrolled: int = 0
-    """Threads that only hot had and that were brought to cold."""
+    """Threads that only hot had and that were written to cold."""
     written_through: int = 0
     """Writes of `mode="write-behind"` that went to cold first because hot lacked a part of the thread."""
     flushed: int = 0
-    """Records (checkpoints, pending writes of a task, deletions) that cold got."""
+    """Records (checkpoints, pending writes of a task, deletions) that were written to cold."""
     coalesced: int = 0
     """Records that were skipped in favour of newer ones, with `cold_history="latest"`."""
     flushes: int = 0
@@ -134,7 +134,7 @@ class Counts(Stats):
         return {name: getattr(self, name) for name in names}
 
     def set_backlog(self, records: int) -> None:
-        """Set the number of records that cold lacks, and cap the results of the last scan by it."""
+        """Set the number of records that cold lacks. The results of the last scan cannot exceed it."""
         self.backlog = max(0, records)
         self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
         self.set_aside = min(self.set_aside, self.backlog)
@@ -196,7 +196,7 @@ class BacklogCount:
             self.counts.set_backlog(self.counts.backlog - records)
 
     def admit(self, limit: int) -> bool:
-        """Count a write without a request. Returns False near the limit and after many writes: then `report` first."""
+        """Count a write without a request. Returns False near the limit and after many writes. Then call `report`."""
         with self._lock:
             if self._written + self._reporting >= limit // SHARES or self.counts.backlog >= limit:
                 return False
@@ -208,10 +208,10 @@ class BacklogCount:
         """Report this process's counts to hot, and learn the count of all processes.
 
         Args:
-            limit: Admit and count a write if fewer than `limit` records are left. 0: there is no write.
+            limit: Admit and count a write if fewer than `limit` records are left. 0: report only, without a write.
 
         Returns:
-            True if the write is admitted; and the number of records that all processes have written so far.
+            True if the write is admitted, and the number of records that all processes have written so far.
         """
         with self._lock:
             written, flushed, scan = self._written, self._flushed, self._scan
@@ -375,7 +375,8 @@ class FlushQueue:
         """Wait until the backlog is below `max_backlog`.
 
         Args:
-            is_writing: True: count a record that the caller writes next. False: only wait until there seems to be room.
+            is_writing: True: count a record that the caller writes next. False: only wait until the known backlog is
+                below the limit.
 
         Raises:
             BacklogFull: The backlog still is at `max_backlog` after `backlog_timeout` seconds.

@@ -95,7 +95,7 @@ class Fills:
         self._threads.store(thread, {**by_ns, ns: fill})
 
     def hear(self, thread: str, ns: str, token: bytes) -> None:
-        """Learn a fill by the token that hot returned, unless it is known."""
+        """Remember a fill whose token hot returned, unless it is already known."""
         fill = self.of(thread, ns)
         if fill is None or fill.token != token:
             self.learn(thread, ns, Fill(token, self.now()))

@@ -1,8 +1,9 @@
 """Drivers over two tiers: hot's driver answers requests to hot, and the cold saver's methods answer cold calls.
 
-A psycopg connection cannot be used in the child of a fork, nor an asynchronous one on another loop. LangGraph's
-Postgres savers and stores keep theirs in `conn`. So in a child, and on another loop, the driver uses a copy of the
-saver or store with new connections of the same settings (`_common/postgres.py`). Other savers are used as they are.
+A psycopg connection cannot be used in a forked child, and an asynchronous one cannot be used on another loop.
+LangGraph's Postgres savers and stores keep their connection in `conn`. So in a child, and on another loop, the driver
+uses a copy of the saver or store with new connections of the same settings (`_common/postgres.py`). Other savers are
+used as they are.
 """
 
 from __future__ import annotations

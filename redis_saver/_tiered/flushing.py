@@ -48,11 +48,12 @@ from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decodin
 _LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
-"""Length of a claim in milliseconds, after which another flusher may take over. Records begin in its first third."""
+"""Length of a claim in milliseconds, after which another flusher may take over. A flusher starts records only in the
+first third."""
 DELETIONS_KEPT = 3_600_000
 """Milliseconds for which hot remembers a deletion, in case a flusher turns out to be fenced."""
 MAX_PAUSE = 10
-"""Longest pause before a refused record is tried again, in seconds."""
+"""Maximum pause before a refused record is tried again, in seconds."""
 _PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
 """A call that shows whether cold answers. No checkpoint has this id."""
 
@@ -63,7 +64,7 @@ class Flushed(NamedTuple):
     left: int
     """Number of records that cold lacks. 1 if another flusher took over, because then the number is unknown."""
     brought: int
-    """Number of records that cold got."""
+    """Number of records that were written to cold."""
     coalesced: int
     """Number of records that cold does not need."""
     failed: Sequence[Exception]
@@ -73,14 +74,14 @@ class Flushed(NamedTuple):
 
 
 def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
-    """Delete a thread in hot and note a tombstone for cold. Returns False if a writer has an intent."""
+    """Delete a thread in hot, and record a tombstone for cold. Returns False if a writer has an intent."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     return bool((yield owned_call(scripts.PUT_TOMBSTONE, keys.writing, writer, ())))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush all of a thread. Continues as long as cold catches up, so that fewer records are left than ever before.
+    """Flush all of a thread. Continues while each claim leaves fewer records than any claim before.
 
     Raises:
         Exception: Cold's own error.
@@ -186,7 +187,7 @@ class _Claim:
         """Namespaces without coalescing, because a `DeltaChannel` is rebuilt from writes to the ancestors."""
 
     def flush(self, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
-        """Claim the thread, give its records to cold, and report to hot which of them cold got or refused."""
+        """Claim the thread, write its records to cold, and report to hot which of them cold stored or refused."""
         began, queue, keys = time.monotonic(), self.tiers.flush_queue, self.keys
         arguments = (self.token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE)
         claimed = yield Call(scripts.CLAIM, (keys.data_key, keys.dirty, keys.flush, keys.intents), arguments)
@@ -263,7 +264,7 @@ class _Claim:
         return Flushed(left, brought, coalesced, errors, bool(self.failed))
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
-        """Give the records to cold one by one. Stops if cold does not answer, or refuses the first two records.
+        """Write the records to cold one by one. Stops if cold does not answer, or refuses the first two records.
 
         Args:
             until: Deadline of `time.monotonic` for beginning a record.
@@ -319,7 +320,7 @@ class _Claim:
         return saved is None or delta.COUNTERS in saved.metadata
 
     def _give(self, record: BacklogRecord) -> Tiered[Exception | None]:
-        """Give a record to cold. Returns its error, or None."""
+        """Write a record to cold. Returns its error, or None."""
         ns, _ = record.address
         try:
             if record.kind == b"d":
@@ -344,7 +345,8 @@ class _Claim:
     def _remove(self, ns: str) -> Tiered[Exception | None]:
         """Remove all checkpoints of a namespace that this claim has to remove, in one call of cold.
 
-        Cold may lose the values of the checkpoint that it stored last. So the next checkpoint brings all its values.
+        Cold may lose the values of the checkpoint that it stored last. So the next checkpoint is written with all its
+        values.
         """
         if ns not in self._removed:
             self._bases = {escaped: base for escaped, base in self._bases.items() if escaped != names.component(ns)}
@@ -361,7 +363,7 @@ class _Claim:
         return error
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
-        """Give cold the checkpoints of a namespace that were coalesced and are needed now."""
+        """Write to cold the checkpoints of a namespace that were coalesced and are needed now."""
         hot = self.tiers.opaque_hot
         if ns in self._filled_up or not (yield Command(("HEXISTS", self.keys.data_key, "@cold_gaps"))):
             return None
@@ -455,7 +457,7 @@ class _Claim:
 
 
 class BacklogRecord(NamedTuple):
-    """A note in hot of one thing that cold lacks."""
+    """A record in hot of one thing that cold lacks."""
 
     member: bytes
     """Member of the index, with `r` instead of `c` for a rolled-back checkpoint. `d` for a deleted thread."""
@@ -464,15 +466,15 @@ class BacklogRecord(NamedTuple):
     tries: int
     """Number of refusals by cold."""
     writes: bytes | None
-    """The noted pending writes, if they still exist."""
+    """The pending writes, if they still exist."""
     chunks: Sequence[bytes] = ()
     """Chunks of these writes: a flat list of fields and bytes."""
 
     def check(self) -> None:
-        """Check the format, because another program may have written the note.
+        """Check the format, because another program may have written the record.
 
         Raises:
-            DecodeError: The note is malformed.
+            DecodeError: The record is malformed.
         """
         with decoding("the backlog record {!r}", self.member):
             if self.kind not in (b"c", b"w", b"r", b"d"):

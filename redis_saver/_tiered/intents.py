@@ -59,7 +59,7 @@ def begin_intent(
     *,
     need: Need = "",
 ) -> Tiered[Intent]:
-    """Begin a write intent. Records that cold lacks are flushed first; until then reads still use hot.
+    """Begin a write intent. Records that cold lacks are flushed first. Until then reads still use hot.
 
     Args:
         tiers: The saver.
@@ -220,6 +220,6 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
 
 
 def _flush_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush a thread after all its records were noted."""
+    """Flush a thread after all its data were recorded."""
     yield from flush_now(tiers, thread)
     tiers.counts.enrolled += 1

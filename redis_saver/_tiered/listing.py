@@ -1,4 +1,4 @@
-"""Listing checkpoints: those of cold, and those that only hot has."""
+"""Listing checkpoints of cold, and of hot if only hot has them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def list_checkpoints(
 ) -> TieredStream[CheckpointTuple]:
     """List the checkpoints of both tiers, newest first, in pages.
 
-    A dirty thread is listed by hot if hot has all of it, and else flushed first. Coalesced checkpoints are only in hot.
-    If both tiers are needed, all results are gathered first. Hot's results of threads with a write intent do not count.
+    A dirty thread is listed from hot if hot has all of it. Otherwise it is flushed first. Coalesced checkpoints are
+    only in hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a
+    write intent.
     """
     return _list(tiers, listing.query(config, filter, before, limit), filter, _Listed(before, limit))
 
@@ -146,9 +147,9 @@ PER_PAGE = 100
 
 
 def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream[CheckpointTuple]:
-    """List by cold with one call per page, because an open call would hold a connection while the caller works.
+    """List from cold with one call per page, because an open call would hold a connection while the caller works.
 
-    A page continues below the last id, so there is only one page unless cold is known to list by id.
+    A page continues below the last id. So there is only one page unless cold is known to list by id.
     """
     while listed.left is None or listed.left > 0:
         limit = listed.left

@@ -86,16 +86,16 @@ def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) ->
 
 
 def fetching(tiers: Tiers, address: Address, config: RunnableConfig | None = None) -> SingleFlight:
-    """Return a request that fills hot with a checkpoint, or the newest one, unless hot has it."""
+    """Return a request that fills hot with a checkpoint (by default the newest one) unless hot has it."""
     names_it = config or configs.to_config(*address[:2], address.checkpoint_id or "")
     return SingleFlight((*address[:2], address.checkpoint_id or ""), lambda: _fetch(tiers, address, names_it))
 
 
 def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tuple[CheckpointTuple | None] | None]:
-    """Read from cold and fill hot. Returns a tuple with the result, or None if hot has it by now.
+    """Read from cold and fill hot. Returns a tuple with the result, or None if hot has it now.
 
     Raises:
-        ThreadBusy: After each flush, hot again had records that cold lacked.
+        ThreadBusy: After each flush, cold again lacked records of hot.
     """
     thread, ns, checkpoint_id = address
     token, deadline = uuid4().hex[:TOKEN].encode(), until_busy()
@@ -228,7 +228,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
 def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
     """Fill hot with the ancestors of a history, from the first missing one to the value of the last channel.
 
-    Hot needs all of them to answer. If they are too many or too large, it gets none.
+    Hot needs all of them to answer. If they are too many or too large, none are filled.
     """
     thread, ns, _ = address
     token = uuid4().hex.encode()

@@ -24,7 +24,7 @@ class ColdCall(NamedTuple):
 
 
 class SingleFlight(NamedTuple):
-    """Work that concurrent callers with the same key share. Reply: its result for the first caller, None for others."""
+    """Work shared by concurrent callers with the same key. Reply: the result for the first, None for the others."""
 
     key: tuple[str, ...]
     make: Callable[[], Tiered[Any]]

@@ -65,7 +65,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
-    """Delete the checkpoints of some runs in cold. Hot drops the threads that have any.
+    """Delete the checkpoints of some runs in cold. Hot drops the threads that have such checkpoints.
 
     Raises:
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
@@ -119,7 +119,7 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
 
 
 def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
-    """Prune by LangGraph's interface of the cold saver."""
+    """Prune with the `prune` method of the cold saver."""
     if dry_run or (kept is not None and kept != Retention()):
         raise NotImplementedError(
             "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
@@ -136,7 +136,7 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
-    """Change when a thread expires in hot. If only cold has the thread, it fills hot first.
+    """Change when a thread expires in hot. If only cold has the thread, hot is filled first.
 
     Raises:
         ThreadNotFound: Neither tier has the thread.
@@ -171,7 +171,7 @@ _DIGITS, _TOKEN_AT = 15, 32
 def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
     """Take a thread as on one server, then wait for writers that had begun to write it to cold.
 
-    After the take nobody else begins a write. Earlier writes may still reach cold, so the new owner waits for them.
+    Once the thread is taken, nobody else begins a write. But earlier writes may still reach cold.
     """
     record = yield from ownership.taken(tiers.hot, terms, nonce)
     yield from _wait_for_writers(tiers, terms, record)

@@ -50,7 +50,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
     """Base class of the sync and the async store.
 
     A write returns when `cold` has it. `hot` has copies of recently read or written items and answers their reads.
-    `docs/tiered-store.md` explains it. All writers must use tiers over the same two stores.
+    `docs/tiered-store.md` explains it. All writers must use a `TieredStore` with the same hot and cold.
 
     `put` and `aput` raise `TypeError` for `if_version`, because cold has no versions to compare. `batch` documents
     their cost and their other errors.
@@ -159,7 +159,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
     """Check the arguments, and return the operation. Its reads see the state before the puts.
 
     Raises:
-        TypeError, ValueError: An operation is wrong.
+        TypeError, ValueError: An operation is invalid.
     """
     places, reads = tiers.hot.places, copies.Reads(ops)
     puts: list[PutOp] = []
