@@ -214,7 +214,7 @@ def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
 
 
 def _index() -> RedisIndexConfig | None:
-    """Return how to embed items; None for no embedding."""
+    """Return how to embed items, or None for no embedding."""
     embed, dims, fields = (os.environ.get(f"REDIS_SAVER_STORE_{name}") for name in ("EMBED", "DIMS", "FIELDS"))
     if embed is dims is fields is None:
         return None

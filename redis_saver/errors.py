@@ -101,7 +101,7 @@ class Conflict(RedisSaverError):
         """Take the message and the item's version."""
         super().__init__(message)
         self.version: int = version
-        """Version of the stored item; 0 if there is no such item."""
+        """Version of the stored item, or 0 if there is no such item."""
 
     def __reduce__(self) -> tuple[type[Conflict], tuple[str, int]]:
         return type(self), (str(self), self.version)
@@ -139,9 +139,9 @@ class NotOwner(RedisSaverError):
         """Take the message, the owner, and the time when the owner took the thread."""
         super().__init__(message)
         self.by: str = by
-        """The owner's description of itself; empty if nobody owns the thread."""
+        """The owner's description of itself. Empty if nobody owns the thread."""
         self.since: datetime | None = since
-        """Time when the owner took the thread; None if nobody owns it."""
+        """Time when the owner took the thread, or None if nobody owns it."""
 
     def __reduce__(self) -> tuple[type[NotOwner], tuple[str, str, datetime | None]]:
         return type(self), (str(self), self.by, self.since)
@@ -323,7 +323,7 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
 
 
 def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
-    """Return the error for the text of an error reply; None if it is not an error of one of our scripts."""
+    """Return the error for the text of an error reply, or None if it is not an error of one of our scripts."""
     if (match := _CODE.search(text)) is not None:
         kind, remedy = _REMEDIES[match[1]]
         reason = match[2]

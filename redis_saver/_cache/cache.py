@@ -184,7 +184,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         TTL costs a second one.
 
         Args:
-            pairs: Value and TTL of each entry by its name. The TTL is in seconds; None for the cache's own TTL.
+            pairs: Value and TTL of each entry by its name. The TTL is in seconds, or None for the cache's own TTL.
 
         Raises:
             TypeError, ValueError: A name or TTL is invalid.
@@ -242,7 +242,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         return {name: result.values[name] for name in names if name in result.values}
 
     def _read(self, addresses: Sequence[Address]) -> Operation[ReadResult | None]:
-        """Read entries; None if the server fails."""
+        """Read entries. Returns None if the server fails."""
         return self._health.guarded("get", self._mget(addresses))
 
     def _mget(self, addresses: Sequence[Address]) -> Operation[ReadResult]:

@@ -120,7 +120,7 @@ class Context(NamedTuple):
     serde: SerializerProtocol
     keyspace: CacheKeyspace
     ttl: int | None
-    """Default TTL in milliseconds; None for no deadline."""
+    """Default TTL in milliseconds, or None for no deadline."""
     require_encryption: bool
     limits: Limits
 
@@ -225,7 +225,7 @@ def _namespace(context: Context, namespace: Namespace) -> Namespace:
 
 
 def namespaces(context: Context, namespaces: Sequence[Namespace] | None) -> list[Namespace] | None:
-    """Check the namespaces to clear; None for all.
+    """Check the namespaces to clear. None means all.
 
     Raises:
         TypeError: A namespace is not a sequence of str.

@@ -180,7 +180,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         """Store a checkpoint, all or nothing. The config's `checkpoint_id` is its parent.
 
         Only the values of `new_versions` are sent. If the server lacks one of the others, all are sent. That happens if
-        the thread expired or was deleted during the run. So a checkpoint is never stored with less than it had.
+        the thread expired or was deleted during the run. So a checkpoint is always stored with all its values.
 
         Args:
             config: The thread, the namespace, the parent. `configurable["thread_ttl"]` changes the thread's TTL: a
@@ -257,7 +257,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """Return a version that sorts above `current` and that no other branch of the thread ever gets.
 
-        Its random part comes from the operating system, so `random.seed()` or a fork of the process repeats none.
+        Its random part comes from the operating system. So it differs after a fork, or after the same `random.seed()`.
         """
         return names.next_version(current)
 
@@ -311,8 +311,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         is not copied. If somebody else owns the target (`own`), the owner's next write raises `NotOwner`. With
         `ownership="required"` the copy raises it instead.
 
-        Over two tiers cold gets the copy checkpoint by checkpoint. If that fails, cold's target has only a part of the
-        copy. Run it again. A checkpoint that is put during the copy is in it as a whole, or not at all.
+        Over two tiers the copy is written to cold checkpoint by checkpoint. If that fails, the target in cold has only
+        a part of the copy. Then copy again. A checkpoint that is put during the copy is in it as a whole, or not at
+        all.
 
         Cost: the whole thread travels to this process and back, in pages of about 4 MB.
 
@@ -347,7 +348,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         `parent_config` is None.
 
         A kept checkpoint keeps its values and its pending writes. It also keeps the ancestors that rebuild a
-        `DeltaChannel`; `list` still returns them.
+        `DeltaChannel`. `list` still returns these.
 
         Args:
             thread_ids: The threads. Missing threads, and an empty list, change nothing.
@@ -404,13 +405,13 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         The block runs the graph with that config, or one merged with it: `graph.invoke(input, config)`. Its
         `configurable["thread_owner"]` is a token, a str. Subgraphs get it too, and other processes that write for this
         run may use it. A write with a token raises `NotOwner` unless the token belongs to the current owner. So a run
-        whose thread was taken cannot write any more, however late it wakes up. Inside the block, `delete_thread`,
-        `prune` and other methods of this saver also write as the owner.
+        whose thread was taken can never write again, even if it was stopped for a long time. Inside the block,
+        `delete_thread`, `prune` and other methods of this saver also write as the owner.
 
         The thread need not exist. Ownership is not part of the thread, so `copy_thread` does not copy it. It ends if
         somebody else deletes the thread, or copies another thread onto it.
 
-        Cost: one round trip to take the thread, one to give it back, and one in the background for each third of the
+        Cost: one round trip to take the thread, one to release it, and one in the background for each third of the
         lease. Writes need no more round trips. The first waiter of a process polls, up to 100 times a second.
 
         Args:
@@ -463,7 +464,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Args:
             thread_prefix: Only threads whose name begins with this.
             state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`:
-                it has a pending error of a task. `"active"`: neither; the thread runs, is done, or was broken off.
+                it has a pending error of a task. `"active"`: neither, so the thread runs, is done, or was stopped.
             updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime`, which
                 needs a time zone.
             updated_before: Only threads whose newest checkpoint has an earlier time.
@@ -529,7 +530,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             thread_id: The thread.
             before: The id of the first checkpoint.
             after: The id of the second one; None: the newest.
-            checkpoint_ns: The namespace of both; empty for the root.
+            checkpoint_ns: The namespace of both, empty for the root.
 
         Raises:
             ThreadNotFound: One of them does not exist.

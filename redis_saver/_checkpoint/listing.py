@@ -310,7 +310,7 @@ def _operators(key: str, wanted: Any) -> dict[str, Any]:
 
 
 def compile_filter(filter: Mapping[str, Any] | None) -> Predicate | None:
-    """Make a predicate on metadata from a filter of `list`; None if the filter is empty.
+    """Make a predicate on metadata from a filter of `list`. None if the filter is empty.
 
     A missing key equals None, as in `InMemorySaver`; `$exists` tells the two apart. Values of types without an order
     match none of `$gt $gte $lt $lte`.

@@ -203,10 +203,10 @@ def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
 
 
 def _is_doubtful(checkpoints: Checkpoints, victims: set[CheckpointKey], dirty: bytes) -> bool:
-    """True if a removal could make a remembered history wrong while its counts still match (docs/design.md).
+    """True if a removal could make a cached history wrong although its counts still match (docs/design.md).
 
-    It could if it removes a checkpoint between two remaining ones. It also could if the parent of a remaining
-    checkpoint is missing and may still arrive. Over two tiers cold has the parents.
+    That happens if it removes a checkpoint between two remaining ones, or if the parent of a remaining checkpoint is
+    missing and may still arrive. Over two tiers cold has the parents.
     """
     newest = dict(sorted(victims))
     return any(
@@ -273,7 +273,7 @@ def _needed(
 
 
 def _roots_of_calls(context: Context, thread: str, checkpoints: Checkpoints) -> Operation[dict[str, str | None]]:
-    """Return the root checkpoint of each subgraph call, which the call's newest checkpoint names, by namespace."""
+    """Return the root checkpoint of each subgraph call by namespace. The newest checkpoint of the call names it."""
     calls = [newest for newest in dict(sorted(checkpoints)).items() if retention.is_call(newest[0])]
     roots, data = dict[str, str | None](), context.keyspace.keys(thread).data_key
     for start in range(0, len(calls), CALLS_PER_PAGE):

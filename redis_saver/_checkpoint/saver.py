@@ -95,8 +95,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 client of valkey-py. For `AsyncRedisSaver`, one of `redis.asyncio`. `decode_responses=True` is fine.
             serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's
                 `JsonPlusSerializer`. With another serializer, values are stored whole and their versions share no
-                chunks. A `JsonPlusSerializer`, also inside an `EncryptedSerializer`, is copied. The copy tolerates
-                values that other OS threads change meanwhile (`docs/changing-state.md`).
+                chunks. A `JsonPlusSerializer`, also inside an `EncryptedSerializer`, is copied. The copy is safe for
+                values that other OS threads change (`docs/changing-state.md`).
             prefix: The beginning of all keys. Savers with different prefixes share no data.
             ttl: Time after its last write when a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or
                 LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
@@ -231,12 +231,12 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
         Pending writes name the task and the node. They may be gone, because of a prune or `durability="exit"`. Then a
         write is inferred from the channel's version, and its node from `versions_seen`. `WriteInfo` tells these apart.
-        Writes before a checkpoint without a parent are unknown, and left out. A prune, `durability="exit"` and
+        Writes before a checkpoint without a parent are unknown and not listed. A prune, `durability="exit"` and
         `update_state` can make such checkpoints.
 
         Cost: a round trip for 50 checkpoints, and one for every ten with tasks that a `Send` started. The server sends
-        headers and the values with each such `Send`, but no others. Memory holds a page, and a header for each branch
-        of the history.
+        headers and the values with each such `Send`, but no others. In memory are one page, and a header for each
+        branch of the history.
 
         Args:
             thread_id: The thread. A missing thread has no writes.
@@ -261,12 +261,12 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """List the versions of a channel, newest first, with their time, writes, size and shared bytes.
 
         Cost: a round trip for 20 checkpoints. The server sends headers, sizes and lists of chunks, but no values.
-        Memory holds a page. For each branch of the history it also holds a header with the names of the value's chunks.
+        In memory are one page and, for each branch of the history, a header with the names of the value's chunks.
 
         Args:
             thread_id: The thread. A missing thread has no versions.
             channel: The channel.
-            checkpoint_ns: The namespace; empty for the root.
+            checkpoint_ns: The namespace, empty for the root.
 
         Raises:
             ThreadDamaged: A part of the thread is gone or unreadable. Raised by the iterator.
@@ -291,22 +291,22 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         thread_prefix: str | None = None,
         checkpoint_ns: str = "",
     ) -> Iterator[ChannelValue]:
-        """Read one channel of the newest checkpoint of many threads, and nothing else of them.
+        """Read one channel of the newest checkpoint of many threads, and no other data.
 
         Threads without a value in that channel are left out. A `DeltaChannel` has a stored value only if the newest
         checkpoint is a snapshot. Else the result has no value, and `ChannelValue.stored` is False, because a saver does
         not know the channel's reducer.
 
         Cost: a round trip for each batch of threads; on a cluster, one for each node. The first batch has ten threads.
-        Each later one has about 4 MB of values, estimated from those before, and 1 to 200 threads. A batch is in memory
-        at once. A prefix also costs a SCAN of all keys of the server, which may return a thread twice, as in
+        Each later one has about 4 MB of values, estimated from those before, and 1 to 200 threads. One batch is in
+        memory at a time. A prefix also costs a SCAN of all keys of the server, which may return a thread twice, as in
         `threads()`.
 
         Args:
             channel: The channel.
             thread_ids: These threads, in this order.
             thread_prefix: All threads whose names begin with this, in any order; `""`: all.
-            checkpoint_ns: The namespace; empty for the root.
+            checkpoint_ns: The namespace, empty for the root.
 
         Raises:
             TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
@@ -341,7 +341,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """Check that a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
 
         Cost: the whole thread is read once, in pages of about half a megabyte. A longer value is a page by itself.
-        Values in chunks are read a second time. Memory holds all names and links, and one value at a time.
+        Values in chunks are read a second time. In memory are all names and links, and one value at a time.
 
         Args:
             thread_id: The thread.

@@ -35,15 +35,15 @@ class ThreadInfo(NamedTuple):
     thread_id: str
     """Its name."""
     checkpoint_id: str | None
-    """The newest checkpoint over all namespaces; None if there are only writes of a missing checkpoint."""
+    """The newest checkpoint over all namespaces, or None if there are only writes of a missing checkpoint."""
     updated_at: datetime | None
-    """That checkpoint's `ts`; None if that is missing or not a time."""
+    """That checkpoint's `ts`, or None if that is missing or not a time."""
     checkpoints: int
     """Number of checkpoints in all namespaces."""
     bytes: int
     """Size of headers, values and writes as stored, without the overhead of Redis."""
     ttl: timedelta | None
-    """Time left; None if it does not expire."""
+    """Time left, or None if it does not expire."""
     pinned: bool
     """True if the thread stays until `unpin`."""
     interrupted: bool
@@ -119,7 +119,7 @@ def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
 
 
 def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
-    """Describe a thread; None if it does not exist."""
+    """Describe a thread. None if it does not exist."""
     answer = yield described(context, thread)
     return None if answer is None else info(thread, answer)
 

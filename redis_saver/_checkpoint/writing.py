@@ -275,8 +275,8 @@ def _metadata(
 def _likely_new(stored: Stored) -> list[bytes]:
     """Return the chunks of a value to send if this process does not know its earlier versions.
 
-    It guesses that the value has grown by its last chunk. It also sends the lists of chunks, so the script can name all
-    missing chunks in one reply.
+    The value has probably grown by its last chunk, so this one is sent. The lists of chunks are sent, too, so the
+    script can name all missing chunks in one reply.
     """
     last = stored.levels[0].fields[-1]
     return [field for field in stored.chunks if field[:1] == LIST or field == last]

@@ -498,7 +498,7 @@ def _inspect(
     Options:
         thread THREAD: Print the URL of this thread. Default: the URL of the list of threads.
         host HOST: Address to listen on. Unless it is a loopback address, other machines can connect.
-        port N: Port to listen on; 0 for a free one.
+        port N: Port to listen on, or 0 for a free one.
         allowed_host NAME: Another host name in URLs of the pages. May be repeated.
         mask PATTERN: Hide the values of channels, keys and fields with such a name (*token*); '*' hides all
             values. May be repeated.

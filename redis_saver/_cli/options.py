@@ -53,7 +53,7 @@ _SERVERS = [
 _SHARED = """
     thread THREAD: Name of the thread.
     threads THREAD: Names of the threads.
-    ns NAMESPACE: Namespace of a subgraph; empty for the root.
+    ns NAMESPACE: Namespace of a subgraph, empty for the root.
     limit N: Show the newest N.
     watch: Repeat every two seconds, until Ctrl-C.
     as_json: Print JSON, one object per line.

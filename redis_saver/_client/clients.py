@@ -496,7 +496,7 @@ class _Hinting:
     """A connection that notices a server without TLS."""
 
     _is_plain: bool | None = None
-    """True if the server replies in plain text; None until a handshake has failed."""
+    """True if the server replies in plain text. None until a handshake has failed."""
 
     def _may_be_plain(self, error: Exception) -> bool:
         return self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError)

@@ -100,7 +100,7 @@ class Link:
             self._retried_alone += self._failures
 
     def node_of(self, key: bytes | None) -> Any:
-        """Return the node that serves a key; None for a single server, and while the client reloads its slots."""
+        """Return the node that serves a key, or None for a single server, and while the client reloads its slots."""
         if not self.is_cluster:
             return None
         try:

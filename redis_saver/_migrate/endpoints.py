@@ -22,7 +22,7 @@ class TaskInfo(NamedTuple):
     """The writes of a task in an outline."""
 
     path: str | None = None
-    """Path of the task; None if the saver does not return it."""
+    """Path of the task, or None if the saver does not return it."""
     digest: bytes = b""
     """Digest of a write to a special channel, whose value may change. It is empty for regular writes."""
 
@@ -92,7 +92,7 @@ class Source(Endpoint):
                 yield saved
 
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
-        """Return a checkpoint; None if it was deleted."""
+        """Return a checkpoint, or None if it was deleted."""
         raise NotImplementedError
 
 

@@ -376,7 +376,7 @@ def _age(key: CheckpointKey) -> tuple[str, str]:
 
 
 def _conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline) -> str:
-    """Describe how the target contradicts the source; empty if it has only a part of the source."""
+    """Describe how the target contradicts the source. Empty if it has only a part of the source."""
     if more := sorted(has.keys() - there.keys(), key=_age):
         return (
             f"{target} has {len(more)} checkpoints that {source} lacks; the newest is {shown(more[-1][1])}. "

@@ -304,7 +304,7 @@ class ValkeyStrings(ForeignSource):
 
 
 def _names(text: Any) -> list[Any] | None:
-    """Return the names in a checkpoint's text; None for another text."""
+    """Return the names in a checkpoint's text, or None for another text."""
     fields = _parsed_or_none(text or "null")
     return list(map(fields.get, _NAMES)) if isinstance(fields, dict) else None
 
@@ -454,7 +454,7 @@ def _without(name: str, stand_in: str) -> str:
 
 
 def _prefix(key: bytes, rest: str) -> str | None:
-    """Return the beginning of a key that ends with `rest`; None for another key."""
+    """Return the beginning of a key that ends with `rest`, or None for another key."""
     end = rest.encode("utf-8", "surrogatepass")
     return key.removesuffix(end).decode("utf-8", "backslashreplace") if key.endswith(end) else None
 

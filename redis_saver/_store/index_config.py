@@ -100,7 +100,7 @@ def _check(index: Mapping[str, Any]) -> None:
 
 
 def server_index(index: Mapping[str, Any]) -> ServerIndex | None:
-    """Return the server's index of a checked configuration; None if the process compares vectors."""
+    """Return the server's index of a checked configuration, or None if the process compares vectors."""
     if index.get("search") != "server":
         return None
     many = index.get("vectors_per_item") or min(len(index.get("fields") or ("$",)), MAX_VECTORS_PER_ITEM)

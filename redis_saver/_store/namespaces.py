@@ -153,7 +153,7 @@ def _counts(context: StoreContext, labels: tuple[str, ...]) -> Operation[dict[tu
 
 
 def _counts_of(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int] | None]:
-    """Count the items of a partition by the labels below its own; None if there is no such partition.
+    """Count the items of a partition by the labels below its own. None if there is no such partition.
 
     One round trip; more for each thousand namespaces below the partition's own.
     """

@@ -47,7 +47,7 @@ _WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
 def read(
     context: StoreContext, partition: Partition, fields: Sequence[bytes], *, refresh: bool
 ) -> Operation[list[Entry | None]]:
-    """Read items of a partition; None for each that is not there. One round trip.
+    """Read items of a partition. None for each missing item. One round trip.
 
     Args:
         context: The store.
@@ -106,7 +106,7 @@ class _Listing(NamedTuple):
 
 
 def _list(context: StoreContext, partition: Partition, above: int, what: str) -> Operation[_Listing | None]:
-    """List items above a version, oldest first; None if there is no such partition. One round trip."""
+    """List items above a version, oldest first. None if there is no such partition. One round trip."""
     values = (yield from ask(context, partition, scripts.LIST_ITEMS, (above, what))).values
     if not values:
         return None

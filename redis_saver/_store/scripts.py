@@ -81,7 +81,7 @@ class Reply(NamedTuple):
     """Reply of a script. Its values have the types that its script was loaded with."""
 
     code: int
-    """A `StoreReply`; 0 for a plain reply."""
+    """A `StoreReply`, or 0 for a plain reply."""
     values: list[Any]
 
 
@@ -179,7 +179,7 @@ def announce(context: StoreContext, member: bytes, ttl: Argument = 0, above: Arg
     Args:
         context: The store.
         member: The partition, as the directory names it.
-        ttl: TTL of its items in milliseconds; 0 for none.
+        ttl: TTL of its items in milliseconds, or 0 for none.
         above: A number that the token has to exceed.
     """
     keys = context.keyspace.directory

@@ -130,7 +130,7 @@ def _by_server(context: StoreContext, labels: tuple[str, ...], wanted: _Search) 
 
 
 def _best_of_partition(context: StoreContext, place: Place, wanted: _Search) -> Operation[list[Hit] | None]:
-    """Return the best hits of a partition; None if there is no such partition."""
+    """Return the best hits of a partition, or None if there is no such partition."""
     partition = place.partition
     if wanted.matches is None and wanted.query is None:
         page = yield from reading.page(context, place, 0, wanted.most, refresh=False)
@@ -177,7 +177,7 @@ def _nearest(context: StoreContext, place: Place, mirror: reading.Mirror, wanted
 
 
 def compile_filter(filter: Any) -> Matches | None:
-    """Make a predicate on values from a filter; None if the filter is empty.
+    """Make a predicate on values from a filter. None if the filter is empty.
 
     Raises:
         TypeError: The filter is no mapping.

@@ -157,7 +157,7 @@ def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operati
 
 
 def _problem_of(index: ServerIndex, partition: Partition, mark: bytes) -> str | None:
-    """Describe why the index does not have all items of a partition; None if it has."""
+    """Describe why the index does not have all items of a partition. None if it has."""
     subject = f"items of {shown(partition.labels)}"
     dims, _, most = mark.partition(b" ")
     if not mark:

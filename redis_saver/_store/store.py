@@ -295,7 +295,7 @@ class Store(BaseStore, Generic[ClientT]):
             refresh_ttl: True to restart its TTL. None: the `refresh_on_read` of the store's `ttl`, True by default.
 
         Returns:
-            The item, with its `version`; None if there is none.
+            The item, with its `version`, or None if there is none.
         """
         return self._run(self._get(namespace, str(key), refresh_ttl))
 

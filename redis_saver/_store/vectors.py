@@ -171,7 +171,7 @@ class VectorIndex:
             most: Maximum number of items.
             distance: Measure of the score.
             order: Sort key of a field, for items with the same score.
-            among: Fields of the items that may be found, each once; None for all. Items without vectors are skipped.
+            among: Fields of the items that may be found, each once, or None for all. Items without vectors are skipped.
         """
         query, length = _scaled(query, distance)
         items = self._items(among)
@@ -294,7 +294,7 @@ class Embedder:
         self.embeddings = ensure_embeddings(config["embed"])
         self.fields = _tokenized(config.get("fields") or [_WHOLE])
         self.server = server_index(config)
-        """The server's own index; None if the process compares vectors."""
+        """The server's own index, or None if the process compares vectors."""
         self.nothing = VectorIndex(self.dims)
         """The index of a partition without vectors."""
 
@@ -440,7 +440,7 @@ def _converted(vectors: Any, count: int, dims: int) -> Rows:
 
 
 def _unusable(rows: Rows) -> str | None:
-    """Describe the first fault of these vectors; None if there is none."""
+    """Describe the first fault of these vectors. None if there is none."""
     if not np.isfinite(rows).all():
         return "with NaN or infinity in it"
     long = lengths(rows)

@@ -39,7 +39,7 @@ class Write(NamedTuple):
     value: bytes
     """Value as a record has it; empty to delete the item."""
     ttl: int = 0
-    """Milliseconds; 0 for none."""
+    """Milliseconds, or 0 for none."""
     expected: bytes = ANY_VERSION
     """Version that the item must have; `0` if it must not exist."""
     texts: Sequence[str] = ()
@@ -66,7 +66,7 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
 
 
 def milliseconds(minutes: Any) -> int:
-    """Convert the TTL of an item; 0 for none.
+    """Convert the TTL of an item. 0 for none.
 
     Raises:
         TypeError, ValueError: It is not a number of minutes, or out of range.
@@ -170,7 +170,7 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
     Args:
         context: The store.
         partition: The partition.
-        token: Token of its entry in the directory; 0 if unknown.
+        token: Token of its entry in the directory, or 0 if unknown.
         what: `expired` or `all`.
     """
     removed, more = 0, 1
@@ -203,9 +203,9 @@ class StoredItem(NamedTuple):
     updated_at: int
     """Time of the last put, in microseconds since 1970."""
     ttl: int
-    """Lifetime after each put or read, in milliseconds; 0 if it does not expire."""
+    """Lifetime after each put or read, in milliseconds, or 0 if it does not expire."""
     expires_at: int
-    """Deadline in milliseconds since 1970; 0 if it does not expire."""
+    """Deadline in milliseconds since 1970, or 0 if it does not expire."""
     size: int
     """Approximate size of the value, in bytes."""
 
@@ -254,7 +254,7 @@ class Import(NamedTuple):
 
     item: StoredItem
     expected: int
-    """Version that the item must have; 0 if it must not exist."""
+    """Version that the item must have, or 0 if it must not exist."""
     partition: Partition
     field: bytes
     value: bytes
