@@ -7,8 +7,8 @@
 --- @include lib/checkpoint
 --- @include lib/put_known
 
--- Returns what a checkpoint held before it is put again: a flag by entry ('-' if retained), the order of the entries,
--- and the field of its names if that is another than names_chunk, else false.
+-- Returns the previous contents of a checkpoint that is put again: a flag by entry ('-' if retained), the order of the
+-- entries, and the field of its names chunk if it differs from names_chunk, else false.
 local function held_before(data, checkpoint, before, names_chunk)
   reading = 'checkpoint ' .. string.sub(checkpoint, string.find(checkpoint, '%z') + 1, -2)
   local held, order, was = {}, {}, links(before)

@@ -62,11 +62,11 @@ end
 -- Stores a new checkpoint with new values, if the thread has the tag that the caller names. Returns the thread's new
 -- tag, or false if nothing was stored.
 --
--- Proof: the caller relies on what it put or read until the put that set this tag. A script that removes or replaces
--- something deletes or replaces the tag in its first command. So nothing of that is gone. One HSET writes a tag and
--- everything it proves. So a server that lost its newest writes (failover, truncated file) has all of it, or an earlier
--- tag.
--- argv: arguments of put.lua; meta, found: results of look_up; is_home: true if cold has the rest of the thread.
+-- Proof: the caller relies on data that it put or read until the put that set this tag. A script that removes or
+-- replaces something deletes or replaces the tag in its first command. So none of these data are gone. One HSET writes
+-- a tag and everything it proves. So a server that lost its newest writes (failover, truncated file) has the tag with
+-- everything it proves, or an earlier tag. argv: arguments of put.lua; meta, found: results of look_up; is_home: true
+-- if cold has the rest of the thread.
 local function put_known(index, data, argv, meta, found, is_home)
   local n, p, q, tag = tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), argv[9]
   if not meta or tag == '' or meta.tag ~= tag or found[4] or n + p > 400 then return false end

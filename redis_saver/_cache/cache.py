@@ -40,7 +40,7 @@ ValueT = TypeVar("ValueT", default=Any)
 CLUSTER_TIMEOUT = 1.0
 """Default of `cluster_timeout`, in seconds. A cache does not wait for a failover."""
 SOCKET_TIMEOUT = 1.0
-"""Default timeout of a cache's own client, in seconds. A slower cache is of no use."""
+"""Default timeout of a cache's own client, in seconds. A slower cache would be useless."""
 ENTRIES_PER_REQUEST = 500
 """Maximum number of entries of one script or MGET, so that other clients get their turn."""
 _MAX_FLIGHT = timedelta(days=1)
@@ -282,7 +282,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     def _store(
         self, addresses: Sequence[Address], encoded: Mapping[FullKey, tuple[int | bytes, bytes]]
     ) -> Operation[bool]:
-        """Store encoded entries; return True, as None means that the server failed."""
+        """Store encoded entries. Returns True, because None means that the server failed."""
         keyspace, fresh = self._context.keyspace, os.urandom(entries.GENERATION)
         calls, shards = list[Call](), list[int]()
         for shard, group in _by_shard(addresses):

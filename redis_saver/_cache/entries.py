@@ -235,7 +235,7 @@ def namespaces(context: Context, namespaces: Sequence[Namespace] | None) -> list
 
 
 def pairs(context: Context, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> list[tuple[FullKey, int | bytes, Any]]:
-    """Check the entries to store; return name, TTL in milliseconds (`b""` for none) and value of each.
+    """Check the entries to store. Returns the name, TTL in milliseconds (`b""` for none) and value of each.
 
     Raises:
         TypeError, ValueError, LimitExceeded: A name or TTL is invalid.

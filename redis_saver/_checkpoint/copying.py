@@ -19,7 +19,7 @@ from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
-"""Milliseconds after which an unfinished copy expires, because the process that made it died."""
+"""Milliseconds after which an unfinished copy of a dead process expires."""
 
 
 def copy_thread(context: Context, source: str, target: str) -> Operation[None]:

@@ -38,7 +38,7 @@ Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
 
 
 def as_method(function: Callable[Concatenate[Any, P], OperationT]) -> Callable[Concatenate[Any, P], OperationT]:
-    """Make a method of a function that takes a saver's context first."""
+    """Turn a function whose first argument is a saver's context into a method."""
 
     def method(saver: Interface[Any], /, *args: P.args, **kwargs: P.kwargs) -> OperationT:
         return function(saver._context, *args, **kwargs)  # noqa: SLF001 - it is a method

@@ -293,7 +293,7 @@ _CALLER = "00000000-0000-0000-0000-000000000000"
 def next_nodes(saved: CheckpointTuple) -> list[str]:
     """Infer the nodes that run next: those that wait for a channel and have not seen its version.
 
-    If a graph has triggers of its own, some may be missing.
+    If a graph has custom triggers, some nodes may be missing.
     """
     checkpoint = saved.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]

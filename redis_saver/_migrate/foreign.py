@@ -128,7 +128,7 @@ class ForeignSource(Source):
         self._keys: ThreadKeys | None = None
 
     def decode(self, *, objects: bool) -> None:
-        """Choose if values are decoded to objects, for a saver as the target, or stay packed."""
+        """Set whether values are decoded to objects (if the target is a saver) or stay packed."""
         self._serde = _with_objects(self._given_serde) if objects else self._given_serde
 
     def _threads(self) -> Iterable[str]:

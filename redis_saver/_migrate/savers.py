@@ -1,7 +1,7 @@
 """Savers as sources and targets of threads.
 
-Any saver is used by LangGraph's interface. For known savers, outlines are read without values, which is cheap. These
-outlines also have the tasks' paths.
+All savers are used through LangGraph's interface. For known savers, outlines are read without values, which is cheap.
+These outlines also have the tasks' paths.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ The cache holds stored bytes. Each read decodes them again.
 Each put gives its thread a new random tag, and any script that removes or replaces data deletes it. While the server
 has the tag that this process put or read last, everything that the process knows is stored (`lua/lib/put_known.lua` has
 the proof). Puts of this process, each on the tag of the one before, form a chain. A put of another process breaks the
-chain. Then the process only expects what it knows from before the break: the script checks it, and `put` sends what is
+chain. Then the process is no longer sure of what it learned before: the script checks it, and `put` sends what is
 missing.
 """
 

@@ -1,4 +1,4 @@
-"""Settings and memory of a store, and the places of its namespaces: everything that operations share."""
+"""Settings and caches of a store, and the places of its namespaces: everything that operations share."""
 
 from __future__ import annotations
 
@@ -212,5 +212,5 @@ class Remembered:
         self._values.forget(key)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the fields of `RedisStats` about it."""
+        """Return the fields of `RedisStats` for this cache."""
         return {"cache_bytes": self._values.bytes, "cache_hits": self._hits, "cache_misses": self._misses}

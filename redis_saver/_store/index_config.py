@@ -36,7 +36,7 @@ class RedisIndexConfig(IndexConfig, total=False):
     """`process` (default): each process compares all vectors, on any server. `server`: the server's module for vector
     search finds candidates, which the process compares."""
     algorithm: Algorithm
-    """With `search="server"`: `flat` (default) compares all vectors; `hnsw` walks a graph to some of them."""
+    """With `search="server"`: `flat` (default) compares all vectors, and `hnsw` only some of them, along a graph."""
     vectors_per_item: int
     """With `search="server"`: maximum number of vectors of an item. Default: the number of `fields`, or 1. A put of an
     item with more is refused."""
@@ -122,8 +122,8 @@ def check_paths(name: str, paths: Any) -> None:
 class Texts:
     """Texts of operations, each once, and their vectors.
 
-    Embedding is I/O, which operations do not do. So making an operation checks its arguments and notes its texts here.
-    The store has them embedded (`vectors.Embedder`). When the operation runs, it takes the vectors from here.
+    Embedding is I/O, which operations do not do. So making an operation checks its arguments and adds its texts here.
+    The store embeds them (`vectors.Embedder`). When the operation runs, it takes the vectors from here.
     """
 
     __slots__ = ("documents", "queries", "vectors")
@@ -141,7 +141,7 @@ class Texts:
         return bool(self.documents or self.queries)
 
     def note(self, documents: Iterable[str]) -> None:
-        """Note the texts of an item."""
+        """Add the texts of an item."""
         for text in documents:
             self.documents.setdefault(text, len(self.documents))
 

@@ -47,7 +47,7 @@ class VersionedSearchItem(SearchItem):
 
 
 class Entry:
-    """An item as the server answered it. It is cached, so nobody changes it; only filters add the decoded value."""
+    """An item as the server returned it. It is cached, so only filters change it: they add the decoded value."""
 
     __slots__ = ("created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
 
@@ -78,7 +78,7 @@ class Entry:
 
         Raises:
             DecodeError: The serializer does not know the bytes.
-            PlainValueRefused: They are not encrypted, and have to be.
+            PlainValueRefused: They are not encrypted, but must be.
         """
         with decoding_item("item {!r} of namespace {!r}", key, namespace):
             value = self.loaded(context)
@@ -129,7 +129,7 @@ class Hit(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, float, int, tuple[str, ...], str]:
-        """Sort by score, items without one last and newest first, then by namespace and key."""
+        """Sort by score, then by namespace and key. Items without a score come last, newest first."""
         namespace, key = namespace_and_key(self.partition, self.entry.field)
         if self.score is None:
             return True, 0.0, -self.entry.version, namespace, key

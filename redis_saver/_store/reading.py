@@ -3,10 +3,10 @@
 A process remembers pages and mirrors. Each call that uses one checks it with the server.
 
 A *mirror* has all items of a partition, for searches that look at all of them. Scripts only raise versions, so a mirror
-lacks only items above its newest version. The server also answers the number of items and the sum of their versions. If
-both agree with a mirror that has all newer items, the mirror is exact. Otherwise some of its items are gone, and all
-versions are listed. An import may store lower versions, but gives the partition another token. The vectors of an item
-change only with its record, so they are exact whenever the records are.
+lacks only items above its newest version. The server also returns the number of items and the sum of their versions. If
+both match after the newer items were added, the mirror is exact. Otherwise some of its items are gone, and all versions
+are listed. An import may store lower versions, but gives the partition another token. The vectors of an item change
+only with its record. So they are exact if the records are.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ITEMS_PER_PAGE = 1000
 MAX_ATTEMPTS = 5
 """Maximum number of attempts to list versions while others remove items, or empty the partition."""
 _HINT_BYTES = 300
-"""Approximate memory of the note that nothing in a partition has a TTL."""
+"""Approximate memory for remembering that nothing in a partition has a TTL."""
 _WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
 """Beginning of a partition's state if nothing in it has a TTL. `get_items.lua` has the same pattern."""
 
@@ -146,7 +146,7 @@ def _checked_progress(above: int, newest: int) -> int:
 
 
 class Page(NamedTuple):
-    """Consecutive items, newest first. Nobody changes a page."""
+    """Consecutive items, newest first. A page is never changed."""
 
     token: bytes
     """Token of the partition in the directory; `0` if there is no such partition."""
@@ -263,8 +263,8 @@ def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = 
     """Return all items of a partition as they are now.
 
     One round trip of a few bytes if nothing is new, else one per thousand new items or megabyte. If items are gone, one
-    more per 4,000 items of the partition. If others remove items during `MAX_ATTEMPTS` attempts, the last attempt
-    counts. It has each item that was there all the time.
+    more per 4,000 items of the partition. If others remove items during `MAX_ATTEMPTS` attempts, the result of the last
+    one is used. It has each item that existed all the time.
     """
     name = "mirror", partition.member
     known: Mirror = context.remembered.get(name) or EMPTY
@@ -342,7 +342,7 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, items: l
 
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
-    """Drop items that are gone, and items newer than the oldest that the mirror lacks, so that it lacks only newer."""
+    """Drop items that are gone, and all above the oldest item that the mirror lacks. Then it lacks only newer ones."""
     versions = yield from all_versions(context, partition)
     known = before.entries
     lacking = [version for name, version in versions.items() if name not in known or known[name].version != version]

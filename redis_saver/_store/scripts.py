@@ -26,7 +26,7 @@ LATE = 30.0
 MAX_ANNOUNCED = 20
 """Maximum number of announcements per call."""
 MAX_TOGETHER = 256
-"""Maximum number of operations whose requests travel together."""
+"""Maximum number of operations whose requests are sent together."""
 _LETTERS: Mapping[type, str] = defaultdict(lambda: "?", {bytes: "b", int: "i", type(None): "n"})
 """Letters of types. The letters of a reply's values have to match its pattern."""
 _REPLIES: dict[Script, tuple[str, Mapping[int, str]]] = {}
@@ -89,7 +89,7 @@ def checked(script: Script, key: bytes, reply: Any) -> Reply:
     """Check the types of a script's reply, so that no operation mistakes a number for bytes.
 
     Raises:
-        StoreDamaged: The script does not answer such a reply.
+        StoreDamaged: The script cannot have sent this reply.
     """
     pattern, codes = _REPLIES[script]
     values = [reply] if isinstance(reply, int) else reply
@@ -174,7 +174,7 @@ def ask(
 
 
 def announce(context: StoreContext, member: bytes, ttl: Argument = 0, above: Argument = 0) -> Operation[list[Any]]:
-    """Announce a partition in the directory; return its token and the deadline of its entry. One round trip.
+    """Announce a partition in the directory. Returns its token and the deadline of its entry. One round trip.
 
     Args:
         context: The store.
@@ -215,7 +215,7 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
 
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """Run operations side by side, and send their requests of the same step as one batch. Return their results."""
+    """Run operations in lockstep, and send their requests of the same step as one batch. Return their results."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)

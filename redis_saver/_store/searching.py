@@ -46,7 +46,7 @@ class _Search(NamedTuple):
 
 
 def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
-    """Check the arguments of a search; return the labels of its namespace, and its filter.
+    """Check the arguments of a search. Returns the labels of its namespace, and its filter.
 
     Raises:
         TypeError, ValueError: An argument is invalid.
@@ -60,7 +60,7 @@ def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
 def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[VersionedSearchItem]]:
     """Search a namespace and its children, by similarity if there is a query, else newest first.
 
-    The call checks the arguments and notes the query, which has to be embedded before the operation runs.
+    The call checks the arguments and adds the query to the texts, which must be embedded before the operation runs.
 
     Raises:
         TypeError, ValueError: An argument is invalid.

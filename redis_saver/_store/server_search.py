@@ -127,7 +127,7 @@ def _wait(context: StoreContext) -> Operation[None]:
 
 
 def build_index(context: StoreContext, *, all_partitions: bool = False) -> Operation[int]:
-    """Make the documents of items that have none, or of all items; return how many were made.
+    """Make the documents of items that have none, or of all items. Returns the number of documents.
 
     Raises:
         DecodeError: The vectors of an item are of another model, or are not vectors.

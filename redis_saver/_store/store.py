@@ -226,7 +226,7 @@ class Store(BaseStore, Generic[ClientT]):
         return await self._arun(*self._batch(list(ops)))
 
     def _batch(self, ops: list[Op]) -> tuple[Operation[list[Result]], Texts, str]:
-        """Check the arguments and encode the values; return the operation, the texts to embed, and the method's name.
+        """Check the arguments and encode the values. Returns the operation, the texts to embed, and the method's name.
 
         Raises:
             TypeError, ValueError: An operation is invalid.
@@ -518,12 +518,12 @@ def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) ->
 
 
 def context_of(store: Store[Any]) -> StoreContext:
-    """Return the context of a store, for packages that add operations. Users must not rely on it."""
+    """Return the context of a store. For other modules of this package only."""
     return store._context  # noqa: SLF001
 
 
 def driver_of(store: Store[Any]) -> RedisDriver | DriverWrapper[Request]:
-    """Return the driver of a store, for the same packages."""
+    """Return the driver of a store. For other modules of this package only."""
     return store._driver  # noqa: SLF001
 
 

@@ -28,13 +28,14 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 
 MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
-"""Shortest and longest vector, so that products stay in the range of float32. Embeddings have a length of about 1."""
+"""Minimum and maximum length of a vector, so that products stay in the range of float32. Embeddings have a length of
+about 1."""
 BLOCK_BYTES = 2**25
 """Maximum size of a merged block of rows, and of the float64 rows that the second pass compares at a time."""
 SPARSE = 4
-"""If fewer than one item in 4 may be found, their rows are copied, and other rows are not read."""
+"""If a search is limited to fewer than one item in 4, their rows are copied, and other rows are not read."""
 WASTE = 3
-"""If more than one row in 3 belongs to no item any more, the other rows are copied into a new block."""
+"""If more than one row in 3 is unused, the other rows are copied into a new block."""
 _ROUNDING = 2.0**-24
 """Relative rounding error of float32."""
 _WHOLE = "$"
@@ -46,8 +47,8 @@ class Scored(NamedTuple):
     """An item with its score."""
 
     score: float
-    """Cosine similarity, inner product, or (for l2) the distance times -1; greater is nearer. Of several vectors of an
-    item, the nearest counts."""
+    """Cosine similarity, inner product, or (for l2) the distance times -1. Greater is nearer. An item with several
+    vectors has the score of the nearest one."""
     field: bytes
 
 
@@ -61,7 +62,7 @@ def lengths(rows: Rows) -> Floats:
 class VectorIndex:
     """Vectors of items at one moment.
 
-    Nobody changes an index. `changed` makes another one, which shares the memory of the rows that stay.
+    An index is never changed. `changed` makes another one, which shares the memory of the rows that stay.
     """
 
     def __init__(self, dims: int) -> None:
@@ -341,7 +342,7 @@ class Embedder:
         """Embed texts: one call for the texts of all items, and one for each query.
 
         Raises:
-            ValueError: The model did not answer vectors of `dims` numbers.
+            ValueError: The model did not return vectors of `dims` numbers.
         """
         if texts.documents:
             texts.vectors = self._rows(self.embeddings.embed_documents(list(texts.documents)), len(texts.documents))

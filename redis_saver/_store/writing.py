@@ -37,7 +37,7 @@ class Write(NamedTuple):
     """New state of an item."""
 
     value: bytes
-    """Value as a record has it; empty to delete the item."""
+    """Value as a record has it. Empty to delete the item."""
     ttl: int = 0
     """Milliseconds, or 0 for none."""
     expected: bytes = ANY_VERSION
@@ -50,7 +50,7 @@ DELETION = Write(b"")
 
 
 def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
-    """Check and encode a put; return its partition, field and write."""
+    """Check and encode a put. Returns its partition, field and write."""
     places = context.places
     place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
     key = places.key(op.key)
@@ -147,7 +147,7 @@ def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[
 
 
 def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
-    """Delete the items of a partition whose fields begin with a prefix; return how many."""
+    """Delete the items of a partition whose fields begin with a prefix. Returns the number of deleted items."""
     fields = yield from list_fields(context, partition, prefix)
     yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
     return len(fields)
@@ -161,11 +161,13 @@ class _Swept(NamedTuple):
     gone: int
     left: int
     refused: bytes
-    """Tokens up to this one may leave the directory."""
+    """Entries with tokens up to this one may be removed from the directory."""
 
 
 def clean(context: StoreContext, partition: Partition, token: Any, what: str = "expired") -> Operation[int]:
-    """Remove expired items of a partition, or `all`; return how many. An empty partition leaves the directory.
+    """Remove expired items of a partition, or `all`. Returns the number of removed items.
+
+    An empty partition is removed from the directory.
 
     Args:
         context: The store.
@@ -278,7 +280,7 @@ def new_put() -> str:
 def import_items(
     context: StoreContext, partition: Partition, imports: Sequence[Import], made_by: str
 ) -> Operation[list[Import]]:
-    """Store items of a partition atomically; return those that did not have the expected version.
+    """Store items of a partition atomically. Returns those that did not have the expected version.
 
     Three round trips. It may run again with the same `made_by`. Then items that it stored before are neither stored
     again nor returned.

@@ -178,7 +178,7 @@ def known_fill(tiers: Tiers, address: Address, checkpoint_id: str | None = None)
 
 
 def newest_of(ns: str) -> bytes:
-    """Return the field that marks hot's newest checkpoint of a namespace as the newest of both tiers."""
+    """Return the field that says that hot has the newest checkpoint of a namespace."""
     return b"@has_latest" + names.component(ns)
 
 
