@@ -6,13 +6,13 @@
 -- Maximum number of vectors in a document.
 local MAX_VECTORS = 1000
 
--- Returns the field `@documents`; false if the items have no documents.
+-- Returns the field `@documents`, or false if the items have no documents.
 local function documents_of(state)
   return state.indexed > 0 and redis.call('HGET', items, '@documents')
 end
 
--- Stores the document of an item with vectors, in place of an older one. Returns the dimensions of the vectors as text,
--- and their number. If the vectors are encrypted, it stores no document and returns nothing.
+-- Stores or replaces the document of an item with vectors. Returns the dimensions of the vectors as text, and their
+-- number. If the vectors are encrypted, it stores no document and returns nothing.
 local function write_document(document, under, vectors, ttl, deadline)
   redis.call('UNLINK', document)
   local _, head, dims = string.find(vectors, '^(%d+) 5:bytes')

@@ -3,7 +3,7 @@
 
 -- Format of a partition, the first number of its @state.
 local STORE_FORMAT = 1
--- Sums of versions are modulo this, so that doubles hold them exactly.
+-- Modulus of sums of versions, so that doubles hold them exactly.
 local CHECKSUM = 2 ^ 50
 -- Maximum number of expired items that a script removes.
 local SWEPT = 1000
@@ -19,8 +19,8 @@ local function text_of(number)
   return string.format('%.0f', number)
 end
 
--- Reads the state of a partition from its text. Returns (state, problem): the state is nil if there is no such
--- partition; problem is an error reply.
+-- Reads the state of a partition from its text. Returns (state, problem). The state is nil if there is no such
+-- partition. problem is an error reply, or nil.
 local function open_partition(text)
   if not text then
     if redis.call('EXISTS', items, order, expiring, namespaces, vectors) == 0 then return nil end
@@ -63,7 +63,7 @@ local function head_of(record)
   if put and #created <= 16 and #version <= 16 and #ttl <= 15 then return created, version, ttl, put end
 end
 
--- Takes over an announcement: the directory's token, and the deadline of its entry ('0': none).
+-- Stores an announcement in the state: the directory's token, and the deadline of its entry ('0' for none).
 local function take_announcement(state, token, announced)
   if token == '' or tonumber(token) <= state.token then return end
   state.token = tonumber(token)

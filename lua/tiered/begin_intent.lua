@@ -11,7 +11,7 @@
 -- ARGV[3] writes     prefix of the members of a checkpoint's pending writes, or ''
 -- ARGV[4] fill_token token of the last fill that the caller knows, or ''
 -- ARGV[5] record     16 bytes that name the written record; sixteen * for the whole thread
--- ARGV[6] need       'all' if cold needs all coalesced checkpoints; 'nothing' if the thread is deleted next; else ''
+-- ARGV[6] need       'all' if cold needs all coalesced checkpoints; 'nothing' if the writer deletes the thread; else ''
 -- ARGV[7] gone       milliseconds after which a writer is gone
 --
 -- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted), the record, and the token. Two intents about
@@ -24,7 +24,7 @@
 --   BEHIND     3  not the last writes, which must be flushed first. No intent was made, but for five seconds nobody
 --                 can write the thread behind
 --   UNNOTED    4  nothing: the thread is older than the tiers, or its records are gone. The script has recorded all
---                 its data as missing in cold, and like BEHIND made no intent but blocked writes behind
+--                 its data. As with BEHIND, no intent was made, and nobody can write the thread behind for a while
 --   WAIT       5  not the coalesced checkpoints, which cannot be flushed while others write. Nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: owned.

@@ -24,7 +24,7 @@ local BUSY = 1
 local data, dirty, flush, intents = unpack(KEYS)
 local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
-local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; longest time set aside in milliseconds
+local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; maximum time set aside in milliseconds
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')

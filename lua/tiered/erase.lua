@@ -1,4 +1,4 @@
--- Deletes a thread that cold has deleted, also a damaged one, and ends the intent about it.
+-- Deletes a thread that cold has deleted, even a damaged one, and ends its intent.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -27,7 +27,7 @@ local own
 for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
   if string.sub(intent, 33) == token then own = intent end
 end
-if not own and redis.call('EXISTS', dirty) == 1 then -- a repeated request, and the thread was written anew
+if not own and redis.call('EXISTS', dirty) == 1 then -- a repeated request, and the thread was recreated
   return end_intent(index, data, intents, lease, dirty, token, '', '?', '')
 end
 local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]

@@ -1,4 +1,4 @@
--- Stores the pending writes of a task that cold has, and ends the intent about them.
+-- Stores the pending writes of a task that cold has, and ends their intent.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

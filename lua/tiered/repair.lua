@@ -10,7 +10,7 @@
 -- Returns
 --   ASK_COLD  0  the caller has to check whether cold has the thread
 --   GIVEN_UP  1  nothing is left here
---   DIRTY     2  the thread is dirty and can be opened: others repaired it, or the damage is elsewhere
+--   DIRTY     2  the thread is dirty and can be opened: another process repaired it, or the damage is elsewhere
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

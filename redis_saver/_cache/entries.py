@@ -38,7 +38,7 @@ class Address(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A range of a shard's index for ZRANGEBYLEX, and the key of the generation that its entries share."""
+    """A range of a shard's index (for ZRANGEBYLEX), and the key of the generation of its entries."""
 
     shard: int
     generation: bytes

@@ -249,7 +249,7 @@ def _answered(reply: Any, nonce: str) -> Record | Busy:
     """Decode the reply of `lua/checkpoint/take_ownership.lua`. A record means that the caller owns the thread.
 
     Raises:
-        ValueError, TypeError: It is not a reply of the script.
+        ValueError, TypeError: The script cannot have sent this reply.
     """
     code, raw, *rest = reply
     record = Record.of(raw) if raw else None

@@ -84,7 +84,7 @@ def deletion(context: Context, thread: str, mode: bytes) -> Call:
 
 
 class Limit(NamedTuple):
-    """A history limit that a put went over, and the checkpoints that its trim has to keep."""
+    """A history limit that a put exceeded, and the checkpoints that its trim must keep."""
 
     keep_last: int
     written: frozenset[CheckpointKey]

@@ -144,7 +144,7 @@ class History(NamedTuple):
 
 
 class KnownPoint(NamedTuple):
-    """A checkpoint whose histories are known, with the facts that they depend on, as the script answered them."""
+    """A checkpoint whose histories are known, with the facts on which they depend. The script returned these facts."""
 
     checkpoint_id: bytes
     """The checkpoint's id, escaped."""

@@ -65,8 +65,8 @@ def _read(
     """Read up to `FIELDS_PER_GET` items.
 
     If nothing in the partition had a TTL at the last read, one HMGET reads the state and the records. It takes the
-    server half the time of the script. If the state says that an item has a TTL now, the script runs, too: two round
-    trips, once.
+    server half the time of the script. If the state says that an item has a TTL now, the script runs, too. That costs a
+    second round trip, once.
     """
     hint = "without TTLs", partition.member
     records: Sequence[bytes | None]

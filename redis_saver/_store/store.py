@@ -138,7 +138,7 @@ class Store(BaseStore, Generic[ClientT]):
             replica_timeout: Seconds to wait for the replicas. Then the write raises `ReplicationTimeout`.
 
         Raises:
-            ImportError: `compression` or `index` without its extra.
+            ImportError: The extra for `compression` or `index` is not installed.
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         super().__init__()

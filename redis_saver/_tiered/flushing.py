@@ -513,7 +513,7 @@ class _CarryingSerializer(OpaqueSerializer):
 
 
 def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
-    """Return both savers as flushers use them: objects stay packed if possible, and hot has its own chunk cache."""
+    """Return both savers for flushers: objects stay packed if possible, and hot has a separate chunk cache."""
     hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
     own = type(cold).__module__.startswith("langgraph.checkpoint.")
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:
