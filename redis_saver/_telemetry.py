@@ -153,7 +153,7 @@ class Exported:
         )
 
     def add(self, measured: Measured, attributes: Mapping[str, Any]) -> None:
-        """Export one more saver. Its sources stand for it, because clones share them and may outlive it."""
+        """Export one more saver, by its sources, because clones share these and may outlive the saver."""
         with self._lock:
             self._sources = {key: entry for key, entry in self._sources.items() if entry[0]() is not None}
             for source in measured.sources:

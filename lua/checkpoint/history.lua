@@ -164,7 +164,7 @@ if is_first and is_here then
   if point > 0 then page[4] = { target, {}, {}, point } end
 end
 while id ~= '' and open > 0 do
-  if visited[id] then -- a caller put an ancestor again, as a child of its descendant. The client checks this across pages
+  if visited[id] then -- a caller put an ancestor again, below its own descendant. The client checks this across pages
     missing = id
     break
   end

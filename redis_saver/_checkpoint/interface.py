@@ -283,9 +283,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         they are deleted too, as cold knows runs only by their metadata. A remaining checkpoint may name a parent that
         is gone.
 
-        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip. Redis has
-        no index over threads in different cluster slots. In threads that have the runs, all links are read. Then each
-        step removes up to 500 names.
+        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip, because
+        an index of runs could not be updated atomically across cluster slots. In threads that have the runs, all links
+        are read. Then each step removes up to 500 names.
 
         Raises:
             TypeError: `run_ids` is one str instead of a list.

@@ -188,7 +188,7 @@ _NOT_THERE = ("42P01", "3F000")
 _NOT_ALLOWED = ("28000", "28P01", "3D000", "42501")
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 _LIVELY = {"connect_timeout": _CONNECTING, **_KEEPALIVE}
-"""Options of libpq with which a lost host is noticed soon."""
+"""Options with which libpq soon notices that a host is gone."""
 
 
 class Server(ABC):

@@ -166,7 +166,7 @@ async def amigrate(
 ) -> Report:
     """Run `migrate` in a worker thread, so that it does not block the event loop.
 
-    If the caller is cancelled, the migration ends after the current checkpoint, and then this raises the cancellation.
+    If the caller is cancelled, the migration ends after the current checkpoint. Then this raises `CancelledError`.
 
     Args:
         source: As in `migrate`. An asyncio saver must have synchronous methods that work in other OS threads, as ours

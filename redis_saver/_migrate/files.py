@@ -120,7 +120,7 @@ class _File:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, serde: SerializerProtocol, *, target: bool) -> Iterator[Self]:
-        """Check a source, or begin a target, which gets its last record and its name when the `with` block exits.
+        """Check a source, or begin a target. A target gets its last record and its name when the `with` block exits.
 
         Raises:
             FileDamaged: The source is damaged or incomplete, or is another file.

@@ -368,7 +368,7 @@ class RedisDocuments(ForeignSource):
         """Find the checkpoints of a thread, and their tasks.
 
         Raises:
-            ValueError: The thread has documents of release 0.0, in which the id is that of the parent, or empty.
+            ValueError: The thread has documents of release 0.0, which have the parent's id or none, but not their own.
         """
         if any(head.prefix is not None and head.at[1] in ("", head.parent) for head in heads):
             raise ValueError(

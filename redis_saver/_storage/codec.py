@@ -1,4 +1,4 @@
-"""Encode values and pending writes to the bytes that are stored. Decode them and whole checkpoints.
+"""Encode values and pending writes to their stored bytes. Decode values, pending writes and whole checkpoints.
 
 A stored value is a frame with the serializer's type, then the serializer's bytes. Long lists and dicts are the same
 bytes in chunks (`chunks.py`). `header.py` encodes headers.

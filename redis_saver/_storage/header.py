@@ -177,7 +177,7 @@ def decode_time(links: bytes, thread: str) -> str:
 
 
 def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
-    """Decode the links of a header, or of the part of it that `list_references` answers.
+    """Decode the links of a header, or of the part that `list_references` returns.
 
     `chunks` has the chunk with the header's names.
 

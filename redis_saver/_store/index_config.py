@@ -108,7 +108,7 @@ def server_index(index: Mapping[str, Any]) -> ServerIndex | None:
 
 
 def check_paths(name: str, paths: Any) -> None:
-    """Check a list of paths to texts; None means that there are none.
+    """Check a list of paths to texts. None means that there are none.
 
     Raises:
         TypeError: It is not a list of paths.

@@ -99,14 +99,14 @@ class Entry:
         return context.serde.loads_typed((names.decode(kind), data))
 
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
-        """Return the item as `get` answers it."""
+        """Return the item as `get` returns it."""
         value, (created, updated) = self.decoded(context, namespace, key), self._moments()
         item = VersionedItem(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
         item.version = self.version
         return item
 
     def search_item(self, context: Context, partition: Partition, score: float | None = None) -> VersionedSearchItem:
-        """Return the item as `search` answers it."""
+        """Return the item as `search` returns it."""
         namespace, key = namespace_and_key(partition, self.field)
         item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments(), score)
         item.version = self.version

@@ -38,7 +38,7 @@ _MORE_CANDIDATES = 16
 _GROWTH = 4
 """Growth factor of the number of candidates per further request."""
 _TIMEOUT = 60_000
-"""Milliseconds after which the server answers only a part. Clients do not wait that long."""
+"""Milliseconds after which the server returns only a part. Clients do not wait that long."""
 _MIN_SHARE = 2
 """A reply with less than 1/2 of the requested candidates has all of them. Fuller ones may lack expired documents."""
 _ROUNDING = 2.0**-24
