@@ -31,7 +31,7 @@ THREAD = "gen_ai.conversation.id"
 OF_ALL = ("traffic", "remembered")
 """Kinds of sources that savers, stores and caches share. An attribute names their collection."""
 RESULT = "redis_saver.result"
-"""Attribute for the result of a read or of a record."""
+"""Attribute for the result of a read, or of flushing a record."""
 DIRECTION = "network.io.direction"
 """Attribute for the direction of bytes."""
 DURATION = "redis_saver.operation.duration"
@@ -42,12 +42,12 @@ _LOG = Log("redis_saver.telemetry")
 
 
 class Instrument(NamedTuple):
-    """An instrument for numbers of one kind of source."""
+    """An OpenTelemetry instrument that exports numbers of one kind of source."""
 
     name: str
     unit: str
     fields: Mapping[str, str]
-    """Names of numbers of the source, and their values of the attribute. An empty value omits the attribute."""
+    """Names of the source's numbers, each with its value of `attribute`. An empty value omits the attribute."""
     about: str
     kind: Literal["counter", "amount", "gauge"] = "counter"
     """Counters only grow. Counters and amounts of several sources are added; for gauges, the maximum is exported."""
@@ -153,7 +153,7 @@ class Exported:
         )
 
     def add(self, measured: Measured, attributes: Mapping[str, Any]) -> None:
-        """Export one more saver. Its sources stand for it, because clones share them and may outlive it."""
+        """Export one more saver, by its sources, because clones share these and may outlive the saver."""
         with self._lock:
             self._sources = {key: entry for key, entry in self._sources.items() if entry[0]() is not None}
             for source in measured.sources:

@@ -179,9 +179,9 @@ def _shared() -> dict[str, Any]:
 def _pass_histories_on() -> None:
     """Make Agent Server's adapter ask the saver for the histories of `DeltaChannel`s.
 
-    The adapter of langgraph-api 0.16 passes all other calls on, but inherits LangGraph's default for this one. The
-    default reads one ancestor per round trip, back to the last snapshot: in a long thread hundreds at the start of each
-    run. Adapters of other forms, and those with their own method, are not changed.
+    The adapter of langgraph-api 0.16 forwards all other calls, but inherits LangGraph's default for this one. The
+    default reads one ancestor per round trip, back to the last snapshot. In a long thread, that takes hundreds of round
+    trips at the start of each run. Other adapters, and those that override the method, are not changed.
     """
     adapter: Any = getattr(sys.modules.get("langgraph_api._checkpointer._adapter"), "_CustomCheckpointerAdapter", None)
     default = BaseCheckpointSaver.aget_delta_channel_history
@@ -214,7 +214,7 @@ def _ttl(prefix: str, *, refreshes: bool) -> ttls.TTL:
 
 
 def _index() -> RedisIndexConfig | None:
-    """Return how to embed items; None for no embedding."""
+    """Return how to embed items, or None for no embedding."""
     embed, dims, fields = (os.environ.get(f"REDIS_SAVER_STORE_{name}") for name in ("EMBED", "DIMS", "FIELDS"))
     if embed is dims is fields is None:
         return None

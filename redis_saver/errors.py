@@ -79,7 +79,7 @@ class PlainValueRefused(DecodeError):
 
 
 class NotEncrypted(ValueError):
-    """Reason for refusing a plain value. `decoding` turns it into a `PlainValueRefused` that names the value."""
+    """A value is not encrypted, but must be. `decoding` turns this into a `PlainValueRefused` that names the value."""
 
 
 class StoreDamaged(RedisSaverError):
@@ -101,7 +101,7 @@ class Conflict(RedisSaverError):
         """Take the message and the item's version."""
         super().__init__(message)
         self.version: int = version
-        """Version of the stored item; 0 if there is no such item."""
+        """Version of the stored item, or 0 if there is no such item."""
 
     def __reduce__(self) -> tuple[type[Conflict], tuple[str, int]]:
         return type(self), (str(self), self.version)
@@ -139,9 +139,9 @@ class NotOwner(RedisSaverError):
         """Take the message, the owner, and the time when the owner took the thread."""
         super().__init__(message)
         self.by: str = by
-        """The owner's description of itself; empty if nobody owns the thread."""
+        """The owner's description of itself. Empty if nobody owns the thread."""
         self.since: datetime | None = since
-        """Time when the owner took the thread; None if nobody owns it."""
+        """Time when the owner took the thread, or None if nobody owns it."""
 
     def __reduce__(self) -> tuple[type[NotOwner], tuple[str, str, datetime | None]]:
         return type(self), (str(self), self.by, self.since)
@@ -323,7 +323,7 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
 
 
 def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:
-    """Return the error for the text of an error reply; None if it is not an error of one of our scripts."""
+    """Return the error for the text of an error reply, or None if it is not an error of one of our scripts."""
     if (match := _CODE.search(text)) is not None:
         kind, remedy = _REMEDIES[match[1]]
         reason = match[2]
@@ -405,7 +405,7 @@ _OF_THREAD = _UNDECODED + "delete the thread with delete_thread()."
 
 
 def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
-    """Return a context that turns an error into: the stored bytes of `what` cannot be decoded.
+    """Return a context that raises `DecodeError` for an error: the stored bytes of `what` cannot be decoded.
 
     `what` is a template as `str.format` takes it. `named` fills it, but only if there is an error.
     """
@@ -413,12 +413,12 @@ def decoding(what: str, *named: object, remedy: str = _OF_THREAD) -> _Wrapping:
 
 
 def decoding_item(what: str, *named: object) -> _Wrapping:
-    """Return `decoding` for the value of an item of a store."""
+    """Like `decoding`, for the value of a store's item."""
     return decoding(what, *named, remedy=_UNDECODED + "delete() the item.")
 
 
 def reading_store(key: bytes) -> _Wrapping:
-    """Return a context that turns an error into: the data in a key of a store cannot be read."""
+    """Return a context that raises `StoreDamaged` for an error: the data in a key of a store cannot be read."""
     remedy = (
         "Another program overwrote it. Nothing was changed. Delete the partition: call delete_namespace() with its "
         "first two labels. If the key belongs to the directory, call rebuild_directory()"
@@ -427,12 +427,12 @@ def reading_store(key: bytes) -> _Wrapping:
 
 
 def moving(what: str, *named: object) -> _Wrapping:
-    """Return a context that turns an error into: `what` (see `decoding`) cannot be moved unchanged."""
+    """Return a context that raises `ThreadMigrationError` for an error: `what` cannot be moved unchanged."""
     return _Wrapping(ThreadMigrationError, what, named, "Other threads are still moved.")
 
 
 def encoding(what: str, *named: object) -> _Wrapping:
-    """Return a context that turns an error into: the value of `what` (see `decoding`) cannot be encoded."""
+    """Return a context that raises `EncodeError` for an error: the value of `what` cannot be encoded."""
     remedy = (
         "Nothing was written. Store a value of a type that the serializer knows, or pass a serde= that knows this one. "
         "If another OS thread was changing the value, store a copy."

@@ -56,7 +56,7 @@ def instrument(
 
     Raises:
         ImportError: The extra `otel` is missing.
-        TypeError: It is not a saver, store or cache of this package.
+        TypeError: `thing` is not a saver, store or cache of this package.
     """
     source = _measured(thing)
     try:

@@ -1,4 +1,4 @@
--- Reads the state of a thread as a whole: the first and the last step of check.
+-- Reads the state of a thread as a whole. It is the first and the last step of check.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

@@ -29,7 +29,7 @@
 --- @include lib/tiers
 
 local INTENTS, NOWHERE = 1, 2
-local ALL = 2 -- the extent of a thread that hot has completely
+local ALL = 2 -- the extent of a complete thread
 local index, data, intents, dirty = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local ns, id, refresh, default = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local roots, told, tag, known = ARGV[5], ARGV[6], ARGV[7], ARGV[8]

@@ -1,4 +1,4 @@
--- Tells if a thread has checkpoints of some runs: the first step of delete_for_runs.
+-- Checks if a thread has checkpoints of some runs. It is the first step of delete_for_runs.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

@@ -20,11 +20,11 @@
 --                    the caller knows its history there. Then fields of chunks that the caller has, with all below
 --
 -- Returns {next, chunks, basis, ancestor...}
---   next is the first id of the next page, or ''. chunks is a flat list of (field, bytes) of the chunks of values and
---   writes. An ancestor is {id, seeds, writes, point}: seeds is a flat list of (escaped channel, field, value); writes
---   is a flat list of (task and kind, record) of records that may hold the channels; point is the number (from 1) of
+--   next is the first id of the next page, or ''. chunks is a flat list of (field, bytes): the chunks of values and
+--   writes. An ancestor is {id, seeds, writes, point}. seeds is a flat list of (escaped channel, field, value). writes
+--   is a flat list of (task and kind, record): the records that may hold the channels. point is the number (from 1) of
 --   the known point at which the walk of some channels ended, or 0.
--- The basis lists what the answer depends on:
+-- The basis lists the facts on which the reply depends:
 --   target                   its id, or '' if it is not there
 --   rewritten                @rewritten
 --   lowest                   the lowest id that matters
@@ -123,7 +123,8 @@ local function seeds_in(of)
   return values, fields
 end
 
--- Ends the walk of the channels that the caller knows at a checkpoint. Returns the number of the known point, or 0.
+-- Ends the walk of the channels whose history at a checkpoint the caller knows. Returns the number of the known point,
+-- or 0.
 local function point_of(id)
   local at, known = points[id], {}
   for i = 1, at and n or 0 do
@@ -136,7 +137,7 @@ local function point_of(id)
   return (at - 5 - 2 * n) / 6
 end
 
--- Notes the channels that may yet get a value from a missing checkpoint, as their versions are not unique.
+-- Collects the channels that may get a value later from a missing checkpoint, because their versions are not unique.
 local function note_unsure(of)
   local names, tokens = names_in(data, of.names), unpack_frames(of.tokens)
   for channel, i in pairs(places_in(of.names)) do

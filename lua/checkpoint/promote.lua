@@ -9,8 +9,8 @@
 -- ARGV[3] default    the saver's TTL in milliseconds, or ''
 -- ARGV[4..7]         of the copy: size in bytes, number of values, number of pending writes, format
 --
--- Returns 1, also if the same call was carried out before. Returns 0, and changes nothing, if a part of the copy is
--- gone (see stage.lua).
+-- Returns 1, even if the same call was already executed. Returns 0, and changes nothing, if a part of the copy is gone
+-- (see stage.lua).
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 

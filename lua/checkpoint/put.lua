@@ -10,7 +10,7 @@
 -- ARGV[5] flags      a byte for each entry: v, new with a value that follows; e, new and empty; u, unchanged with a
 --                    stored value; x, unchanged without a value
 -- ARGV[6] default    the saver's TTL in milliseconds, or ''
--- ARGV[7] own        the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[7] own        a new own TTL for the thread in milliseconds, or ''
 -- ARGV[8] history    the history limit: the saver's number or nothing, '/', the thread's own number from now on, 'all',
 --                    or nothing; '' if the saver has no limit and the thread gets none now; '-' to ignore the thread's
 --                    own limit, too

@@ -7,10 +7,10 @@
 --                    bytes. A write in chunks has the type \255chunks, and its root instead of the bytes
 -- ARGV[3] count      number of regular writes
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
--- ARGV[5] own        the thread's own TTL from now on in milliseconds, or ''
+-- ARGV[5] own        a new own TTL for the thread in milliseconds, or ''
 -- ARGV[6..]          pairs: a special write's index (negative), its record; then the field of a chunk, its bytes
 --
--- A stored regular write keeps its first value; a special one takes the newest.
+-- A stored regular write keeps its first value. A special one takes the newest.
 -- Returns the number of new writes. If chunks are neither stored nor sent, it writes nothing, and returns a list of
 -- their fields. Then the caller calls it again with these.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.

@@ -1,10 +1,10 @@
--- Gives a thread back, or removes a waiter from its queue.
+-- Releases a thread, or removes a waiter from its queue.
 --
 -- KEYS[1] owner      string      <prefix>:{<thread>}:owner
 -- KEYS[2] waiters    sorted set  <prefix>:{<thread>}:waiters
 -- ARGV[1] token      the owner's token, or its nonce (the 16 hex digits after the epoch) if the token is not known
 --
--- Returns 1, or 0 if the caller does not own the thread any more.
+-- Returns 1, or 0 if the caller no longer owns the thread.
 -- Errors: none of ours.
 
 --- @include lib/owner

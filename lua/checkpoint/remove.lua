@@ -3,11 +3,11 @@
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
 -- KEYS[3] dirty      sorted set  <prefix>:{<thread>}:dirty, only if a cold saver keeps the removed data
--- ARGV[1] revision   the revision of the plan, later the one that the last step returned
+-- ARGV[1] revision   the revision of the plan; after the first step the revision that the last step returned
 -- ARGV[2] dry        '1' to only count
--- ARGV[3] known      '1' if the histories of other checkpoints that processes remember stay valid
--- ARGV[4..]          names of fields (docs/storage-format.md). A header takes up to 500 records of its writes with it.
---                    ^ and the name of a header: remove only its parent's name; the checkpoint stays
+-- ARGV[3] known      '1' if cached histories of other checkpoints stay valid
+-- ARGV[4..]          names of fields (docs/storage-format.md). Up to 500 records of writes are removed with a header.
+--                    ^ and the name of a header: remove only its parent's id; the checkpoint stays
 --
 -- The script adds the roots of removed values, writes and lists of chunks to @gc_roots, unless it removes that too.
 -- Returns {checkpoints, writes, values, bytes, revision}: the numbers removed, and the new revision. Returns nil if it

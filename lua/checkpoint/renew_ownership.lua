@@ -2,8 +2,8 @@
 --
 -- KEYS[1] owner      string      <prefix>:{<thread>}:owner
 -- ARGV[1] token      the owner's token
--- ARGV[2] lease      milliseconds until the lease runs out, unless it is renewed
--- ARGV[3] kept       milliseconds for which the key outlives the lease
+-- ARGV[2] lease      milliseconds until the lease expires, unless it is renewed
+-- ARGV[3] kept       milliseconds by which the key outlives the lease
 --
 -- Returns 1, or 0 if somebody else took the thread, or the key is gone.
 -- Errors: none of ours.

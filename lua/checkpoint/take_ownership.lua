@@ -3,9 +3,9 @@
 -- KEYS[1] owner      string      <prefix>:{<thread>}:owner
 -- KEYS[2] waiters    sorted set  <prefix>:{<thread>}:waiters
 -- ARGV[1] nonce      16 hex digits that name this owner
--- ARGV[2] lease      milliseconds until the lease runs out, unless it is renewed
--- ARGV[3] kept       milliseconds for which the key outlives the lease; in these a late owner may still write
--- ARGV[4] mode       'free': take it unless a lease lasts; 'wait': the same, in order of arrival; 'any': take it anyway
+-- ARGV[2] lease      milliseconds until the lease expires, unless it is renewed
+-- ARGV[3] kept       milliseconds by which the key outlives the lease; during these a late owner may still write
+-- ARGV[4] mode       'free': take it unless somebody has a lease; 'wait': the same, in order of arrival; 'any': always
 -- ARGV[5] run        the owner's run, percent-encoded, or '-'
 -- ARGV[6] by         the owner's description of itself, in printable ASCII
 -- ARGV[7] arrival    the arrival in the last reply to this waiter, '0' in its first poll
@@ -14,8 +14,8 @@
 -- that asks again, because the reply was lost, gets the same token and a new lease.
 --
 -- The queue has two members for each waiter. The score of 'arrival <nonce>' is its time of arrival in microseconds.
--- The score of 'alive <nonce>' is the time in milliseconds until which the waiter counts. Few polls renew that score,
--- so most only read. A late waiter loses its members, and its next poll restores them from `arrival`. The key expires
+-- The score of 'alive <nonce>' is the time in milliseconds at which the waiter is dropped. Most polls only read, a few
+-- renew that score. A late waiter loses its members, and its next poll restores them from `arrival`. The key expires
 -- with its last waiter.
 --
 -- The first waiter polls every 10 ms, or after 1 % of the time for which the thread has been owned, up to 100 ms. Each

@@ -7,10 +7,10 @@
 -- ARGV[2..3]         ends of the members of a pending interrupt and of a pending error
 -- ARGV[4] state      'active', 'interrupted' or 'failed'; '' for any
 -- ARGV[5] least      minimum size in bytes
--- ARGV[6] within     milliseconds within which it expires, '' for any
--- ARGV[7] pinned     '1' or '0', '' for any
--- ARGV[8] dirty      '1' if cold lacks some of it, '0' if cold has all, '' for any
--- ARGV[9] owned      '1' if somebody owns it and the lease has not run out, '0' if not, '' for any
+-- ARGV[6] within     maximum time until it expires, in milliseconds, or '' for any
+-- ARGV[7] pinned     '1' or '0', or '' for any
+-- ARGV[8] dirty      '1' if cold lacks records of it, '0' if cold has all, or '' for any
+-- ARGV[9] owned      '1' if it has an owner whose lease has not expired, '0' if not, or '' for any
 --
 -- Returns {id, header, checkpoints, bytes, left, waits, pinned, failed, owner, lease}, or nil if there is no such
 -- thread, or if it does not match.

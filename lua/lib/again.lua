@@ -16,7 +16,7 @@ local function misplaced_writes(index, data)
 end
 
 -- Appends the members of all checkpoints, parents before children, then of all writes. The last flushed checkpoint is
--- no base any more. After a deletion, no writes are left out.
+-- no longer a base. After a deletion, all writes are included.
 local function add_all(index, data, members)
   local misplaced = members[1] == 'd' and {} or misplaced_writes(index, data)
   for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do
@@ -27,7 +27,8 @@ local function add_all(index, data, members)
   end
 end
 
--- Records members that were recorded before, or are older than the tiers. Nothing is coalesced until cold has them.
+-- Records members again, or for the first time if they are older than the tiers. Nothing is coalesced until cold has
+-- them.
 local function note_again(index, data, dirty, flush, meta, members)
   if not members[1] then return end
   if members[1] ~= 'd' then

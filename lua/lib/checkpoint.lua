@@ -90,7 +90,7 @@ end
 
 -- Returns the field of the value of entry i (from 1) of a checkpoint, and its version.
 -- names: from names_in; tokens: the versions, unpacked.
--- A header has each version once, and the fields of its channels repeat it. The limit keeps a damaged header from
+-- A header has each version once, but each of its channels' fields contains it. The limit keeps a damaged header from
 -- making endless fields.
 local MAX_NAMED, named_bytes = 256000000, 0 -- bytes, in one call
 local function value_field(ns, names, tokens, slots, i)
@@ -102,7 +102,7 @@ local function value_field(ns, names, tokens, slots, i)
   return 'b' .. ns .. names[i] .. token, token
 end
 
--- Returns a header; false if there is no such checkpoint.
+-- Returns a header, or false if there is no such checkpoint.
 local function read_header(index, data, ns, id)
   reading = 'checkpoint ' .. string.sub(id, 1, -2)
   local header = redis.call('HGET', data, 'c' .. ns .. id)

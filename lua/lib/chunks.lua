@@ -75,7 +75,7 @@ local function roots_in(record)
 end
 
 -- Adds the chunks of a stored value to chunks (from new_chunks): lists of chunks, and with `leaves` also the others.
--- It reads each chunk once, so the stored bytes bound the time. If chunks is `lenient`, it skips missing chunks.
+-- It reads each chunk once, so the stored bytes limit the time. If chunks is `lenient`, it skips missing chunks.
 -- If chunks has `sizes`, a flat list, it adds (field, size) of each chunk that is not a list.
 local function read_chunks(data, value, chunks)
   local function is_wanted(list) return chunks.leaves or chunks.sizes or string.byte(list, 1) == 110 end -- 'n'

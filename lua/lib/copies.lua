@@ -5,15 +5,16 @@
 
 -- Milliseconds after which a writer counts as dead. A fill is refused after half of it.
 local INTENT = 300000
--- Lifetime of the keys of the notes, in milliseconds. It is long, so that they are not the first to be evicted.
+-- TTL of the keys of the notes, in milliseconds. It is long, so that they are not evicted first.
 local NOTES_KEPT = 86400000
 -- Number of hex digits of cold's `updated_at` in a copy. An item of the store itself has 16 there, which name its put.
 local UPDATED = 14
 -- Maximum number of notes older than an intent that one call removes.
 local FORGOTTEN = 100
 
--- Reads the note about an item. Returns (change, others, own): the number of the last begin or end of a write, 0 for
--- none; the other active writers, each as a blank, a name, a blank, a deadline; true if this writer is active.
+-- Reads the note about an item. Returns (change, others, own). `change` is the number of the last begin or end of a
+-- write, 0 for none. `others` has the other active writers, each as a space, a name, a space, a deadline. `own` is true
+-- if this writer is active.
 local function read_note(note, writer, now)
   local change, writers = string.match(note or '', '^(%d+)(.*)$')
   local others, own = '', false
@@ -62,15 +63,15 @@ local function name_miss(micros, now)
   return born .. ' ' .. last .. ' ' .. text_of(now)
 end
 
--- Returns the last change before a miss; nil if the notes were lost since then, or the miss is too old.
+-- Returns the last change before a miss. Returns nil if the notes were lost since then, or the miss is too old.
 local function change_of_miss(miss, now)
   local born, last, at = string.match(miss, '^(%d+) (%d+) (%d+)$')
   if not born or redis.call('HGET', notes, '@born') ~= born or math.abs(now - at) > INTENT / 2 then return nil end
   return tonumber(last)
 end
 
--- Removes the copies of items. Returns (state, problem): the state is nil if nothing is left. Then the partition's
--- token is kept for a while, because copies are likely to come back. An item that was put into this store itself is no
+-- Removes the copies of items. Returns (state, problem). The state is nil if nothing is left. Then the partition's
+-- token is kept for a while, because new copies are likely. An item that was put directly into this store is not a
 -- copy: it stays, and problem is an error reply.
 local function remove_copies(state, fields, now)
   local there, records = {}, redis.call('HMGET', items, unpack(fields))

@@ -22,9 +22,9 @@ local function close_directory(last, lasting)
   end
 end
 
--- Repairs the directory after one of its keys was lost, from the names in the other keys. O(n) of its entries.
--- The keys have a TTL if each entry has a deadline. Then an entry without one gets the latest; else it gets none.
--- Returns the same as open_directory.
+-- Repairs the directory from its other keys if one of them was lost. O(n) of its entries.
+-- If the keys have a TTL, each entry had a deadline. Then an entry whose deadline was lost gets the latest one.
+-- Otherwise it gets none. Returns the same as open_directory.
 local function repair_directory()
   local ttl, names, time = -1, {}, redis.call('TIME')
   for _, key in ipairs({ partitions, deadlines, tokens }) do ttl = math.max(ttl, redis.call('PTTL', key)) end
@@ -53,8 +53,8 @@ local function repair_directory()
   return last, lasting
 end
 
--- Opens the directory, and repairs it if its three keys do not fit together. Returns (last, lasting): the last token,
--- 0 for none, and the number of entries without a deadline; or (nil, problem).
+-- Opens the directory, and repairs it if its three keys are inconsistent. Returns (last, lasting), or (nil, problem).
+-- `last` is the last token, or 0. `lasting` is the number of entries without a deadline.
 local function open_directory()
   local last, lasting = unpack(redis.call('HMGET', tokens, '@last', '@lasting'))
   local count, temporary = redis.call('ZCARD', partitions), redis.call('ZCARD', deadlines)

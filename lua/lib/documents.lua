@@ -1,18 +1,18 @@
 -- Shared by the store's scripts (included): documents, the hashes in which the server's own index finds vectors. An
--- item has one if it has vectors and its partition has the field `@documents`. This is the number of dimensions, a
--- blank, and the maximum number of vectors per item; or '0' while some documents may be missing.
+-- item has a document if it has vectors and its partition has the field `@documents`. The field is the number of
+-- dimensions, a space, and the maximum number of vectors per item. It is '0' while some documents may be missing.
 -- docs/storage-format.md has the data.
 
 -- Maximum number of vectors in a document.
 local MAX_VECTORS = 1000
 
--- Returns the field `@documents`; false if the items have no documents.
+-- Returns the field `@documents`, or false if the items have no documents.
 local function documents_of(state)
   return state.indexed > 0 and redis.call('HGET', items, '@documents')
 end
 
--- Stores the document of an item with vectors, in place of an older one. Returns the dimensions of the vectors as text,
--- and their number. If the vectors are encrypted, it stores no document and returns nothing.
+-- Stores or replaces the document of an item with vectors. Returns the dimensions of the vectors as text, and their
+-- number. If the vectors are encrypted, it stores no document and returns nothing.
 local function write_document(document, under, vectors, ttl, deadline)
   redis.call('UNLINK', document)
   local _, head, dims = string.find(vectors, '^(%d+) 5:bytes')

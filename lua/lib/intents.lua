@@ -1,11 +1,11 @@
 -- Shared by the scripts (included): write intents.
 
-local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds that an intent outlives its thread
+local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds by which an intent outlives its thread
 
 -- Ends an intent.
--- If the intent is conflicted or gone, other processes may have relied on stale data. So hot removes the thread, and
--- the intents of other writers become conflicted. A dirty thread stays. Then the intent stays, too, as if its writer
--- were gone, and the next reader writes the thread to cold first (fill_lease.lua).
+-- If the intent is conflicted or gone, other processes may have relied on stale data. So hot drops the thread, and
+-- the intents of other writers become conflicted. A dirty thread is not dropped. Its intent stays, too, as if the
+-- writer were gone, and the next reader first writes the thread to cold (fill_lease.lua).
 -- newest: the field to set if hot has what it stands for, or ''; fill: its value. The other arguments are those of
 -- end_intent.lua.
 -- Returns 1 if hot's data is valid unless there are other intents, else 0.

@@ -1,9 +1,9 @@
 -- Included first by the scripts with the rule `owned`: checks that the writer may write the thread.
 --
 -- Such a script takes a last argument, `writer`. If it is '', nothing is checked. Else the script also takes a last
--- key, `owner`. The writer is its token or nothing; a space; `!` if it has no token and the saver requires one; then,
--- if the parent must be the newest checkpoint, the checkpoint's member of the index and the parent's escaped id.
--- For the thread's owner this costs one command.
+-- key, `owner`. `writer` consists of the writer's token, which may be empty, and a space. `!` follows if it has no
+-- token and the saver requires one. If the parent must be the newest checkpoint, the checkpoint's member of the index
+-- and the parent's escaped id follow. For the thread's owner this costs one command.
 local writer, owner, checks_parent = ARGV[#ARGV], nil, false
 ARGV[#ARGV] = nil
 if writer ~= '' then owner, KEYS[#KEYS] = KEYS[#KEYS], nil end

@@ -3,13 +3,13 @@
 
 -- Format of a partition, the first number of its @state.
 local STORE_FORMAT = 1
--- Sums of versions are modulo this, so that doubles hold them exactly.
+-- Modulus of sums of versions, so that doubles hold them exactly.
 local CHECKSUM = 2 ^ 50
 -- Maximum number of expired items that a script removes.
 local SWEPT = 1000
--- Milliseconds that the keys outlive the last item, so that not each refresh moves their deadline.
+-- Milliseconds by which the keys outlive the last item. So their deadline need not move with each refresh.
 local GRACE = 60000
--- Milliseconds that the directory keeps a partition after its last item, because another node's clock may be ahead.
+-- Milliseconds for which the directory keeps a partition after its last item, as another node's clock may be ahead.
 local SKEW = 300000
 -- Milliseconds for which a token that was given back is refused.
 local RETIRED = 60000
@@ -19,8 +19,8 @@ local function text_of(number)
   return string.format('%.0f', number)
 end
 
--- Reads the state of a partition from its text. Returns (state, problem): the state is nil if there is no such
--- partition; problem is an error reply.
+-- Reads the state of a partition from its text. Returns (state, problem). The state is nil if there is no such
+-- partition. problem is an error reply, or nil.
 local function open_partition(text)
   if not text then
     if redis.call('EXISTS', items, order, expiring, namespaces, vectors) == 0 then return nil end
@@ -63,7 +63,7 @@ local function head_of(record)
   if put and #created <= 16 and #version <= 16 and #ttl <= 15 then return created, version, ttl, put end
 end
 
--- Takes over an announcement: the directory's token, and the deadline of its entry ('0': none).
+-- Stores an announcement in the state: the directory's token, and the deadline of its entry ('0' for none).
 local function take_announcement(state, token, announced)
   if token == '' or tonumber(token) <= state.token then return end
   state.token = tonumber(token)
@@ -92,7 +92,7 @@ local function count_namespace(state, field, by)
   end
 end
 
--- Removes up to some thousands of items, which have to be there. The first write is one that a full server accepts.
+-- Removes up to a few thousand items, which must exist. The first write is one that a full server accepts.
 local function remove_items(state, fields)
   for i = 1, #fields do
     state.checksum = (state.checksum - (redis.call('ZSCORE', order, fields[i]) or 0)) % CHECKSUM
@@ -132,8 +132,8 @@ local function commit(state, changed)
   end
 end
 
--- Removes expired items. Returns (more, gone): true if more may have expired; the number of removed items.
--- state.count is 0 if all are gone.
+-- Removes expired items. Returns (more, gone): `more` is true if more may have expired, `gone` is the number of removed
+-- items. If no item is left, state.count is 0.
 local function sweep(state, now)
   if state.first == 0 or now < state.first then return false, 0 end
   local fields = redis.call('ZRANGEBYSCORE', expiring, '-inf', text_of(now), 'LIMIT', 0, SWEPT)
@@ -147,10 +147,10 @@ local function sweep(state, now)
   return state.first > 0 and state.first <= now, #fields
 end
 
--- Opens a partition after removing expired items; `text` is its state if the script has read that. Returns (state,
--- reply, micros, now, gone). The state is nil if the script has to return the reply: `nothing` if the partition has no
--- items, `again` if more has expired than one call removes, or an error reply. Then come the time, in microseconds and
--- in milliseconds, and the number of removed items.
+-- Removes expired items and opens the partition. `text` is its state, if the script has already read it. Returns
+-- (state, reply, micros, now, gone). If the state is nil, the script must return the reply: `nothing` if the partition
+-- has no items, `again` if more items have expired than one call removes, or an error reply. `micros` and `now` are the
+-- time in microseconds and milliseconds. `gone` is the number of removed items.
 local function open_swept(again, nothing, text)
   local state, problem = open_partition(text or redis.call('HGET', items, '@state'))
   local micros, now = clock()

@@ -7,8 +7,8 @@
 --- @include lib/checkpoint
 --- @include lib/put_known
 
--- Returns what a checkpoint held before it is put again: a flag by entry ('-' if retained), the order of the entries,
--- and the field of its names if that is another than names_chunk, else false.
+-- Returns the previous contents of a checkpoint that is put again: a flag by entry ('-' if retained), the order of the
+-- entries, and the field of its names chunk if it differs from names_chunk, else false.
 local function held_before(data, checkpoint, before, names_chunk)
   reading = 'checkpoint ' .. string.sub(checkpoint, string.find(checkpoint, '%z') + 1, -2)
   local held, order, was = {}, {}, links(before)
@@ -24,8 +24,8 @@ local function held_before(data, checkpoint, before, names_chunk)
   return held, order, was.names ~= names_chunk and was.names
 end
 
--- Returns a header with the flags of kept values, which also retains what the checkpoint held before. So no value loses
--- its last holder unnoticed.
+-- Returns a header with the flags of kept values. It also retains the values that the checkpoint held before. So no
+-- value loses its last holder unnoticed.
 -- kept: '1' by position; entries: channel and version by position; held, order: results of held_before.
 local function merge_header(header, kept, entries, held, order)
   local of = links(header)

@@ -1,5 +1,5 @@
--- Shared by the scripts (included): storing a checkpoint in the common case. A script includes the code of all other
--- cases after it, because the server creates a script's functions again at each call.
+-- Shared by the scripts (included): storing a checkpoint in the common case. The code for all other cases is included
+-- after it, because the server creates a script's functions anew at each call.
 
 --- @include lib/thread
 --- @include lib/revise
@@ -20,9 +20,9 @@ local function look_up(index, data, argv)
   return meta, problem, found
 end
 
--- Counts the checkpoints of the put's namespace. Returns the history limit if there are many more and the caller has to
--- prune, else 0. If a prune failed, or had to keep more, the next one comes when the namespace has grown by a quarter
--- of the excess, or by `slack`.
+-- Counts the checkpoints of the put's namespace. Returns the history limit if the caller must prune, because there are
+-- many more. Returns 0 otherwise. If a prune failed, or had to keep more, the next one comes when the namespace has
+-- grown by a quarter of the excess, or by `slack`.
 -- argv: arguments of put.lua; found: result of look_up; is_tiered: true if a cold saver gets the checkpoint.
 local function over_limit(index, data, argv, found, is_tiered)
   local MIN_SLACK = 32 -- checkpoints
@@ -62,10 +62,10 @@ end
 -- Stores a new checkpoint with new values, if the thread has the tag that the caller names. Returns the thread's new
 -- tag, or false if nothing was stored.
 --
--- Proof: the caller relies on what it put or read until the put that set this tag. A script that removes or replaces
--- something deletes or replaces the tag in its first command. So nothing of that is gone. One HSET writes a tag and
--- everything it proves. So a server that lost its newest writes (failover, truncated file) has all of it, or an earlier
--- tag.
+-- Proof: the caller relies on data that it put or read until the put that set this tag. A script that removes or
+-- replaces something deletes or replaces the tag in its first command. So none of these data are gone. One HSET writes
+-- a tag and everything it proves. So a server that lost its newest writes (failover, truncated file) has the tag with
+-- everything it proves, or an earlier tag.
 -- argv: arguments of put.lua; meta, found: results of look_up; is_home: true if cold has the rest of the thread.
 local function put_known(index, data, argv, meta, found, is_home)
   local n, p, q, tag = tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), argv[9]

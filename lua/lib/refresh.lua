@@ -2,8 +2,8 @@
 
 --- @include lib/partition
 
--- Restarts the TTLs of items. Returns nil; or the TTL for which the partition has to be announced first, and nothing
--- was done.
+-- Restarts the TTLs of items. If the partition must be announced first, it does nothing and returns the TTL for that.
+-- Otherwise it returns nil.
 local function refresh(state, now, token, announced, fields, records)
   local scores, longest = {}, 0
   for i = 1, #fields do

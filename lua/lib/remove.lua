@@ -5,7 +5,7 @@
 --- @include lib/chunks
 
 -- Records that hot no longer has the whole thread, but still the newest checkpoint of each namespace.
--- Returns true if it had all until now.
+-- Returns true if hot had the whole thread until now.
 local function becomes_partial(index, data)
   local fill = redis.call('HGET', data, '@complete')
   if not fill then return false end

@@ -9,8 +9,8 @@ local function new_thread(now)
   return { format = 1, rev = rev, bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
 end
 
--- Sets the tag of a thread. The tag contains the revision: if a put comes twice and others removed something in
--- between, it must not set the same tag again.
+-- Sets the tag of a thread. The tag contains the revision. So a put that is sent twice does not set the same tag again
+-- if others removed something in between.
 -- random: as put.lua takes it; '' for no tag.
 local function set_tag(meta, random)
   meta.tag = random == '' and '' or string.format('%d', meta.rev) .. random
@@ -26,9 +26,9 @@ local function state_of(meta, tag)
   return tag == '' and state or state .. ' ' .. tag
 end
 
--- Returns the new value of @rewritten, for when something stored is replaced or removed. It invalidates the histories
--- that processes remember. It comes from the clock, so it differs from the value of an earlier thread of this name, and
--- from a value that a failover lost.
+-- Returns a new value of @rewritten. It is set when stored data are replaced or removed, and invalidates the histories
+-- that processes have cached. It comes from the clock, so it differs from the value of an earlier thread of this name,
+-- and from a value that a failover lost.
 local function next_rewrite(data)
   local now, last = redis.call('TIME'), redis.call('HGET', data, '@rewritten')
   local above = last and #last <= 16 and string.find(last, '^%d+$') and last + 1 or 0

@@ -24,8 +24,8 @@ local function prepare(state, token, announced, longest, now, needs_token)
   return state
 end
 
--- Collected by `add`: fields with their records, versions, deadlines and vectors; then fields that had a deadline or
--- vectors and have none now.
+-- Collected by `add`: fields with their records, versions, deadlines and vectors. Then fields that no longer have a
+-- deadline or vectors.
 local changed, versions, deadlines, embedded, lasting, plain = {}, {}, {}, {}, {}, {}
 
 -- Adds an item. The numbers are its version and deadline; old_version and old_ttl are nil if the item is new.

@@ -51,8 +51,8 @@ end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, or else the saver's default.
 -- default_ttl, own_ttl: milliseconds as strings, '' for none. own_ttl becomes the thread's own TTL.
--- A pinned thread (own TTL '0') stays pinned. Without any TTL the deadline does not change. A thread that cold does not
--- have completely yet has no deadline.
+-- A pinned thread (own TTL '0') stays pinned. Without any TTL the deadline does not change. A thread has no deadline
+-- while cold lacks a part of it.
 local function touch(index, data, meta, default_ttl, own_ttl)
   local own = meta and meta.ttl
   if own == '0' then return end

@@ -7,11 +7,11 @@ local function extent_of(home, whole, newest)
   return (not home or whole) and 2 or newest and 1 or 0
 end
 
--- Returns true if hot has all pending writes of a checkpoint that is put now.
--- Writes may come before their checkpoint, and cold may have some that hot has lost. Those are older than the fill that
--- copied the thread to hot. So a checkpoint has none of them if its writer knew of that fill when it made the id.
--- checkpoint: its field; learned: the value of @complete or @has_latest, '1' if cold had nothing of the thread; fill:
--- the token of the fill that the writer knew when it made the id, or ''.
+-- Returns true if hot has all pending writes of a checkpoint that is being put.
+-- Writes may come before their checkpoint, and cold may have some that hot has lost. These are older than the fill that
+-- copied the thread to hot. So a checkpoint has no such writes if its writer knew that fill when it made the id.
+-- `checkpoint` is its field. `learned` is the value of @complete or @has_latest; '1' if cold had nothing of the thread.
+-- `fill` is the token of the fill that the writer knew when it made the id, or ''.
 local function has_its_writes(data, checkpoint, learned, fill)
   return learned == '1' or learned and learned == fill or redis.call('HEXISTS', data, checkpoint) == 1
 end

@@ -1,4 +1,4 @@
--- Announces a partition in the directory, before its first item is put, or if its items are to live longer.
+-- Announces a partition in the directory, before its first item is put, or before its items get a later deadline.
 --
 -- KEYS[1] partitions  sorted set  <prefix>:store:{%}:partitions
 -- KEYS[2] deadlines   sorted set  <prefix>:store:{%}:deadlines

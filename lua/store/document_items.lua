@@ -1,4 +1,4 @@
--- Makes the documents of items with vectors that were put before the store had documents.
+-- Makes documents for items with vectors that were put before the store had documents.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -8,8 +8,8 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>
 -- ARGV[1] mark        new value of `@documents`: '0' at the beginning, so that all puts make documents, too; '' in
---                     between; at the end the number of dimensions, a blank, the maximum number of vectors per item
--- ARGV[2] dims        number of dimensions that the vectors have to have
+--                     between; at the end the number of dimensions, a space, the maximum number of vectors per item
+-- ARGV[2] dims        number of dimensions that the vectors must have
 -- ARGV[3..]           the field of the item of each document, in their order; then the tags of each
 -- Returns {made, most, field, ...}: the number of documents that were made, and the maximum number of vectors of one,
 -- both as text; then the field of each item that has other vectors. Or returns a code

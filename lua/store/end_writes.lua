@@ -1,5 +1,5 @@
--- Ends a write after the cold store has it. Stores copies of the items as cold has them now, except items that another
--- writer began or ended to write since this write began.
+-- Ends a write that the cold store has done. Stores copies of the items as cold has them now, except items of which
+-- another writer has begun or ended a write since this write began.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -12,8 +12,8 @@
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] writer      as in begin_writes
--- ARGV[4] change      as begin_writes answered it
--- ARGV[5] left        as begin_writes answered it if these copies make the partition complete again, else ''
+-- ARGV[4] change      as begin_writes returned it
+-- ARGV[5] left        as begin_writes returned it if these copies make the partition complete again, else ''
 -- ARGV[6..]           five for each item, as in fill_copies; the value is '' if there is nothing to store
 -- Returns {the number of stored copies, as text}; or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again

@@ -1,4 +1,4 @@
--- Stores copies of the items that a cold store answered after a miss, except items that a writer has written since the
+-- Stores copies of the items that a cold store returned after a miss, except items that a writer has written since the
 -- miss, or is writing.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
@@ -10,7 +10,7 @@
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
--- ARGV[3] miss        as get_copies answered it
+-- ARGV[3] miss        as get_copies returned it
 -- ARGV[4..]           five for each item, each item once: its field; created_at in microseconds; the TTL of the copy in
 --                     milliseconds ('0' for none); updated_at in microseconds, as 14 hex digits; the value (a frame of
 --                     the type, then the bytes)

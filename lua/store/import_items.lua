@@ -40,9 +40,9 @@ local function count_versions(version, many)
   return redis.call('ZCOUNT', order, text_of(version), text_of(version + many - 1))
 end
 
--- Returns the first version from this one on that no item has. `next_free` has the results of earlier calls. Some
--- stores give one time to all items of a batch, so a long run of versions may be taken. Doubling, then halving finds
--- its end.
+-- Returns the first free version, starting from this one. `next_free` has the results of earlier calls. Some stores
+-- give all items of a batch the same time, so many consecutive versions may be taken. Doubling, then halving the step
+-- finds the end of such a run.
 local function free_version(next_free, version)
   local free, many = next_free[version] or version, 1
   while count_versions(free, many) >= many do

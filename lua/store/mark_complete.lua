@@ -1,4 +1,5 @@
--- Notes that a partition has copies of all items, unless a writer wrote one since a miss, or is writing one.
+-- Marks a partition as complete: it has copies of all items. Does nothing if a writer wrote one since a miss, or is
+-- writing one.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -8,7 +9,7 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
--- ARGV[1] miss        as get_copies answered it, before the cold store listed all items
+-- ARGV[1] miss        as get_copies returned it, before the cold store listed all items
 -- ARGV[2..]           the fields of all items that cold has, each once
 -- Returns {'1'} if the partition is complete, else {'0'}; or a code
 --   MORE  1  more has expired than one call removes: call again

@@ -17,9 +17,9 @@
 -- ARGV[8] vectors     the number of dimensions, a frame of the serializer's type, its bytes; '' for none
 -- ARGV[9..]           the same six for each other item, each item once; then the tags of each document, if any
 -- The version of a stored item is the server's time in microseconds, or one more than the last version. An item that
--- this put has stored already stays, so a request may be sent twice. `@compared` remembers the last 16 requests that
--- expect versions, by their first puts. If one of them is sent again after others put the item, it changes nothing.
--- `@compared` is lost with the last item of the partition.
+-- this put has already stored stays, so a request may be sent twice. `@compared` holds the last 16 requests that expect
+-- versions, by their first puts. If one of them is sent again after others put the item, it changes nothing. Removing
+-- the last item of the partition also removes `@compared`.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token

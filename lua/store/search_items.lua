@@ -1,4 +1,4 @@
--- Reads a page of a partition's items, newest first. If the caller knows the page, it answers only new records.
+-- Reads a page of a partition's items, newest first. If the caller knows the page, it returns only new records.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -12,7 +12,7 @@
 -- ARGV[4] prefix      beginning of the fields: labels below the partition's
 -- ARGV[5] below       version below which to continue; '' from the newest
 -- ARGV[6] offset      number of items to skip
--- ARGV[7] limit       maximum number of items to answer, up to 1,000
+-- ARGV[7] limit       maximum number of items to return, up to 1,000
 -- ARGV[8] known       token of the page that the caller knows; '' for none
 -- ARGV[9] count       number of items of that page
 -- ARGV[10] newest     greatest version of these

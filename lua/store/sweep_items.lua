@@ -1,5 +1,4 @@
--- Removes the expired items of a partition, or all. If none is left, the partition refuses the directory's token from
--- then on.
+-- Removes the expired items of a partition, or all. If none is left, the partition then refuses the directory's token.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order

@@ -1,5 +1,5 @@
--- Strikes off the records of a thread that cold got, and sets aside those that it refused. If none is left, the thread
--- gets its deadline back.
+-- Removes the records that cold has stored, and sets aside those that it refused. If no record of the thread is left,
+-- the thread gets its deadline back.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -12,14 +12,14 @@
 -- ARGV[4] kept       milliseconds for which a deletion or a rollback is remembered
 -- ARGV[5] gaps       '1' if coalesced checkpoints are among the n
 -- ARGV[6..]          n pairs: a member, its score when it was taken. m triples: a member, the milliseconds until its
---                    next try, the error. Then pairs: a namespace, the id of the checkpoint that cold got last there,
---                    both escaped
+--                    next try, the error. Then pairs: a namespace, the id of the last checkpoint that cold stored
+--                    there, both escaped
 --
--- A record that was written again meanwhile stays. If another flusher has taken over, the script notes these again:
--- - the records that this flusher tried and may have overwritten in cold, or all records if it deleted the thread there
--- - the deletion of the thread, if it is due, or was due before the thread was written anew. This is not done while a
+-- A record that was written again meanwhile stays. If another flusher has taken over, the script adds these records:
+-- - those that this flusher tried and may have overwritten in cold, or all records if it deleted the thread there
+-- - the deletion of the thread, if it is due, or was due before the thread was recreated. It is not added while a
 --   writer has an intent, because cold may have data that is not here
--- - removals of rolled-back checkpoints that this flusher may have brought to cold late
+-- - removals of rolled-back checkpoints that this flusher may have written to cold late
 -- Returns the number of records that are left, or
 --   FENCED  -1  another flusher had taken over
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
@@ -57,7 +57,7 @@ if not own then
       if known then again[#again + 1] = tried[i] end
     end
   end
-  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- the writer notes its records
+  if has_deleted and not again[1] and redis.call('EXISTS', intents) == 1 then -- the writer adds its own records
     redis.call('HSET', flush, 'fenced', '1')
     if redis.call('EXISTS', dirty) == 0 then redis.call('PEXPIRE', flush, kept) end
   end

@@ -1,4 +1,4 @@
--- Notes that a writer writes a thread to cold. Until it is done, readers do not trust this server.
+-- Begins a write intent: a writer is going to write a thread to cold. Until the intent ends, readers read cold.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -11,20 +11,20 @@
 -- ARGV[3] writes     prefix of the members of a checkpoint's pending writes, or ''
 -- ARGV[4] fill_token token of the last fill that the caller knows, or ''
 -- ARGV[5] record     16 bytes that name the written record; sixteen * for the whole thread
--- ARGV[6] need       'all' if cold needs all coalesced checkpoints; 'nothing' if the thread is deleted next; else ''
+-- ARGV[6] need       'all' if cold needs all coalesced checkpoints; 'nothing' if the writer deletes the thread; else ''
 -- ARGV[7] gone       milliseconds after which a writer is gone
 --
 -- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted), the record, and the token. Two intents about
 -- one record conflict, because their writes may reach cold and this server in different orders.
--- Returns {code, 1 if a fill brought those writes else 0, 1 if nothing happened since that fill lease else 0}. The code
--- says what cold has of the thread:
+-- Returns {code, pathless, still}. pathless is 1 if those writes came from a fill, else 0. still is 1 if the thread has
+-- not changed since that fill, else 0. The code says what cold has of the thread:
 --   ABSENT     0  unknown: the thread is not here
 --   COMPLETE   1  all values that are here
 --   PARTIAL    2  maybe not all values: checkpoints were coalesced, or another writer changes the whole thread
---   BEHIND     3  not the last writes, which have to be flushed first. No intent was made, but for some seconds nobody
---                 writes the thread behind
---   UNNOTED    4  nothing: the thread is from before there were tiers, or its notes are gone. All records are noted
---                 now; otherwise as BEHIND
+--   BEHIND     3  not the last writes, which must be flushed first. No intent was made, but for five seconds nobody
+--                 can write the thread behind
+--   UNNOTED    4  nothing: the thread is older than the tiers, or its records are gone. The script has recorded all
+--                 its data. As with BEHIND, no intent was made, and nobody can write the thread behind for a while
 --   WAIT       5  not the coalesced checkpoints, which cannot be flushed while others write. Nothing was done
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: owned.
@@ -42,7 +42,7 @@ local index, data, intents, lease, dirty, flush = unpack(KEYS)
 local token, default, writes, fill_token, record = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local need, gone = ARGV[6], tonumber(ARGV[7])
 
--- Makes other writers wait, so that the thread does not become dirty again and again.
+-- Makes other writers wait, so that the flush can make the thread clean.
 local function first(code)
   redis.call('HSET', lease, 'barrier', '1')
   redis.call('PEXPIRE', lease, BARRIER)
@@ -75,7 +75,7 @@ local function is_being_written(others, now)
   return false
 end
 
--- Keeps the intents longer than the thread.
+-- Makes the key of the intents expire later than the thread.
 local function set_deadline()
   local left, kept = redis.call('PTTL', index), redis.call('PTTL', intents)
   if default == '' or left == -1 then
@@ -100,7 +100,7 @@ if meta and #others == 0 and need ~= 'nothing' then
     return first(is_only_here and UNNOTED or BEHIND)
   end
 elseif meta and need == 'all' and found[6] == '1' and is_being_written(others, now) then
-  return { WAIT, 0, 0 } -- if all the others are gone, readers do not trust this server
+  return { WAIT, 0, 0 } -- if all other writers are gone, their intents stay, so readers read cold
 end
 local state, has = conflict_others(others), found[6] and PARTIAL or COMPLETE
 if state == ALL_CHANGES then state, has = '!', PARTIAL end

@@ -11,11 +11,11 @@
 -- ARGV[5] gone       milliseconds after which a writer is gone
 --
 -- Returns {bases, number of records, 1 if the last claim was not acked, record...}, or
---   BUSY  1  another flusher has the claim, or a writer has an intent: it notes its record first, because a fenced
---            flusher may have undone that write in cold
+--   BUSY  1  another flusher has the claim, or a writer has an intent. That writer must record its write first,
+--            because a fenced flusher may have undone it in cold
 -- A record: its member of the index (`d`, always first, for a deleted thread), its score, the number of refusals, and
 -- for pending writes their record (nil if it is gone) and a flat list of (field, bytes) of its chunks.
--- The bases: a flat list of namespaces, each with the id of the checkpoint that cold got last there, both escaped.
+-- The bases: a flat list of namespaces, each with the id of the last checkpoint that cold stored there, both escaped.
 -- Errors: none of ours.
 
 --- @include lib/chunks
@@ -24,7 +24,7 @@ local BUSY = 1
 local data, dirty, flush, intents = unpack(KEYS)
 local token, length, most, at_once, gone = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4], tonumber(ARGV[5])
 
-local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; longest time set aside in milliseconds
+local PAGE, BUDGET, MAX_PAUSE, size = 200, 4000000, 600000, 0 -- members; bytes; maximum time set aside in milliseconds
 local clock = redis.call('TIME')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
 local held = redis.call('HMGET', flush, 'token', 'until')

@@ -1,4 +1,4 @@
--- Ends an intent. If this server may lack the write, it gives the thread up.
+-- Ends an intent. If this server may lack the write, it drops the thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -7,10 +7,10 @@
 -- KEYS[5] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- ARGV[1] token      the writer's own
 -- ARGV[2] newest     field to set: @complete, or @has_latest and an escaped namespace; or ''
--- ARGV[3] needed     field of the data without which the thread is given up, or ''
--- ARGV[4] fill       token of the fill that `newest` is known by, or ''
+-- ARGV[3] needed     field of the data without which the thread is dropped, or ''
+-- ARGV[4] fill       token of the fill that `newest` is known from, or ''
 --
--- Returns 1 if readers trust the thread again unless there are other intents, 0 if it was given up.
+-- Returns 0 if the thread was dropped, else 1. Then readers use it again, unless other intents are left.
 -- Errors: none of ours.
 
 --- @include lib/intents

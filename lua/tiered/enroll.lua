@@ -1,4 +1,4 @@
--- Notes all records of a thread that only this server has: it is from before there were tiers, or its notes are gone.
+-- Records a whole thread that only this server has. It is older than the tiers, or its records are gone.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -6,7 +6,7 @@
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty
 -- KEYS[5] flush      hash        <prefix>:{<thread>}:flush
 --
--- Returns 1 if they were noted, 0 if it is no such thread or if a writer has an intent.
+-- Returns 1 if it was recorded. Returns 0 if cold has the thread, or if a writer has an intent.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

@@ -1,4 +1,4 @@
--- Deletes a thread that cold has deleted, also a damaged one, and ends the intent about it.
+-- Deletes a thread that cold has deleted, even a damaged one, and ends its intent.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -9,9 +9,9 @@
 -- ARGV[1] token      the writer's own
 -- ARGV[2] kept       milliseconds for which the deletion is remembered
 --
--- If a fenced flusher noted records meanwhile, cold deletes the thread once more. If the thread was ever flushed, the
+-- If a fenced flusher added records meanwhile, cold deletes the thread once more. If the thread was ever flushed, the
 -- deletion is remembered in case a flusher turns out to be fenced.
--- Returns 0, as end_intent.lua does if a thread is given up.
+-- Returns 0, as end_intent.lua does if a thread is dropped.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread
@@ -27,7 +27,7 @@ local own
 for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
   if string.sub(intent, 33) == token then own = intent end
 end
-if not own and redis.call('EXISTS', dirty) == 1 then -- a repeated request, and the thread was written anew
+if not own and redis.call('EXISTS', dirty) == 1 then -- a repeated request, and the thread was recreated
   return end_intent(index, data, intents, lease, dirty, token, '', '?', '')
 end
 local first = redis.call('ZRANGEBYLEX', index, '[c', '(d', 'LIMIT', 0, 1)[1]

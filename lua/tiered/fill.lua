@@ -1,5 +1,5 @@
--- Stores a checkpoint of cold with its pending writes, if the fill lease still holds: since then nothing but fills by
--- this lease changed the thread. Or notes that cold has no checkpoint in a namespace.
+-- Stores a checkpoint of cold with its pending writes, if the fill lease still holds. It holds while only fills by this
+-- lease change the thread. Or records that cold has no checkpoint in a namespace.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -12,8 +12,8 @@
 -- ARGV[6..]          for each record: its member of the index, the record, the number of its writes. Then the arguments
 --                    of put.lua. Nothing if cold has no checkpoint in the namespace
 --
--- Parts of the checkpoint that are here already stay. Its pending writes are replaced, because the reader read all of
--- them under the fill lease. Their task paths are unknown, so the order of the records replaces them.
+-- Existing parts of the checkpoint stay. Its pending writes are replaced, because the reader read all of them under the
+-- fill lease. Their task paths are unknown, so the order of the records is used instead.
 -- Returns
 --   ENDED   0  the fill lease has ended
 --   FILLED  1  done

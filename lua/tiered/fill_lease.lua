@@ -1,5 +1,5 @@
--- Gives a reader a fill lease for a checkpoint that is not here. A thread with intents of dead writers is given up
--- first, unless it is dirty: then it is flushed before, and the intents stay until then.
+-- Gives a reader a fill lease for a checkpoint that is not here. If the thread has intents of dead writers, it is
+-- dropped first. But a dirty thread is not dropped: it must be flushed before, and keeps the intents until then.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -15,7 +15,7 @@
 -- Returns
 --   WRITING  0  a writer is writing the thread to cold
 --   GRANTED  1  the reader has the fill lease, until the next write, deletion or fill lease
---   HERE     2  hot can answer by now
+--   HERE     2  hot can answer now
 --   BEHIND   3  cold lacks records of the namespace, or has not removed a rolled-back checkpoint
 -- Errors: none of ours.
 

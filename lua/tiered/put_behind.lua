@@ -1,4 +1,4 @@
--- Stores a checkpoint, and notes that cold lacks it.
+-- Stores a checkpoint, and records that cold lacks it.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

@@ -1,4 +1,4 @@
--- Stores a checkpoint that cold has, and ends the intent about it.
+-- Stores a checkpoint that cold has, and ends its intent.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -8,11 +8,11 @@
 -- KEYS[6] flush      hash        <prefix>:{<thread>}:flush
 -- ARGV[1..6]         same as put.lua, and so are the others except the last four: the arguments of end_intent.lua
 --
--- If cold will get the thread once more, the checkpoint is noted as dirty, too.
--- If this server may lack values or writes of the checkpoint, it does not store it and no longer claims to have the
--- newest one of the namespace, so the next reader fills it from cold. If others also write the thread, or if an older
--- form of the checkpoint is here, it gives the thread up.
--- Returns the reply of put.lua; if chunks are missing, the intent stays. Or
+-- If the thread will be flushed once more, the checkpoint is recorded as dirty, too.
+-- If this server may lack values or writes of the checkpoint, the script does not store it. It also forgets that the
+-- newest checkpoint of the namespace is here, so the next reader fills it from cold. If others also write the thread,
+-- or if an older form of the checkpoint is here, it drops the thread.
+-- Returns the reply of put.lua. If chunks are missing, the intent stays. Or
 --   REFUSED  -1  this server may lack a part of the checkpoint: it was not stored, and the intent has ended
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 

@@ -1,4 +1,5 @@
--- Deletes a thread, also a damaged one, and notes that cold has to. Until then, cold's data of it does not count.
+-- Deletes a thread, even a damaged one, and records a tombstone. Until cold has deleted the thread, too, its data in
+-- cold do not count.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

@@ -1,4 +1,4 @@
--- Stores the pending writes of a task, and notes that cold lacks them.
+-- Stores the pending writes of a task, and records that cold lacks them.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

@@ -1,4 +1,4 @@
--- Stores the pending writes of a task that cold has, and ends the intent about them.
+-- Stores the pending writes of a task that cold has, and ends their intent.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -9,7 +9,7 @@
 -- ARGV[1..4]         same as put_writes.lua, and so are the others except the last four: the arguments of
 --                    end_intent.lua
 --
--- If cold will get the thread once more, the writes are noted as dirty, too.
+-- If the thread will be flushed once more, the writes are recorded as dirty, too.
 -- Returns the reply of put_writes.lua.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 

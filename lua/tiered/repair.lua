@@ -1,5 +1,5 @@
--- Removes the rest of a damaged thread that cold has. The thread stays if it is dirty and can be opened: others have
--- repaired it meanwhile. A thread with an intent was written to cold first, so cold has it or has deleted it.
+-- Removes the rest of a damaged thread that cold has. The thread stays if it is dirty and can be opened, because then
+-- another process has repaired it. A thread with an intent was written to cold first, so cold has it or has deleted it.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -10,7 +10,7 @@
 -- Returns
 --   ASK_COLD  0  the caller has to check whether cold has the thread
 --   GIVEN_UP  1  nothing is left here
---   DIRTY     2  the thread is dirty and can be opened: others repaired it, or the damage is elsewhere
+--   DIRTY     2  the thread is dirty and can be opened: another process repaired it, or the damage is elsewhere
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 
 --- @include lib/thread

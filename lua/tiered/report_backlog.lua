@@ -1,4 +1,4 @@
--- Adds what a process wrote and flushed to the count of all processes, and admits a write if there is room.
+-- Adds the records that a process wrote and flushed to the count of all processes. Admits a write if there is room.
 --
 -- KEYS[1] unflushed  hash        <prefix>:unflushed
 -- ARGV[1] written    records that the process wrote since its last report

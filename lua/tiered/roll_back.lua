@@ -1,4 +1,4 @@
--- Removes the checkpoints of a run with their writes, and notes that cold has to remove them.
+-- Removes the checkpoints of a run with their writes, and records that cold must remove them.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

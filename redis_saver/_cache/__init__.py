@@ -8,6 +8,6 @@ begins with both generations at the time of its write (its *stamp*), and is vali
 deleting one key clears a namespace or a shard atomically, even while others write. If a generation is evicted, its
 entries are misses. A cleared entry never comes back, because a new generation is a new random number.
 
-**Nothing stays forever.** Redis expires entries with a TTL, cleared or not. The shard's index lists entries without a
-TTL, so that `clear` can remove them. A generation has a deadline if all its entries have one.
+**Cleared entries do not stay forever.** Redis expires entries with a TTL. Entries without a TTL are in the index of
+their shard, so `clear` can remove them. A generation has a deadline if all its entries have one.
 """

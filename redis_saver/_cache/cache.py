@@ -40,7 +40,7 @@ ValueT = TypeVar("ValueT", default=Any)
 CLUSTER_TIMEOUT = 1.0
 """Default of `cluster_timeout`, in seconds. A cache does not wait for a failover."""
 SOCKET_TIMEOUT = 1.0
-"""Default timeout of a cache's own client, in seconds. A slower cache is of no use."""
+"""Default timeout of a cache's own client, in seconds. A slower cache would be useless."""
 ENTRIES_PER_REQUEST = 500
 """Maximum number of entries of one script or MGET, so that other clients get their turn."""
 _MAX_FLIGHT = timedelta(days=1)
@@ -106,7 +106,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
                 replaced.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         config.one_of(type(self), "on_error", on_error, "skip", "raise")
         super().__init__(serde=chosen(serde, strict=strict))
@@ -159,7 +159,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             The values of the entries that are there, in the order of `keys`.
 
         Raises:
-            TypeError, LimitExceeded: A name makes no sense.
+            TypeError, LimitExceeded: A name is invalid.
             DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry
                 was stored with other settings, or by another program.
         """
@@ -184,10 +184,10 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         TTL costs a second one.
 
         Args:
-            pairs: Value and TTL of each entry by its name. The TTL is in seconds; None for the cache's own TTL.
+            pairs: Value and TTL of each entry by its name. The TTL is in seconds, or None for the cache's own TTL.
 
         Raises:
-            TypeError, ValueError: A name or TTL makes no sense.
+            TypeError, ValueError: A name or TTL is invalid.
             EncodeError: The serializer cannot encode a value. Nothing was stored.
             LimitExceeded: A name or value is too large. Nothing was stored.
             KeyConflict: With `on_error="raise"`: another program uses a key of the cache.
@@ -206,16 +206,17 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         Each namespace is cleared atomically: a `get` finds all of its entries, or none. Entries that are set while
         `clear` runs may stay.
 
-        Cost: one round trip (per node of a cluster) makes all entries invalid. Those without a TTL are then removed in
-        two round trips per 500 of a namespace, or of a shard if all are cleared. Those with a TTL take memory until
-        they expire.
+        Cost: one round trip (per node of a cluster) makes all entries invalid. Entries without a TTL are then removed,
+        in two round trips per 500 entries of a namespace, or of a shard if everything is cleared. Entries with a TTL
+        take memory until they expire.
 
         Args:
-            namespaces: The namespaces, not their children. Default: all of this prefix, except models' answers.
+            namespaces: The namespaces to clear, without their children. Default: all of this prefix, except models'
+                answers.
 
         Raises:
-            Exception: The client's own error if the server fails, also with `on_error="skip"`. Otherwise the cache
-                would go on answering old values. Calling again is safe.
+            Exception: The client's own error if the server fails, even with `on_error="skip"`. A silent failure would
+                leave old values valid. Calling again is safe.
         """
         if namespaces is None or namespaces:
             checked = entries.namespaces(self._context, namespaces)
@@ -241,7 +242,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         return {name: result.values[name] for name in names if name in result.values}
 
     def _read(self, addresses: Sequence[Address]) -> Operation[ReadResult | None]:
-        """Read entries; None if the server fails."""
+        """Read entries. Returns None if the server fails."""
         return self._health.guarded("get", self._mget(addresses))
 
     def _mget(self, addresses: Sequence[Address]) -> Operation[ReadResult]:
@@ -281,7 +282,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     def _store(
         self, addresses: Sequence[Address], encoded: Mapping[FullKey, tuple[int | bytes, bytes]]
     ) -> Operation[bool]:
-        """Store encoded entries; return True, as None means that the server failed."""
+        """Store encoded entries. Returns True, because None means that the server failed."""
         keyspace, fresh = self._context.keyspace, os.urandom(entries.GENERATION)
         calls, shards = list[Call](), list[int]()
         for shard, group in _by_shard(addresses):
@@ -348,7 +349,7 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
     ) -> AbstractContextManager[Self]:
-        """Open a cache with a client of its own. The end of the `with` closes both.
+        """Open a cache with its own client. The end of the `with` closes both.
 
             with RedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
                 graph = builder.compile(cache=cache)
@@ -359,11 +360,11 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
         Args:
             url: As that of `RedisSaver.from_conn_string`.
             client_options: Options of the client, as redis-py names them, such as `{"socket_timeout": 0.2}`. They may
-                also stand after the `?` of the URL.
-            settings: The keywords of the constructor.
+                also follow the `?` in the URL.
+            settings: Keyword arguments of the constructor.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         return NeedsWith(cls, url, _client_options(client_options, asynchronous=False), settings)
 
@@ -387,7 +388,7 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[CacheSettings]
     ) -> AbstractAsyncContextManager[Self]:
-        """Open a cache with a client of its own. The end of the `async with` closes both.
+        """Open a cache with its own client. The end of the `async with` closes both.
 
             async with AsyncRedisCache.from_conn_string("redis://localhost:6379", ttl="1d") as cache:
                 graph = builder.compile(cache=cache)

@@ -38,7 +38,7 @@ class Address(NamedTuple):
 
 
 class Range(NamedTuple):
-    """A range of a shard's index for ZRANGEBYLEX, and the key of the generation that its entries share."""
+    """A range of a shard's index (for ZRANGEBYLEX), and the key of the generation of its entries."""
 
     shard: int
     generation: bytes
@@ -120,7 +120,7 @@ class Context(NamedTuple):
     serde: SerializerProtocol
     keyspace: CacheKeyspace
     ttl: int | None
-    """Default TTL in milliseconds; None for no deadline."""
+    """Default TTL in milliseconds, or None for no deadline."""
     require_encryption: bool
     limits: Limits
 
@@ -225,7 +225,7 @@ def _namespace(context: Context, namespace: Namespace) -> Namespace:
 
 
 def namespaces(context: Context, namespaces: Sequence[Namespace] | None) -> list[Namespace] | None:
-    """Check the namespaces to clear; None for all.
+    """Check the namespaces to clear. None means all.
 
     Raises:
         TypeError: A namespace is not a sequence of str.
@@ -235,10 +235,10 @@ def namespaces(context: Context, namespaces: Sequence[Namespace] | None) -> list
 
 
 def pairs(context: Context, pairs: Mapping[FullKey, tuple[Any, int | None]]) -> list[tuple[FullKey, int | bytes, Any]]:
-    """Check the entries to store; return name, TTL in milliseconds (`b""` for none) and value of each.
+    """Check the entries to store. Returns the name, TTL in milliseconds (`b""` for none) and value of each.
 
     Raises:
-        TypeError, ValueError, LimitExceeded: A name or TTL makes no sense.
+        TypeError, ValueError, LimitExceeded: A name or TTL is invalid.
     """
     if not isinstance(pairs, Mapping):
         raise TypeError(f"pairs={shown(pairs)}: pass a dict of {{(namespace, key): (value, ttl)}}")

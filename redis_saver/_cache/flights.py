@@ -1,8 +1,8 @@
 """Single flight within a process: one caller computes a missing entry, and other callers of the same cache wait for it.
 
-A caller that misses entries takes all of them or none. So a caller that waits computes nothing that others wait for,
-and nobody waits in a circle. `set` ends the flight of an entry. If the caller never stores it, the flight expires, and
-a waiting caller takes over.
+A caller that misses several entries gets the flights of all of them, or of none. So a waiting caller holds none of
+them, and callers cannot deadlock. `set` ends the flight of an entry. If the caller never stores the entry, the flight
+expires, and a waiting caller takes over.
 
 A run must not wait for itself. While a node computes, LangGraph asks again for all tasks of the step that have not
 written. A context variable names the caller, and nodes and tasks inherit it from their run. If a node asks first,
@@ -104,7 +104,7 @@ class Flights:
             self._ended += 1
 
     def _caller(self) -> _Caller:
-        """Return the caller. A caller without flights is replaced, so that parallel runs that it started differ."""
+        """Return the caller. One without flights is replaced, so that parallel runs that it started are separate."""
         with _lock:
             self._expire(time.monotonic())
         caller = _current.get()
@@ -141,6 +141,6 @@ class Flights:
 
 
 def _superstep() -> object:
-    """Return the id of the checkpoint that the outermost graph's superstep runs from; None outside of nodes."""
+    """Return the id of the checkpoint that the outermost graph's superstep runs from. None outside of nodes."""
     config: Any = var_child_runnable_config.get() or {}
     return ((config.get("configurable") or {}).get("checkpoint_map") or {}).get("")

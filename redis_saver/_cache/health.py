@@ -17,11 +17,12 @@ LOG = Log("redis_saver.cache")
 OnError: TypeAlias = Literal["skip", "raise"]
 """If the server fails, `get` and `set` answer as if the cache were empty, or raise."""
 MIN_PAUSE = 1.0
-"""Shortest pause after a failure of the connection, in seconds. Meanwhile the cache sends nothing."""
+"""Shortest pause after a connection failure, in seconds. During a pause the cache sends nothing."""
 PATIENCE = 10
-"""Length of the pause, as a multiple of the time that the failed call took. So waiting takes at most a tenth."""
+"""Length of the pause, as a multiple of the time that the failed call took. So callers wait at most a tenth of the
+time."""
 ERRORS = (KeyConflict, ThreadDamaged, UnsupportedFormat)
-"""Our errors about stored bytes that no cache wrote. Others are the caller's mistakes, and are always raised."""
+"""Our errors for stored bytes that are not a cache's. Our other errors are the caller's mistakes, and always raised."""
 
 _NEVER = float("-inf")
 
@@ -65,7 +66,7 @@ class Health:
             server: Name of the server in log lines.
             on_error: The cache's setting.
             failures: The client's exceptions for a failing server.
-            replies: Exceptions for replies of the server. It answers, so no pause follows.
+            replies: Exceptions for error replies. As the server does answer, no pause follows.
             now: Clock in seconds.
         """
         self._server, self._on_error, self._replies, self._now = server, on_error, replies, now

@@ -42,7 +42,7 @@ class RedisLLMCache(BaseCache):
             ttl: TTL of an answer. Default: the cache's `ttl`.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense.
+            TypeError, ValueError: An argument is invalid.
         """
         if not isinstance(cache, Cache):
             raise TypeError(f"cache is {kind_of(cache)}: pass a RedisCache or an AsyncRedisCache")
@@ -60,7 +60,7 @@ class RedisLLMCache(BaseCache):
         return self._entries._measured()  # noqa: SLF001 - it is of ours
 
     def lookup(self, prompt: str, llm_string: str) -> Sequence[Generation] | None:
-        """Return the answers to a prompt; None if there are none."""
+        """Return the answers to a prompt, or None if there are none."""
         name = _name(prompt, llm_string)
         return self._entries.get([name]).get(name)
 

@@ -31,11 +31,11 @@ class WriteInfo:
     channel: str
     """The channel. It may be one of LangGraph's own, such as for interrupts and errors."""
     checkpoint_ns: str
-    """The namespace; empty for the root."""
+    """The namespace, empty for the root."""
     checkpoint_id: str | None
-    """The checkpoint that the task began from. None if the thread, or the subgraph's call, began with this write."""
+    """The checkpoint that the task started from. None if the thread or the subgraph's call began with this write."""
     step: int | None
-    """The superstep of the write; None if the metadata do not name it."""
+    """The superstep of the write, or None if the metadata do not name it."""
     source: str | None
     """Source of the first checkpoint with the write: `input`, `loop`, `update` or `fork`. None if none has it yet."""
     task_id: str | None
@@ -43,16 +43,15 @@ class WriteInfo:
     node: str | None
     """The node of the task, from the task's path or from the `Send` that started it. None if neither names it."""
     candidates: tuple[str, ...]
-    """If `node` is None: the nodes that ran in the superstep, from `versions_seen`. One of them, or the caller, made
-    the write."""
+    """Nodes that ran in the superstep (from `versions_seen`), if `node` is None. One of them, or the caller, made the
+    write."""
     bytes: int | None
     """Size of the pending write as stored (compressed and encrypted). None if there is no pending write.
 
     A long `Send` is stored in chunks. Only its list of chunks counts here."""
     applied_in: tuple[str, ...]
-    """The following checkpoints that have a new version of the channel: one, or several after a fork.
-
-    Empty if the write is still pending, or if its channel is not part of the state."""
+    """Next checkpoints that have a new version of the channel: one, or several after a fork. Empty if the write is
+    still pending, or if its channel is not part of the state."""
 
     @property
     def inferred(self) -> bool:
@@ -67,17 +66,18 @@ class VersionInfo:
     version: VersionText
     """The version."""
     checkpoint_ns: str
-    """The namespace; empty for the root."""
+    """The namespace, empty for the root."""
     checkpoint_id: str
     """The first checkpoint of its branch that has the version. If its parent is gone, the version may be older."""
     created_at: datetime | None
-    """That checkpoint's `ts`; None if that is missing or not a time."""
+    """That checkpoint's `ts`, or None if that is missing or not a time."""
     step: int | None
     """The superstep of that checkpoint, from its metadata."""
     source: str | None
     """The source of that checkpoint: `input`, `loop`, `update` or `fork`."""
     bytes: int
-    """Size of the value as stored, with its chunks. 0 without a value: emptied, or a `DeltaChannel`."""
+    """Size of the value as stored, with its chunks. 0 if there is no value: the channel was emptied, or is a
+    `DeltaChannel`."""
     shared_bytes: int
     """Bytes of the value in chunks that the previous version has too. Redis stores these once."""
     writes: tuple[WriteInfo, ...]
@@ -112,7 +112,7 @@ class Size(NamedTuple):
 
     bytes: int
     shared: int
-    """Bytes that the parent has too: all if the version is the same, else the chunks that both values have."""
+    """Bytes that the parent has, too: all if the version is the same, else the common chunks."""
 
     @property
     def new(self) -> int:
@@ -137,9 +137,9 @@ class Entry(NamedTuple):
     sizes: Mapping[str, StoredSize] = {}
     """Sizes of the measured values, by channel."""
     parents: Mapping[str, str] = {}
-    """The checkpoints of the enclosing namespaces that it belongs to, by namespace."""
+    """Checkpoints of the enclosing namespaces to which it belongs, by namespace."""
     sends: Sequence[str] = ()
-    """The nodes of the `Send`s that the next superstep runs, in order. Empty unless such tasks have written."""
+    """Nodes of the `Send`s that the next superstep runs, in order. Empty unless tasks of these `Send`s have written."""
 
 
 CHECKPOINTS_PER_PAGE, VERSIONS_PER_PAGE = 50, 20
@@ -162,7 +162,7 @@ _FIRST_STEP = -1
 
 
 class _Family(NamedTuple):
-    """A checkpoint with its children. The parent is None for a child whose parent is gone or never existed."""
+    """A checkpoint with its children. `parent` is None if the parent of the children is gone or never existed."""
 
     parent: Entry | None
     children: Sequence[Entry]
@@ -259,7 +259,7 @@ def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Oper
 
 
 def _decoded(context: Context, address: config.Address, channel: str, answer: Sequence[Any]) -> Any:
-    """Decode the value in a reply of `lua/checkpoint/get_channel.lua`; None if there is no value."""
+    """Decode the value in a reply of `lua/checkpoint/get_channel.lua`. None if there is no value."""
     with decoding("channel {!r} of {}", channel, address):
         _, _, _, stored, flat = answer
         if not stored:
@@ -284,7 +284,7 @@ def _node(parent: Entry, write: WriteHead) -> str | None:
 
 
 def _families(waiting: dict[tuple[str, str], list[Entry]], entries: Sequence[Entry]) -> Iterator[_Family]:
-    """Iterate over the families that a page of checkpoints completes.
+    """Iterate over the checkpoints of a page, each with its children, which were read before.
 
     Args:
         waiting: The checkpoints whose parents have not been read yet, by parent.
@@ -398,7 +398,7 @@ def _inferred(family: _Family) -> Iterator[WriteInfo]:
 
 
 def ran_between(parent: Entry | None, *children: Entry) -> tuple[str, ...]:
-    """Return the nodes that ran between a checkpoint and its children: they saw a new version, or a `Send` ran them."""
+    """Return the nodes that ran between a checkpoint and its children: a new version or a `Send` triggered them."""
     before = parent.seen if parent else {}
     ran = {node for child in children for node, seen in child.seen.items() if seen != before.get(node)}
     if parent and any(child.source == _LOOP for child in children):
@@ -407,7 +407,7 @@ def ran_between(parent: Entry | None, *children: Entry) -> tuple[str, ...]:
 
 
 def _versions(family: _Family, channel: str) -> Iterator[VersionInfo]:
-    """Iterate over the versions of a channel that a checkpoint's children have and the checkpoint does not."""
+    """Iterate over the versions of a channel that a checkpoint's children have but not the checkpoint itself."""
     parent = family.parent
     before = parent.versions.get(channel) if parent else None
     made = [write for write in (*_known(family), *_inferred(family)) if write.channel == channel]
@@ -426,7 +426,7 @@ def _sizes(parent: Entry | None, child: Entry) -> Mapping[str, Size]:
 
 
 def _size(parent: Entry | None, child: Entry, channel: str) -> Size:
-    """Return the size of a channel's value; 0 if it has none."""
+    """Return the size of a channel's value, or 0 if it has none."""
     if (stored := child.sizes.get(channel)) is None:
         return Size(0, 0)
     total = stored.root + sum(stored.chunks.values())
@@ -439,7 +439,7 @@ def _size(parent: Entry | None, child: Entry, channel: str) -> Size:
 
 
 FIRST_BATCH, MAX_BATCH = 10, 200
-"""Number of threads in the first batch, and at most in a later one."""
+"""Number of threads in the first batch, and maximum number in a later one."""
 BYTES_PER_BATCH = 4_000_000
 """Target size of a batch's values, in bytes."""
 
@@ -453,7 +453,7 @@ class ChannelValue:
     checkpoint_id: str
     """Its newest checkpoint in the namespace."""
     updated_at: datetime | None
-    """That checkpoint's `ts`; None if that is missing or not a time."""
+    """That checkpoint's `ts`, or None if that is missing or not a time."""
     version: VersionText
     """The channel's version."""
     bytes: int

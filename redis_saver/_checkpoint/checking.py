@@ -1,7 +1,7 @@
-"""Check that a thread is whole: headers, digests, references, deadlines, counters. Nothing is written.
+"""Check that a thread is complete and consistent: headers, digests, references, deadlines, counters. Writes nothing.
 
-HSCAN reads all fields of the data once, and each is checked at once. Memory keeps names and links, but no values. If
-there are findings, and somebody wrote to the thread meanwhile, the check starts again.
+HSCAN reads all fields of the data once, and each field is checked as it arrives. Names and links stay in memory, values
+do not. If there are findings and somebody has written to the thread meanwhile, the check starts again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ MAX_FINDINGS = 100
 """Maximum number of listed findings of a thread. Further ones are only counted."""
 ATTEMPTS = 5
 APART = 100
-"""Largest difference of the two deadlines without a finding, in milliseconds. Older servers read the clock for each."""
+"""Maximum difference of the two deadlines without a finding, in milliseconds. Older servers read the clock for each of
+them."""
 WRITER_GONE = 300_000
 """Milliseconds after which a writer with an open intent counts as dead. A write to cold must not take longer."""
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
@@ -55,8 +56,8 @@ class Finding(NamedTuple):
     """A problem of a thread."""
 
     severity: Severity
-    """`error`: data are lost, unreadable or returned wrongly. `warning`: all data can be read, but something is left
-    over or counted wrong. `info`: the problem repairs itself."""
+    """`error`: data are lost, unreadable or returned wrongly. `warning`: all data can be read, but something is
+    superfluous or miscounted. `info`: the problem repairs itself."""
     where: str
     """The part of the thread, with names in the form of `repr`."""
     what: str
@@ -83,7 +84,8 @@ class CheckReport(NamedTuple):
     compared: int = 0
     """Number of checkpoints that were compared with cold."""
     lacking: int = 0
-    """Number of records (checkpoints, pending writes of a task) that cold lacks. If any, nothing is compared."""
+    """Number of records (checkpoints, pending writes of a task) that cold lacks. Unless it is 0, nothing is
+    compared."""
     findings: tuple[Finding, ...] = ()
     """The first 100 problems."""
     more: int = 0
@@ -144,7 +146,7 @@ class State(NamedTuple):
     has_gaps: bytes
     """Not empty if checkpoints were coalesced, so that cold lacks them."""
     is_deferred: bytes
-    """Not empty if the data say that there are dirty records (`@deferred_ttl`)."""
+    """Not empty if the data claim that there are dirty records (`@deferred_ttl`)."""
 
     def without_times(self) -> State:
         """Return the state without the parts that change without a write."""
@@ -160,7 +162,7 @@ Compare: TypeAlias = Callable[[State, "Inventory", Findings], Generator[Any, Any
 def check(
     context: Context, thread: str, *, values: bool, compare: Compare | None = None
 ) -> Generator[Any, Any, CheckReport]:
-    """Check everything that a thread holds.
+    """Check all data of a thread.
 
     Args:
         context: The saver.
@@ -199,7 +201,7 @@ def check(
 
 
 def _state(context: Context, thread: str) -> Operation[State | None]:
-    """Read the state of a thread; None if there is no such thread."""
+    """Read the state of a thread. None if there is no such thread."""
     keys = context.keyspace.tier_keys(thread)
     wanted = (keys.index_key, keys.data_key, keys.intents, keys.dirty, keys.flush)
     reply = yield Call(scripts.CHECK, wanted, (MAX_FINDINGS,))
@@ -470,7 +472,7 @@ class Inventory:
         return referred
 
     def _check_chunks(self) -> Operation[None]:
-        """Check that each value and record has all its chunks, and that each chunk is used. Decode the whole ones."""
+        """Check that values and records have all their chunks, and that each chunk is used. Decodes complete ones."""
         used, last = {_named(raw) for raw in self.headers.values()}, dict[bytes, bytes]()
         for field, stored in sorted(self._in_chunks.items()):
             wanted = set[bytes]()
@@ -498,7 +500,7 @@ class Inventory:
 
 
 def _named(raw: bytes) -> bytes:
-    """Return the field of a header's names chunk; empty if the header is damaged."""
+    """Return the field of a header's names chunk. Empty if the header is damaged."""
     try:
         return header.names_chunk_of(raw)
     except ValueError:

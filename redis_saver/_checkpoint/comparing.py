@@ -75,7 +75,7 @@ def record(saved: CheckpointTuple, paths: Mapping[Task, str | None]) -> Record:
 
 
 def difference(written: Record, stored: Record, as_stored: Callable[[Mapping[str, Any]], Any]) -> str:
-    """Describe the first difference between two checkpoints. The text is empty if there is none.
+    """Describe the first difference between two checkpoints. Returns an empty text if they are equal.
 
     Args:
         written: The checkpoint as it should be.
@@ -124,9 +124,9 @@ class Change:
 
     Empty for the whole value."""
     before: Any
-    """The part in the first checkpoint; None if it was added."""
+    """The part in the first checkpoint, or None if it was added."""
     after: Any
-    """The part in the second checkpoint; None if it was removed."""
+    """The part in the second checkpoint, or None if it was removed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,8 @@ class ChannelDiff:
     kind: Kind
     """`added`: only the second checkpoint has a value. `removed`: only the first has one. `changed`: both have one."""
     changes: tuple[Change, ...]
-    """The differences of the two values, in order. For an added or removed channel, a single one: the whole value."""
+    """The differences of the two values, in order. An added or removed channel has a single one, which is the whole
+    value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class CheckpointDiff:
     thread_id: str
     """The thread."""
     checkpoint_ns: str
-    """The namespace; empty for the root."""
+    """The namespace, empty for the root."""
     before: str
     """The id of the first checkpoint."""
     after: str
@@ -156,9 +157,10 @@ class CheckpointDiff:
     channels: tuple[ChannelDiff, ...]
     """The channels whose values differ, by name."""
     not_compared: tuple[str, ...] = ()
-    """Each `DeltaChannel` whose version differs, and that has no value in one of the checkpoints, or in both.
+    """Each `DeltaChannel` with different versions that has no value in one of the checkpoints, or in both.
 
-    A `DeltaChannel` stores a value only in snapshots. The graph's `get_state` rebuilds it; `writes()` lists its writes.
+    A `DeltaChannel` stores a value only in snapshots. `get_state` of the graph rebuilds the value, and `writes()` lists
+    the writes.
     """
 
 
@@ -170,7 +172,7 @@ def diff(
     """Read two checkpoints with `read`, and compare them.
 
     Raises:
-        ThreadNotFound: One of them is not there.
+        ThreadNotFound: One of them does not exist.
     """
     tuples = []
     for thread, ns, checkpoint_id in addresses:
@@ -285,7 +287,7 @@ def _fields(message: BaseMessage) -> Mapping[str, Any]:
 
 
 def _by_id(elements: Sequence[Any]) -> Mapping[str, Any] | None:
-    """Return messages by id. None if an element is no message or has no id, or if two have the same id."""
+    """Return messages by id. None if an element is not a message or has no id, or if two have the same id."""
     if not all(isinstance(element, BaseMessage) and isinstance(element.id, str) for element in elements):
         return None
     by_id = {message.id: message for message in elements}

@@ -19,7 +19,7 @@ from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
-"""Milliseconds after which an unfinished copy expires, because the process that made it died."""
+"""Milliseconds after which an unfinished copy of a dead process expires."""
 
 
 def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
@@ -48,7 +48,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
 
 
 def _fields(references: References, reachable: ReachableChunks) -> dict[bytes, list[bytes] | None]:
-    """Return the fields to copy, each with its members of the index; None for a field that may be missing."""
+    """Return the fields to copy, each with its members of the index. A field that may be missing has None instead."""
     fields: dict[bytes, list[bytes] | None] = {}
     for key, links in references.checkpoints.items():
         member = names.checkpoint(*key)
@@ -111,7 +111,7 @@ def _stage(
 
 
 def _is_as_planned(field: bytes, stored: bytes, references: References, reachable: ReachableChunks) -> bool:
-    """True if a field refers to the same values or chunks as when the copy was planned."""
+    """True if a field still refers to the values or chunks that it had when the copy was planned."""
     if field[:1] == b"c":
         ns, checkpoint_id = names.components(field[1:])
         return stored.startswith(references.checkpoints[ns, checkpoint_id].raw)

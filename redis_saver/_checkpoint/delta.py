@@ -26,7 +26,7 @@ COUNTERS = "counters_since_delta_snapshot"
 
 
 def unstored(metadata: Mapping[str, Any]) -> frozenset[str]:
-    """Return the `DeltaChannel`s without a stored value in a checkpoint, by its metadata."""
+    """Return the `DeltaChannel`s without a stored value in a checkpoint, according to its metadata."""
     noted = metadata.get(COUNTERS)
     return frozenset(noted) if isinstance(noted, Mapping) else frozenset()
 
@@ -49,14 +49,14 @@ class Ancestor(NamedTuple):
 
 
 class Seed(NamedTuple):
-    """A stored value, and its field."""
+    """A stored value and its field."""
 
     field: bytes
     value: bytes
 
 
 class Basis(NamedTuple):
-    """The facts that a walk, or a page of it, depends on. With these its result can be remembered (`KnownPoint`).
+    """The facts that a walk, or a page of it, depends on. With these facts its result can be cached (`KnownPoint`).
 
     All but the last two come from `lua/checkpoint/history.lua`, in this order.
     """
@@ -73,7 +73,7 @@ class Basis(NamedTuple):
     ids: Sequence[bytes]
     """The ids of the ancestors, escaped."""
     unsure: Collection[str]
-    """Channels that are not remembered, as they may yet get a value without a rewrite."""
+    """Channels that are not cached, because they may get a value later without a rewrite."""
 
 
 _TYPES = [bytes, bytes, bytes, int, int, bytes, int, int, bytes]
@@ -86,7 +86,7 @@ class Walk(NamedTuple):
     ancestors: list[Ancestor]
     chunks: dict[bytes, bytes]
     known: dict[str, History]
-    """The histories at known points where the walk of a channel ended."""
+    """Histories of the channels whose walk ended at a known point."""
     used: list[bytes]
     """The ids of these known points, escaped."""
     basis: Basis | None
@@ -188,8 +188,8 @@ def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iter
 def _basis(pages: Sequence[Basis]) -> Basis | None:
     """Return the basis of all pages, or None if the result cannot be remembered.
 
-    It cannot if something changed between two pages. It also cannot if an ancestor does not have a lower id than the
-    target, as the counts leave out later writes to it.
+    It cannot be remembered if something changed between two pages, or if the id of an ancestor is not lower than the
+    target's. The counts would not include later writes to such an ancestor.
     """
     if not pages or not pages[0].target or not pages[0].rewritten:
         return None
@@ -294,7 +294,7 @@ def _point(basis: Basis, learned: Mapping[str, History]) -> KnownPoint:
 def remember(
     context: Context, address: config.Address, data: bytes, basis: Basis, answers: Mapping[str, DeltaChannelHistory]
 ) -> None:
-    """Remember histories that cold answered, so that later reads only need hot.
+    """Remember histories from cold, so that later reads only need hot.
 
     Args:
         context: The saver.

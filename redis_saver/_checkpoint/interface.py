@@ -38,7 +38,7 @@ Operates: TypeAlias = Callable[..., Generator[Any, Any, T]]
 
 
 def as_method(function: Callable[Concatenate[Any, P], OperationT]) -> Callable[Concatenate[Any, P], OperationT]:
-    """Make a method of a function that takes a saver's context first."""
+    """Turn a function whose first argument is a saver's context into a method."""
 
     def method(saver: Interface[Any], /, *args: P.args, **kwargs: P.kwargs) -> OperationT:
         return function(saver._context, *args, **kwargs)  # noqa: SLF001 - it is a method
@@ -153,8 +153,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             limit: Maximum number of checkpoints; 0 lists none.
 
         Raises:
-            ValueError, TypeError: An argument makes no sense. Raised by the call itself.
-            ThreadDamaged: As `get_tuple`, while iterating. With `config=None` one damaged thread ends the listing. The
+            ValueError, TypeError: An argument is invalid. Raised by the call itself.
+            ThreadDamaged: As `get_tuple`. Raised by the iterator. With `config=None` one damaged thread ends it. The
                 message names it.
         """
         return self._stream(self._list_checkpoints_gen(config, filter, before, limit), "list")
@@ -180,13 +180,12 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         """Store a checkpoint, all or nothing. The config's `checkpoint_id` is its parent.
 
         Only the values of `new_versions` are sent. If the server lacks one of the others, all are sent. That happens if
-        the thread expired or was deleted during the run. So a checkpoint is never stored with less than it had.
+        the thread expired or was deleted during the run. So a checkpoint is always stored with all its values.
 
         Args:
-            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` gives the thread a TTL of its
-                own from now on: a `timedelta`, a text such as `"30d"`, or `{"default_ttl": minutes}`.
-                `configurable["thread_history"]` gives it a history limit of its own: `"all"` or `{"keep_last": n}`
-                (`docs/threads.md`).
+            config: The thread, the namespace, the parent. `configurable["thread_ttl"]` changes the thread's TTL: a
+                `timedelta`, a text such as `"30d"`, or `{"default_ttl": minutes}`. `configurable["thread_history"]`
+                changes its history limit: `"all"` or `{"keep_last": n}` (`docs/threads.md`).
             checkpoint: The checkpoint with its values.
             metadata: Its metadata; merged with the config's by `get_checkpoint_metadata`.
             new_versions: The channels that changed since the parent.
@@ -198,7 +197,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             EncodeError: The serializer does not know a value. Nothing was written.
             NotOwner: `configurable["thread_owner"]` is not the token of the thread's owner. Or it is missing with
                 `ownership="required"`. Nothing was written.
-            StaleParent: With `on_fork="raise"`: the parent is not the newest checkpoint any more. Nothing was written.
+            StaleParent: With `on_fork="raise"`: the parent is no longer the newest checkpoint. Nothing was written.
         """
         return self._run(self._put_gen(config, checkpoint, metadata, new_versions), "put")
 
@@ -258,7 +257,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """Return a version that sorts above `current` and that no other branch of the thread ever gets.
 
-        Its random part comes from the operating system, so `random.seed()` or a fork of the process repeats none.
+        Its random part comes from the operating system. So it differs after a fork, or after the same `random.seed()`.
         """
         return names.next_version(current)
 
@@ -284,15 +283,15 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         they are deleted too, as cold knows runs only by their metadata. A remaining checkpoint may name a parent that
         is gone.
 
-        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip. Redis has
-        no index over threads in different cluster slots. In threads that have the runs, all links are read. Then each
-        step removes up to 500 names.
+        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip, because
+        an index of runs could not be updated atomically across cluster slots. In threads that have the runs, all links
+        are read. Then each step removes up to 500 names.
 
         Raises:
             TypeError: `run_ids` is one str instead of a list.
             ThreadBusy: A thread was written to during each of many attempts.
-            ThreadDamaged, KeyConflict: A thread could not be read. Raised after all others are done. Over two tiers,
-                raised before anything is deleted.
+            ThreadDamaged, KeyConflict: A thread could not be read. Raised when all other threads are done. Over two
+                tiers, raised before anything is deleted.
             NotImplementedError: Over two tiers, if the cold saver cannot delete by run. Nothing was deleted.
         """
         return self._run(self._delete_for_runs_gen(configs.names(run_ids, "run_id")), "delete_for_runs")
@@ -312,8 +311,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         is not copied. If somebody else owns the target (`own`), the owner's next write raises `NotOwner`. With
         `ownership="required"` the copy raises it instead.
 
-        Over two tiers cold gets the copy checkpoint by checkpoint. If that fails, cold's target has only a part of the
-        copy. Run it again. A checkpoint that is put during the copy is in it as a whole, or not at all.
+        Over two tiers the copy is written to cold checkpoint by checkpoint. If that fails, the target in cold has only
+        a part of the copy. Then copy again. A checkpoint that is put during the copy is in it as a whole, or not at
+        all.
 
         Cost: the whole thread travels to this process and back, in pages of about 4 MB.
 
@@ -342,13 +342,13 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     ) -> Pruned:
         """Remove old checkpoints of some threads, with their writes, and with values that nothing else refers to.
 
-        The rule is that of `PostgresSaver.prune` (3.2). A subgraph call is removed with the root checkpoint that it
-        started from. So finished calls are removed, and a call that waits for an interrupt stays. The namespace of a
-        subgraph with `checkpointer=True` is kept like the root's. If the parent of a kept checkpoint is removed, its
+        The rule is that of `PostgresSaver.prune` (3.2). A subgraph call is removed with the root checkpoint that
+        started it. So finished calls are removed, and a call that waits for an interrupt stays. The namespace of a
+        subgraph with `checkpointer=True` is pruned like the root. If the parent of a kept checkpoint is removed, its
         `parent_config` is None.
 
         A kept checkpoint keeps its values and its pending writes. It also keeps the ancestors that rebuild a
-        `DeltaChannel`; `list` still returns them.
+        `DeltaChannel`. `list` still returns these.
 
         Args:
             thread_ids: The threads. Missing threads, and an empty list, change nothing.
@@ -405,13 +405,13 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         The block runs the graph with that config, or one merged with it: `graph.invoke(input, config)`. Its
         `configurable["thread_owner"]` is a token, a str. Subgraphs get it too, and other processes that write for this
         run may use it. A write with a token raises `NotOwner` unless the token belongs to the current owner. So a run
-        whose thread was taken cannot write any more, however late it wakes up. Inside the block, `delete_thread`,
-        `prune` and other methods of this saver also write as the owner.
+        whose thread was taken can never write again, even if it was stopped for a long time. Inside the block,
+        `delete_thread`, `prune` and other methods of this saver also write as the owner.
 
         The thread need not exist. Ownership is not part of the thread, so `copy_thread` does not copy it. It ends if
         somebody else deletes the thread, or copies another thread onto it.
 
-        Cost: one round trip to take the thread, one to give it back, and one in the background for each third of the
+        Cost: one round trip to take the thread, one to release it, and one in the background for each third of the
         lease. Writes need no more round trips. The first waiter of a process polls, up to 100 times a second.
 
         Args:
@@ -425,14 +425,14 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
                 `"take"`: take the thread. Later writes of the other owner are refused.
                 `"rollback"`: take it, and remove the checkpoints of the other owner's `run_id`, if it had one. Other
                 threads stay as they are.
-            wait: Longest time to wait, with `"wait"`. After it, the block raises `NotOwner`. None: no limit.
+            wait: Maximum time to wait, with `"wait"`. Then the block raises `NotOwner`. None: no limit.
             by: Description of the owner for people. Errors, logs and `threads()` show it. Default: the host and the
                 process.
             run_id: The run's id. Its checkpoints get it as their metadata's `run_id`.
 
         Raises:
             NotOwner: Somebody else owns the thread when the block begins.
-            ValueError, TypeError: An argument makes no sense.
+            ValueError, TypeError: An argument is invalid.
         """
         terms = Terms.of(thread_id, lease, on_busy, wait, by, run_id)
         return Ownership(terms, self._rules, self._owner_driver, self._driver, self._take)
@@ -453,9 +453,9 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
     ) -> Iterator[InfoT]:
         """List threads in any order. The iterator finds them with SCAN, page by page.
 
-        Cost: a SCAN of all keys of the server, with one page in memory. The server filters the threads. This process
-        checks `updated_after` and `updated_before` itself. SCAN can return a thread twice while the server resizes its
-        tables.
+        Cost: a SCAN of all keys of the server, with one page in memory. The server applies all filters except
+        `updated_after` and `updated_before`, which this process applies. SCAN can return a thread twice while the
+        server resizes its tables.
 
         Over two tiers, the threads of hot come first, then those that only cold has. The names of hot's threads are in
         memory. This process checks all conditions, on the combined data of both tiers. A cold saver that is not
@@ -464,21 +464,21 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Args:
             thread_prefix: Only threads whose name begins with this.
             state: `"interrupted"`: the newest checkpoint of the root namespace has a pending `interrupt()`. `"failed"`:
-                it has a pending error of a task. `"active"`: neither; the thread runs, is done, or was broken off.
-            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime` with a
-                zone.
+                it has a pending error of a task. `"active"`: neither, so the thread runs, is done, or was stopped.
+            updated_after: Only threads whose newest checkpoint has a later time (`ts`) than this `datetime`, which
+                needs a time zone.
             updated_before: Only threads whose newest checkpoint has an earlier time.
             min_bytes: Only threads of at least this size.
             expires_within: Only threads that expire within this `timedelta`, or text such as `"1h"`.
             pinned: True: only pinned threads. False: only others.
-            dirty: True: only threads that cold does not have completely yet. False: only others. Without a cold saver
-                no thread is dirty.
-            owned: True: only threads with an owner (`own`) whose lease has not run out. False: only others. Over two
+            dirty: True: only threads of which cold still lacks a part. False: only others. Without a cold saver no
+                thread is dirty.
+            owned: True: only threads with an owner (`own`) whose lease has not expired. False: only others. Over two
                 tiers, only hot's threads have owners.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. Raised by the call itself.
-            ThreadDamaged, KeyConflict: A thread cannot be read, while iterating; the message names it.
+            TypeError, ValueError: An argument is invalid. Raised by the call itself.
+            ThreadDamaged, KeyConflict: A thread cannot be read. Raised by the iterator. The message names the thread.
         """
         asked = ThreadQuery(thread_prefix, state, updated_after, updated_before, min_bytes, None, pinned, dirty, owned)
         return self._stream(self._stream_threads_gen(asked.checked(expires_within)), "threads")
@@ -520,8 +520,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
 
         Dicts are compared by key, and sets by element. Lists are compared by element, without their common beginning
         and end. Messages are compared by id, in any order, and by field. All other values are compared by their
-        serialized bytes. A `DeltaChannel` has a value only in a snapshot. If one of the two checkpoints has none,
-        `CheckpointDiff.not_compared` names the channel.
+        serialized bytes. A `DeltaChannel` has a value only in a snapshot. If one of the two checkpoints is not a
+        snapshot, `CheckpointDiff.not_compared` names the channel.
 
         Cost: two `get_tuple`, which count as reads for a TTL with `refresh_on_read`. Both checkpoints are in memory.
         Only channels with different versions are compared.
@@ -530,7 +530,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
             thread_id: The thread.
             before: The id of the first checkpoint.
             after: The id of the second one; None: the newest.
-            checkpoint_ns: The namespace of both; empty for the root.
+            checkpoint_ns: The namespace of both, empty for the root.
 
         Raises:
             ThreadNotFound: One of them does not exist.
@@ -552,7 +552,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         return diff(self._get_tuple_gen, self.serde, *(configs.Address(thread, ns, id_) for id_ in ids))
 
     def get_thread_ttl(self, thread_id: str) -> timedelta | None:
-        """Return the time that a thread has left; over two tiers, in hot.
+        """Return the time until a thread expires, over two tiers the time until it expires in hot.
 
         None means that it does not expire, or does not exist. `get_thread` distinguishes these.
         """
@@ -563,7 +563,7 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         return await self._arun(self._get_ttl_gen(configs.name(thread_id, "thread_id")), "get_thread_ttl")
 
     def set_thread_ttl(self, thread_id: str, ttl: TTL) -> None:
-        """Give a thread a TTL of its own, which counts from now, and from each later write. This ends a pin.
+        """Set the thread's own TTL. It starts now, and again with each later write. This unpins the thread.
 
         Args:
             thread_id: The thread.

@@ -42,7 +42,7 @@ def query(
     """Check the arguments of a `list` call.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense; the message says which and why.
+        TypeError, ValueError: An argument is invalid. The message says which one and why.
     """
     if requested is not None:
         config.thread_id(requested)
@@ -114,10 +114,10 @@ def _page(answer: Sequence[Any], thread: str, upper: bytes) -> tuple[bytes, Sequ
 
 
 def check_next(following: Any, upper: bytes, page: Sequence[Any]) -> None:
-    """Check the upper bound of the next page, so that paging ends.
+    """Check that the upper bound decreases from page to page, so that paging ends.
 
     Raises:
-        ValueError: It is not below `upper`, the bound of this page, or this page is empty.
+        ValueError: The next bound is not below `upper`, the bound of this page, or this page is empty.
     """
     if not isinstance(following, bytes) or (following and (b"(" + following >= upper or not page)):
         raise ValueError(f"the page after the one below {shown(upper)} begins at {shown(following)}")
@@ -310,7 +310,7 @@ def _operators(key: str, wanted: Any) -> dict[str, Any]:
 
 
 def compile_filter(filter: Mapping[str, Any] | None) -> Predicate | None:
-    """Make a predicate on metadata from a filter of `list`; None if the filter is empty.
+    """Make a predicate on metadata from a filter of `list`. None if the filter is empty.
 
     A missing key equals None, as in `InMemorySaver`; `$exists` tells the two apart. Values of types without an order
     match none of `$gt $gte $lt $lte`.

@@ -2,7 +2,7 @@
 
 Redis holds the owner in a key beside the thread: a token, the end of the lease, and the owner's description of itself.
 The token begins with an *epoch*, a number that grows with each owner. Scripts that write compare the writer's token
-with the stored one (`guards.py`). So they refuse a late writer whose thread was taken, whatever any clock says.
+with the stored one (`guards.py`). So they refuse a late writer whose thread was taken, even if clocks differ.
 """
 
 from __future__ import annotations
@@ -43,16 +43,15 @@ _RENEWALS = 3
 _MODES = {"raise": "free", "wait": "wait", "take": "any", "rollback": "any"}
 _ARRIVAL = re.compile(rb"\d{1,16}")
 _lines: dict[tuple[names.Keyspace, str], dict[str, tuple[int, float]]] = {}
-"""Waiters of this process, by thread and nonce: the arrival, and the time (`time.monotonic`) until which each counts.
-
+"""Waiters of this process, by thread and nonce: the arrival, and the time (`time.monotonic`) at which it is dropped.
 Only the first waiter of a thread polls, so a hundred waiters cost Redis as much as one.
 """
 _PAUSE_PER_WAITER, _LONGEST_PAUSE = 0.01, 0.3
-"""Seconds that any other waiter sleeps: for each waiter ahead of it, and at most."""
+"""Seconds that any other waiter sleeps: per waiter ahead of it, and the maximum."""
 _LATE = 0.4
-"""Seconds by which a waiter may wake up late, before it is skipped. Its event loop may have ended."""
+"""Seconds by which a waiter may wake up late before it is skipped, because its event loop may have ended."""
 _MAX_PAUSE = 10_000
-"""Milliseconds. A reply with a longer pause is damaged."""
+"""Maximum pause in a reply, in milliseconds. A reply with a longer one is damaged."""
 _MAX_BY = 200
 
 
@@ -64,9 +63,9 @@ class Owner(NamedTuple):
     since: datetime
     """Beginning of the ownership, by the server's clock."""
     run_id: str | None
-    """The owner's run; None if it named none."""
+    """The owner's run, or None if it named none."""
     lease_left: timedelta
-    """Rest of the lease; 0 if the owner is late or gone."""
+    """Rest of the lease, or 0 if the owner is late or gone."""
 
 
 class Record(NamedTuple):
@@ -139,7 +138,7 @@ class Terms(NamedTuple):
         """Check the arguments of an `own` call.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense.
+            TypeError, ValueError: An argument is invalid.
         """
         span = times.of(lease, name="lease")
         if not timedelta(seconds=1) <= span <= _LONGEST_LEASE:
@@ -187,7 +186,7 @@ class Busy(NamedTuple):
 
 
 def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
-    """Take a thread. A waiter polls until its turn comes. Redis keeps the order of arrival.
+    """Take a thread. A waiter polls until its turn comes. The queue in Redis is in order of arrival.
 
     Args:
         context: The saver on the server that holds the owners of threads.
@@ -198,7 +197,7 @@ def taken(context: Context, terms: Terms, nonce: str) -> Operation[Record]:
         The record that the owner key holds now.
 
     Raises:
-        NotOwner: Somebody else owns the thread. With `on_busy="wait"`, they still do at the end of `wait`.
+        NotOwner: Somebody else owns the thread. With `on_busy="wait"`, this is still so when `wait` has passed.
     """
     limits.check_name(context.limits, terms.thread, "a thread")
     limits.check_name(context.limits, terms.run_id or "", "a run")
@@ -250,7 +249,7 @@ def _answered(reply: Any, nonce: str) -> Record | Busy:
     """Decode the reply of `lua/checkpoint/take_ownership.lua`. A record means that the caller owns the thread.
 
     Raises:
-        ValueError, TypeError: It is not a reply of the script.
+        ValueError, TypeError: The script cannot have sent this reply.
     """
     code, raw, *rest = reply
     record = Record.of(raw) if raw else None
@@ -270,9 +269,9 @@ def renew(context: Context, thread: str, token: str, lease: int) -> Operation[bo
 
 
 def release(context: Context, thread: str, token: str) -> Operation[bool]:
-    """Give a thread back, or leave its queue. `token` may also be only the nonce.
+    """Release a thread, or leave its queue. `token` may be the nonce alone.
 
-    Returns False if that owner did not own the thread any more.
+    Returns False if that owner no longer owned the thread.
     """
     reply = yield Call(scripts.RELEASE_OWNERSHIP, context.keyspace.owner_keys(thread), (token,))
     return _is_done(reply, thread)
@@ -355,9 +354,9 @@ class Ownership:
 
     @contextmanager
     def _taking(self) -> Iterator[Generator[Any, Any, Record]]:
-        """Make the operation that takes the thread. If the body fails, give the thread back in the background.
+        """Make the operation that takes the thread. If the body fails, release the thread in the background.
 
-        The server may have given the thread, except after `NotOwner`. The child of a fork leaves this to its parent.
+        The server may have given the thread to this owner, except after `NotOwner`. A forked child does not release it.
         """
         if self._nonce:
             raise RuntimeError(
@@ -394,7 +393,7 @@ class Ownership:
             self._start_renewing()
 
     def _end(self) -> bool:
-        """Stop the renewals. Returns False in the child of a fork, which does not give the thread back."""
+        """Stop the renewals. Returns False in a forked child, which must not release the thread."""
         guards.let_go(self._context.keyspace, self._key, self._held)
         if self._pid != os.getpid():
             return False
@@ -408,7 +407,7 @@ class Ownership:
 
     @contextmanager
     def _logged(self) -> Iterator[None]:
-        """Log a failure to give the thread back. The lease runs out anyway, and the block's work is done."""
+        """Log a failure to release the thread. The lease expires anyway, and the block's work is done."""
         try:
             yield
         except (*self._owner_driver.failures, RedisSaverError) as error:  # type: ignore[attr-defined]
@@ -418,8 +417,8 @@ class Ownership:
     async def _renew(self) -> None:
         """Renew the lease until the block ends or loses the thread.
 
-        If the server fails, the next renewal tries again. A request is given up when the lease has run out, as the
-        client may have no timeout.
+        If the server fails, the next renewal tries again. A request is cancelled when the lease has expired, because
+        the client may have no timeout.
         """
         terms, thread = self._terms, shown(self._terms.thread)
         left = terms.lease / 1000 - terms.renewal_interval

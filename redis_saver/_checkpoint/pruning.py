@@ -84,7 +84,7 @@ def deletion(context: Context, thread: str, mode: bytes) -> Call:
 
 
 class Limit(NamedTuple):
-    """A history limit that a put went over, and the checkpoints that its trim has to keep."""
+    """A history limit that a put exceeded, and the checkpoints that its trim must keep."""
 
     keep_last: int
     written: frozenset[CheckpointKey]
@@ -195,7 +195,7 @@ def _key_of(member: bytes) -> CheckpointKey:
 
 
 def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
-    """True if a trim also removes chunks: there are enough roots of removed values, or a names chunk becomes free."""
+    """True if a trim should remove chunks: enough values were removed, or a names chunk becomes unused."""
     left = {links.names_chunk for key, links in references.checkpoints.items() if key not in victims}
     frees_names = any(references.checkpoints[key].names_chunk not in left for key in victims)
     enough = max(ROOTS_PER_CHECKPOINT * len(references.checkpoints), references.size // BYTES_PER_ROOT)
@@ -203,10 +203,10 @@ def _is_sweep_due(references: References, victims: set[CheckpointKey]) -> bool:
 
 
 def _is_doubtful(checkpoints: Checkpoints, victims: set[CheckpointKey], dirty: bytes) -> bool:
-    """True if a removal could make a remembered history wrong while its counts still match (docs/design.md).
+    """True if a removal could make a cached history wrong although its counts still match (docs/design.md).
 
-    It could if it removes a checkpoint between two remaining ones. It also could if the parent of a remaining
-    checkpoint is missing and may still arrive. Over two tiers cold has the parents.
+    That happens if it removes a checkpoint between two remaining ones, or if the parent of a remaining checkpoint is
+    missing and may still arrive. Over two tiers cold has the parents.
     """
     newest = dict(sorted(victims))
     return any(
@@ -273,7 +273,7 @@ def _needed(
 
 
 def _roots_of_calls(context: Context, thread: str, checkpoints: Checkpoints) -> Operation[dict[str, str | None]]:
-    """Return the root checkpoint of each subgraph call, which the call's newest checkpoint names, by namespace."""
+    """Return the root checkpoint of each subgraph call by namespace. The newest checkpoint of the call names it."""
     calls = [newest for newest in dict(sorted(checkpoints)).items() if retention.is_call(newest[0])]
     roots, data = dict[str, str | None](), context.keyspace.keys(thread).data_key
     for start in range(0, len(calls), CALLS_PER_PAGE):
@@ -292,10 +292,10 @@ def _with_ancestors(
 ) -> Operation[set[CheckpointKey]]:
     """Return checkpoints with the ancestors that their `DeltaChannel`s need.
 
-    Most checkpoints store no value of a `DeltaChannel`. It is rebuilt from the nearest ancestor's value and the writes
-    since. In a header the channel looks like one that was emptied. But an emptied channel has no writes since its last
-    value, as a write would have given it a value. So an empty channel with such writes needs the ancestors back to its
-    nearest stored value.
+    Most checkpoints store no value of a `DeltaChannel`. LangGraph rebuilds it from the nearest ancestor's value and the
+    writes since. In a header the channel looks like one that was emptied. But any write to an emptied channel would
+    have given it a value. So a channel that has writes and no value needs the ancestors back to its nearest stored
+    value.
     """
     keep, added, covered = set(keep), keep, set[tuple[CheckpointKey, bytes]]()
     while added:
@@ -328,13 +328,13 @@ def _to_rebuild(
     parent: CheckpointKey | None,
     covered: set[tuple[CheckpointKey, bytes]],
 ) -> list[bytes]:
-    """Return the empty channels of a checkpoint whose ancestors have to be read.
+    """Return the channels without a value for which the checkpoint's ancestors must be read.
 
     Args:
         checkpoints: The links of the thread's checkpoints.
         key: The checkpoint.
-        parent: Its parent, if that stays.
-        covered: Pairs of a checkpoint and a channel whose needed ancestors all stay. The function adds the channels
+        parent: Its parent, unless that is removed.
+        covered: Pairs of a checkpoint and a channel whose needed ancestors are all kept. The function adds the channels
             that the parent covers.
     """
     inherited, empty = _entries(checkpoints, parent), list[bytes]()
@@ -395,7 +395,7 @@ def _is_recent(checkpoint_id: str) -> bool:
 
 
 def _orphaned(checkpoints: Checkpoints, victims: set[CheckpointKey]) -> list[list[bytes]]:
-    """Return the steps that remove the parent's name from headers that stay without their parent.
+    """Return the steps that clear the parent id in kept headers whose parent is removed.
 
     Like `PostgresSaver.prune`, this includes headers whose parent was removed earlier (`delete_for_runs`). These steps
     come first, so that no header ever names a removed parent.
@@ -420,13 +420,13 @@ def _plan(
     Args:
         references: The links of the thread.
         reachable: Its chunks.
-        order: The victims. If the newest come first, a removal that dies leaves the ancestors of those that remain.
-            Subgraph calls go before root checkpoints, which show that calls are finished.
+        order: The victims. With the newest first, a removal that dies leaves no checkpoint without its ancestors.
+            Subgraph calls come before root checkpoints, which show that calls are finished.
         strays: Members of other writes to remove.
 
-    Each victim goes in one step, so the next removal finds all that a dead one leaves. `remove.lua` removes up to 500
-    records of writes with a header. The rest follow, and nobody reads them any more. Chunks go last: `@gc_roots` keeps
-    their roots until then.
+    Each victim is removed in one step, so the next removal finds all that a dead one has left. `remove.lua` removes up
+    to 500 records of writes with a header. The others follow, as nobody reads them any more. Chunks come last:
+    `@gc_roots` keeps their roots until then.
     """
     of_checkpoint: dict[CheckpointKey, list[bytes]] = defaultdict(list)
     for member in references.writes:
@@ -467,7 +467,7 @@ def _plan(
 def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> dict[bytes, int]:
     """Return the number of levels below each list of chunks.
 
-    Lists are removed before their children, as a put trusts that a stored list has all its children.
+    Lists are removed before their children, because a put assumes that a stored list has all its children.
     """
     heights: dict[bytes, int] = {}
     for chunk in lists_to_remove:
@@ -483,7 +483,7 @@ def _heights(lists_to_remove: Iterable[bytes], lists: Mapping[bytes, bytes]) -> 
 
 
 def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
-    """Join the lists of a plan to steps of up to 500 names. A header counts as ten, as its writes go with it."""
+    """Join the lists of a plan to steps of up to 500 names. A header counts as ten, because its writes go with it."""
     step, size = list[bytes](), 0
     for part in plan:
         weight = len(part) + (WEIGHT_OF_HEADER if part[0][:1] == b"c" else 0)
@@ -499,7 +499,7 @@ def _steps(plan: Sequence[list[bytes]]) -> Iterator[list[bytes]]:
 def carry_out(
     thread: str, keys: Sequence[bytes], writer: bytes, plan: Removal, *, dry_run: bool = False, is_known: bool = False
 ) -> Operation[tuple[Pruned, bool]]:
-    """Carry out a plan, step by step. Returns the numbers removed, and False if the thread changed meanwhile.
+    """Carry out a plan, step by step. Returns the removed amounts, and False if the thread changed meanwhile.
 
     Args:
         thread: The thread.

@@ -51,7 +51,7 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | str 
     """Check the arguments of prune. Returns None if they delete whole threads.
 
     Raises:
-        ValueError, TypeError: An argument makes no sense.
+        ValueError, TypeError: An argument is invalid.
     """
     if strategy in {"delete", "delete_all"}:
         if keep_last is not None or older_than is not None:
@@ -73,7 +73,7 @@ def is_call(ns: str) -> bool:
 
 
 def root_of(metadata: Mapping[str, object]) -> str | None:
-    """Return the id of the root checkpoint that a subgraph call started from, by the call's metadata."""
+    """Return the id of the root checkpoint that started a subgraph call, according to the call's metadata."""
     parents = metadata.get("parents")
     root = parents.get("") if isinstance(parents, Mapping) else None
     return root if isinstance(root, str) else None
@@ -86,8 +86,8 @@ def finished_calls(
 
     Args:
         roots: The root checkpoint of each call, by the call's namespace.
-        saved: All checkpoints of the thread. A call is not finished if its root checkpoint is not among them yet:
-            LangGraph saves in the background.
+        saved: All checkpoints of the thread. If the root checkpoint of a call is missing, the call is not finished,
+            because LangGraph saves in the background.
         keep: The checkpoints to keep.
     """
     return {ns for ns, root in roots.items() if root and ("", root) in saved and ("", root) not in keep}
@@ -122,7 +122,7 @@ class References(NamedTuple):
 
 
 def read_references(context: Context, thread: str) -> Operation[References | None]:
-    """Read the links of a thread; None if there is no such thread."""
+    """Read the links of a thread. None if there is no such thread."""
     keys = context.keyspace.keys(thread)
     links: dict[CheckpointKey, header.Links] = {}
     lower, first, newest_format = b"[c", tuple[Any, ...](), 0

@@ -95,8 +95,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 client of valkey-py. For `AsyncRedisSaver`, one of `redis.asyncio`. `decode_responses=True` is fine.
             serde: The serializer. Default: `FastSerializer`, which writes the bytes of LangGraph's
                 `JsonPlusSerializer`. With another serializer, values are stored whole and their versions share no
-                chunks. A `JsonPlusSerializer`, also inside an `EncryptedSerializer`, is copied. The copy tolerates
-                values that other OS threads change meanwhile (`docs/changing-state.md`).
+                chunks. A `JsonPlusSerializer`, also inside an `EncryptedSerializer`, is copied. The copy is safe for
+                values that other OS threads change (`docs/changing-state.md`).
             prefix: The beginning of all keys. Savers with different prefixes share no data.
             ttl: Time after its last write when a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or
                 LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
@@ -131,8 +131,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 `copy_thread`. `"allow"`: the chain forks, as with LangGraph's savers.
 
         Raises:
-            ImportError: `compression` without its extra.
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            ImportError: The extra for `compression` is not installed.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         keyspace = Keyspace(prefix)
         configs.one_of(type(self), "ownership", ownership, "optional", "required")
@@ -231,19 +231,19 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
         Pending writes name the task and the node. They may be gone, because of a prune or `durability="exit"`. Then a
         write is inferred from the channel's version, and its node from `versions_seen`. `WriteInfo` tells these apart.
-        Writes before a checkpoint without a parent are unknown, and left out. A prune, `durability="exit"` and
+        Writes before a checkpoint without a parent are unknown and not listed. A prune, `durability="exit"` and
         `update_state` can make such checkpoints.
 
         Cost: a round trip for 50 checkpoints, and one for every ten with tasks that a `Send` started. The server sends
-        headers and the values with each such `Send`, but no others. Memory holds a page, and a header for each branch
-        of the history.
+        headers and the values with each such `Send`, but no others. In memory are one page, and a header for each
+        branch of the history.
 
         Args:
             thread_id: The thread. A missing thread has no writes.
             checkpoint_ns: One namespace, empty for the root; None: all.
 
         Raises:
-            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+            ThreadDamaged: A part of the thread is gone or unreadable. Raised by the iterator.
         """
         return self._stream(self._writes(thread_id, checkpoint_ns), "writes")
 
@@ -261,15 +261,15 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """List the versions of a channel, newest first, with their time, writes, size and shared bytes.
 
         Cost: a round trip for 20 checkpoints. The server sends headers, sizes and lists of chunks, but no values.
-        Memory holds a page. For each branch of the history it also holds a header with the names of the value's chunks.
+        In memory are one page and, for each branch of the history, a header with the names of the value's chunks.
 
         Args:
             thread_id: The thread. A missing thread has no versions.
             channel: The channel.
-            checkpoint_ns: The namespace; empty for the root.
+            checkpoint_ns: The namespace, empty for the root.
 
         Raises:
-            ThreadDamaged: A part of the thread is gone or unreadable, while iterating.
+            ThreadDamaged: A part of the thread is gone or unreadable. Raised by the iterator.
         """
         return self._stream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
 
@@ -291,26 +291,26 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         thread_prefix: str | None = None,
         checkpoint_ns: str = "",
     ) -> Iterator[ChannelValue]:
-        """Read one channel of the newest checkpoint of many threads, and nothing else of them.
+        """Read one channel of the newest checkpoint of many threads, and no other data.
 
         Threads without a value in that channel are left out. A `DeltaChannel` has a stored value only if the newest
         checkpoint is a snapshot. Else the result has no value, and `ChannelValue.stored` is False, because a saver does
         not know the channel's reducer.
 
         Cost: a round trip for each batch of threads; on a cluster, one for each node. The first batch has ten threads.
-        Each later one has about 4 MB of values, estimated from those before, and 1 to 200 threads. A batch is in memory
-        at once. A prefix also costs a SCAN of all keys of the server, which may return a thread twice, as in
+        Each later one has about 4 MB of values, estimated from those before, and 1 to 200 threads. One batch is in
+        memory at a time. A prefix also costs a SCAN of all keys of the server, which may return a thread twice, as in
         `threads()`.
 
         Args:
             channel: The channel.
             thread_ids: These threads, in this order.
             thread_prefix: All threads whose names begin with this, in any order; `""`: all.
-            checkpoint_ns: The namespace; empty for the root.
+            checkpoint_ns: The namespace, empty for the root.
 
         Raises:
             TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
-            ThreadDamaged: A thread cannot be read, while iterating. The message names it.
+            ThreadDamaged: A thread cannot be read. Raised by the iterator. The message names the thread.
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
 
@@ -341,7 +341,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """Check that a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
 
         Cost: the whole thread is read once, in pages of about half a megabyte. A longer value is a page by itself.
-        Values in chunks are read a second time. Memory holds all names and links, and one value at a time.
+        Values in chunks are read a second time. In memory are all names and links, and one value at a time.
 
         Args:
             thread_id: The thread.
@@ -363,12 +363,12 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
 
 def context_of(saver: Saver[Any]) -> Context:
-    """Return a saver's context for its operations. It is meant for other packages here, and private to users."""
+    """Return a saver's context for its operations. For other modules of this package only."""
     return saver._context  # noqa: SLF001
 
 
 def driver_of(saver: Saver[Any]) -> base.RedisDriver | DriverWrapper[Request]:
-    """Return the current driver of a saver, for the same packages."""
+    """Return a saver's current driver. For other modules of this package only."""
     return saver._driver  # noqa: SLF001
 
 
@@ -376,9 +376,8 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
     """Checkpoints on plain Redis or Valkey, over a blocking client.
 
     Its `a...` methods run in worker threads, so they never block the event loop. For a service on asyncio,
-    `AsyncRedisSaver` needs no worker threads. Any number of OS threads may share a saver, as they may share its client.
-    It
-    works before and after a fork: the child makes a client of its own, with the same settings.
+    `AsyncRedisSaver` needs no worker threads. Any number of OS threads may share a saver and its client. A saver also
+    works in a forked child, which makes its own client with the same settings.
     """
 
     _driver: sync.SyncDriver | DriverWrapper[Request]
@@ -397,13 +396,13 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
     ) -> AbstractContextManager[Self]:
-        """Open a saver with a client of its own. The end of the `with` closes both.
+        """Open a saver with its own client. The end of the `with` closes both.
 
             with RedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
                 graph = builder.compile(checkpointer=saver)
 
         After the block each method raises `Closed`. A service keeps the block open for as long as it runs
-        (`docs/service.md`), or makes a client of its own: `RedisSaver(client)`.
+        (`docs/service.md`), or makes its own client: `RedisSaver(client)`.
 
         Args:
             url: `redis://`, `rediss://`, `unix://`, `redis+sentinel://host:port,host:port/service`,
@@ -414,7 +413,7 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
             settings: The keywords of the constructor.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         return base.NeedsWith(cls, url, client_options, settings)
 
@@ -425,7 +424,7 @@ class AsyncRedisSaver(Saver[base.AsyncClient], base.AsyncBlock):
     It can be built anywhere, even without a running event loop. Any number of event loops and OS threads may share it,
     before and after a fork. Its methods without an `a` work on any OS thread that runs no event loop, such as the
     worker threads of `graph.invoke`. On the OS thread of a running loop they would block the loop, so they raise
-    `CalledOnEventLoop`. A program without asyncio does better with `RedisSaver`.
+    `CalledOnEventLoop`. In a program without asyncio, use `RedisSaver`.
     """
 
     _driver: aio.AsyncDriver | DriverWrapper[Request]
@@ -440,7 +439,7 @@ class AsyncRedisSaver(Saver[base.AsyncClient], base.AsyncBlock):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[SaverSettings]
     ) -> AbstractAsyncContextManager[Self]:
-        """Open a saver with a client of its own. The end of the `async with` closes both.
+        """Open a saver with its own client. The end of the `async with` closes both.
 
             async with AsyncRedisSaver.from_conn_string("redis://localhost:6379", ttl="7d") as saver:
                 graph = builder.compile(checkpointer=saver)

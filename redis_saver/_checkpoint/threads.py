@@ -35,15 +35,15 @@ class ThreadInfo(NamedTuple):
     thread_id: str
     """Its name."""
     checkpoint_id: str | None
-    """The newest checkpoint over all namespaces; None if there are only writes of a missing checkpoint."""
+    """The newest checkpoint over all namespaces, or None if there are only writes of a missing checkpoint."""
     updated_at: datetime | None
-    """That checkpoint's `ts`; None if that is missing or not a time."""
+    """That checkpoint's `ts`, or None if that is missing or not a time."""
     checkpoints: int
     """Number of checkpoints in all namespaces."""
     bytes: int
     """Size of headers, values and writes as stored, without the overhead of Redis."""
     ttl: timedelta | None
-    """Time left; None if it does not expire."""
+    """Time left, or None if it does not expire."""
     pinned: bool
     """True if the thread stays until `unpin`."""
     interrupted: bool
@@ -78,7 +78,7 @@ class ThreadQuery(NamedTuple):
         """Check the arguments of a `threads` call. Returns them with `expires_within`.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense; the message says which and why.
+            TypeError, ValueError: An argument is invalid. The message says which one and why.
         """
         if not isinstance(self.prefix, str):
             raise TypeError(f"thread_prefix={shown(self.prefix)}: write a str")
@@ -86,7 +86,7 @@ class ThreadQuery(NamedTuple):
             raise ValueError(f"state={shown(self.state)}: write 'active', 'interrupted' or 'failed'")
         for name, at in (("updated_after", self.updated_after), ("updated_before", self.updated_before)):
             if at is not None and not (isinstance(at, datetime) and at.tzinfo):
-                raise TypeError(f"{name}={shown(at)}: write a datetime with a zone, such as datetime.now(timezone.utc)")
+                raise TypeError(f"{name}={shown(at)}: write a datetime with a tzinfo, like datetime.now(timezone.utc)")
         config.number("min_bytes", self.min_bytes, 0, whole=True)
         within = None if expires_within is None else times.of(expires_within, name="expires_within")
         if within is not None and within < timedelta():
@@ -106,7 +106,7 @@ def delete_thread(context: Context, thread: str) -> Operation[None]:
 
 
 def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
-    """Stream the threads that match the query. The server filters them by all but times, which are strings there."""
+    """Stream the threads that match the query. The server filters by everything except times, which are texts there."""
 
     def describe(page: Sequence[str]) -> Operation[list[ThreadInfo]]:
         threads = [thread for thread in page if thread.startswith(asked.prefix)]
@@ -119,7 +119,7 @@ def stream_threads(context: Context, asked: ThreadQuery) -> Stream[ThreadInfo]:
 
 
 def get_thread(context: Context, thread: str) -> Operation[ThreadInfo | None]:
-    """Describe a thread; None if it does not exist."""
+    """Describe a thread. None if it does not exist."""
     answer = yield described(context, thread)
     return None if answer is None else info(thread, answer)
 
@@ -160,7 +160,7 @@ def _time_left(amount: int) -> timedelta | None:
 
 
 def get_ttl(context: Context, thread: str) -> Operation[timedelta | None]:
-    """Return the time that a thread has left; None if it does not expire, or does not exist."""
+    """Return the time until a thread expires. None if it does not expire, or does not exist."""
     left = yield expiring(context, thread, "get", None)
     with decoding("the deadline of thread {!r}", thread):
         return None if left is None else _time_left(left)

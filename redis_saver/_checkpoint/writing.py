@@ -181,8 +181,8 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
         known: The process's memory of the thread.
-        sends_all: Send all values, whatever the server has.
-        is_limited: Let the script look at the history limit.
+        sends_all: True: send all values, even those that the server has.
+        is_limited: True: the script checks the history limit.
 
     Raises:
         LimitExceeded: A name is too long, or there are too many channels.
@@ -275,8 +275,8 @@ def _metadata(
 def _likely_new(stored: Stored) -> list[bytes]:
     """Return the chunks of a value to send if this process does not know its earlier versions.
 
-    It guesses that the value has grown by its last chunk. It also sends the lists of chunks, so the script can name all
-    missing chunks in one reply.
+    The value has probably grown by its last chunk, so this one is sent. The lists of chunks are sent, too, so the
+    script can name all missing chunks in one reply.
     """
     last = stored.levels[0].fields[-1]
     return [field for field in stored.chunks if field[:1] == LIST or field == last]

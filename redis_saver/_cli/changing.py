@@ -61,7 +61,7 @@ def _pin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
 
 @command("unpin", _CODES)
 def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int:
-    """End a pin. If the saver has a TTL, it starts with the next write to the thread."""
+    """Let pinned threads expire again. A TTL of the saver starts with the next write to the thread."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.unpin, "unpinned", {"pinned": False}, as_json=as_json)
 

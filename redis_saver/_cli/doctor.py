@@ -68,7 +68,7 @@ class Overview:
     intents: int = 0
     """Threads with an unfinished write to cold. Its writer may have died."""
     owned: int = field(default=0, metadata={"named": True})
-    """Threads with an owner whose lease lasts."""
+    """Threads with an owner whose lease has not expired."""
     late: list[str] = field(default_factory=list, metadata={"named": True})
     """Names of the first threads whose owner's lease has expired, if no one else has taken them."""
     errors: dict[str, str] = field(default_factory=dict, metadata={"named": True})
@@ -123,7 +123,7 @@ def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]
 
 
 def nested_prefixes(saver: RedisSaver) -> list[str]:
-    """Find other prefixes with threads where one prefix begins with the other and a colon.
+    """Return other prefixes with threads if one of the two prefixes is the other one plus a colon and more.
 
     An ACL pattern such as `~a:*` also matches the keys of prefix `a:b`.
     """
@@ -141,7 +141,7 @@ def nested_prefixes(saver: RedisSaver) -> list[str]:
 
 
 class Answers:
-    """Answers of the servers of a saver about themselves."""
+    """Information that the saver's servers return about themselves."""
 
     def __init__(self, saver: RedisSaver) -> None:
         driver: Any = driver_of(saver)
@@ -497,8 +497,8 @@ def _inspect(
 
     Options:
         thread THREAD: Print the URL of this thread. Default: the URL of the list of threads.
-        host HOST: Address to listen on. With any other than the loopback, other machines can connect.
-        port N: Port to listen on; 0 for a free one.
+        host HOST: Address to listen on. Unless it is a loopback address, other machines can connect.
+        port N: Port to listen on, or 0 for a free one.
         allowed_host NAME: Another host name in URLs of the pages. May be repeated.
         mask PATTERN: Hide the values of channels, keys and fields with such a name (*token*); '*' hides all
             values. May be repeated.

@@ -354,7 +354,7 @@ def _tree(
     It shows the checkpoints in Redis, and reads no values except Sends.
 
     Options:
-        ns NAMESPACE: Only this namespace; empty for the root. Default: all.
+        ns NAMESPACE: Only this namespace, empty for the root. Default: all.
     """
     with servers.savers() as savers:
         savers.thread(thread)
@@ -429,7 +429,7 @@ def _writes(
     A node with a question mark is inferred, and so is a write without a task.
 
     Options:
-        ns NAMESPACE: Only this namespace; empty for the root. Default: all.
+        ns NAMESPACE: Only this namespace, empty for the root. Default: all.
         channel NAME: Only writes to this channel.
     """
     with servers.savers() as savers:

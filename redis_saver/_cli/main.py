@@ -14,7 +14,7 @@ from redis_saver.errors import RedisSaverError
 
 _MAX_LINE = 400
 _SCRIPT_REFUSED = "user executing the script can't run this command"
-"""Part of the error of a script that calls a command which the user may not call."""
+"""Part of the error if a script calls a command for which the user has no rights."""
 _LOGIN = re.compile(r"//[^/\s]*@")
 
 

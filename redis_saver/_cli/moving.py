@@ -35,7 +35,7 @@ _CODES = (
     "package is at fault."
 )
 _MAX_PROBLEMS = 20
-"""Maximum number of conflicts, and of failures, to name."""
+"""Maximum number of conflicts to print, and of failures."""
 _Opened: TypeAlias = AbstractContextManager[Any]
 
 
@@ -252,8 +252,8 @@ def _flush(
     Options:
         redis URL: The hot tier, such as redis://host:6379.
         postgres URL: The cold tier, such as postgresql://user@host/database.
-        interval DURATION: How often to look for records of other processes. One flusher at a time looks, at least 5s
-            apart.
+        interval DURATION: Time between scans for records of other processes. All flushers together scan at most once
+            every 5s.
         cold_history: Which checkpoints Postgres gets.
         workers N: Number of threads (conversations) to flush at once. Each takes a connection to Postgres.
         once: Flush the present records, and end.
@@ -391,14 +391,14 @@ class _Run:
         return all([self.hot.is_up(), self.cold.is_up()])  # a list, so that both are checked and print their errors
 
     def attempt(self, act: Callable[[], int]) -> int | None:
-        """Return the number of records that `act` leaves, or None if Redis does not answer."""
+        """Call `act`, and return its number of remaining records. None if Redis does not answer."""
         try:
             return act()
         except driver_of(self.hot.saver).failures:
             return None
 
     def go_on(self, saver: TieredSaver) -> None:
-        """Watch the flusher until a signal."""
+        """Watch the flusher until a signal arrives."""
         self._catch_up(saver)  # an outage may have delayed records of other flushers
         checked_at, were_up = time.monotonic(), True
         while not self.stop.wait(_STEP):

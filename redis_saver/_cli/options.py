@@ -1,4 +1,4 @@
-"""The declaration of commands: their arguments and options, which their docstrings explain."""
+"""Declaration of commands, with arguments and options. The commands' docstrings are the help texts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SERVERS = [
 _SHARED = """
     thread THREAD: Name of the thread.
     threads THREAD: Names of the threads.
-    ns NAMESPACE: Namespace of a subgraph; empty for the root.
+    ns NAMESPACE: Namespace of a subgraph, empty for the root.
     limit N: Show the newest N.
     watch: Repeat every two seconds, until Ctrl-C.
     as_json: Print JSON, one object per line.

@@ -99,8 +99,8 @@ _CONVERSIONS: tuple[tuple[type[Any], Callable[[Any], Any]], ...] = (
 def plain(value: Any, depth: int = 0) -> Any:
     """Turn a value into JSON's types.
 
-    Dataclasses, named tuples and messages become objects, times ISO 8601 texts, and durations seconds. Of anything
-    else the `repr` is used.
+    Dataclasses, named tuples and messages become objects. Times become ISO 8601 texts, durations become seconds, and
+    anything else becomes its `repr`.
     """
     if depth > _DEEPEST:
         return "..."

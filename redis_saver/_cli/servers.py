@@ -77,7 +77,7 @@ class Savers(NamedTuple):
 
     @property
     def source(self) -> Source:
-        """Reads of the saver that move no deadline and fill no tier."""
+        """Reader of the saver's data. Its reads move no deadline, and copy nothing to hot."""
         return Source(self.saver)
 
     @property
@@ -188,7 +188,7 @@ _NOT_THERE = ("42P01", "3F000")
 _NOT_ALLOWED = ("28000", "28P01", "3D000", "42501")
 _KEEPALIVE = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3, "tcp_user_timeout": 30_000}
 _LIVELY = {"connect_timeout": _CONNECTING, **_KEEPALIVE}
-"""Options of libpq with which a lost host is noticed soon."""
+"""Options with which libpq soon notices that a host is gone."""
 
 
 class Server(ABC):
@@ -203,7 +203,7 @@ class Server(ABC):
         self.url: str = url
 
     def is_up(self) -> bool:
-        """Check whether the server answers, and report changes on stderr. False if a retry may help.
+        """Check whether the server answers, and report changes on stderr. If it returns False, a retry may help.
 
         Raises:
             EndpointError: A URL, a login, a package or a table is wrong, so a retry would not help.
@@ -355,7 +355,7 @@ def warn(text: str) -> None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Iterate over an error and its causes, as that of a cluster's client has its reason only there."""
+    """Iterate over an error and its causes, because the reason of a cluster client's error is only in its cause."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

@@ -333,7 +333,7 @@ class AsyncDriver(RedisDriver):
         return await self.arequest(request)
 
     def batcher(self) -> Batcher | None:
-        """Return the batcher of the running loop; None if the call has to go to the background loop.
+        """Return the batcher of the running loop, or None if the call has to go to the background loop.
 
         Raises:
             Closed: `aclose` was called, in this process or before the fork.

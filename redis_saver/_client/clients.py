@@ -262,7 +262,7 @@ def existing(module: Any, names: Sequence[str]) -> list[type[Exception]]:
 
 
 def check_version(hello: Any) -> None:
-    """Check a server's reply to HELLO, which every Redis user may send.
+    """Check the server's version in its reply to HELLO, which any user may send.
 
     Raises:
         UnsupportedServer: The server is older than `OLDEST`.
@@ -319,7 +319,7 @@ def _pools(client: Any) -> list[Any]:
 def on_node(client: Any, node: Any) -> Iterator[Any]:
     """Yield a blocking client of a cluster's node, or the client itself if the node is None.
 
-    The client of a `Newcomer` is closed at the end.
+    A client that was made for a `Newcomer` is closed on exit.
     """
     if node is None:
         yield client
@@ -496,7 +496,7 @@ class _Hinting:
     """A connection that notices a server without TLS."""
 
     _is_plain: bool | None = None
-    """True if the server replies in plain text; None until a handshake has failed."""
+    """True if the server replies in plain text. None until a handshake has failed."""
 
     def _may_be_plain(self, error: Exception) -> bool:
         return self._is_plain is None and not isinstance(error, ssl.SSLCertVerificationError)

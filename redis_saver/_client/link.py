@@ -62,14 +62,14 @@ class Rules(NamedTuple):
     traffic: Traffic
     cluster_timeout: float
     guard: Sequence[Argument] | None
-    """With `require_primary`: a command that only a primary accepts."""
+    """Command that only a primary accepts. None without `require_primary`."""
     min_replicas: int
     replica_timeout: float
     repeats_late: bool
 
 
 class Link:
-    """A client, and the exchanges with its server."""
+    """A client and the exchanges with its server."""
 
     def __init__(self, client: Any, rules: Rules) -> None:
         """Use a client under these rules."""
@@ -100,7 +100,7 @@ class Link:
             self._retried_alone += self._failures
 
     def node_of(self, key: bytes | None) -> Any:
-        """Return the node that serves a key; None for a single server, and while the client reloads its slots."""
+        """Return the node that serves a key, or None for a single server, and while the client reloads its slots."""
         if not self.is_cluster:
             return None
         try:

@@ -21,9 +21,9 @@ from redis_saver._engine.requests import T
 from redis_saver.errors import CalledOnEventLoop, ForkMissed, LoopEnded
 
 END_TIMEOUT = 5.0
-"""Maximum seconds that the background loop takes to close its connections at the end of the process."""
+"""Time limit for closing the background loop's connections at the end of the process, in seconds."""
 CHECK_INTERVAL = 0.5
-"""Seconds between two checks that the loop that a caller waits for still runs."""
+"""Interval in seconds at which a waiting caller checks that the other loop still runs."""
 
 
 class _Background:
@@ -67,7 +67,7 @@ class _Background:
             return self._loop
 
     def end(self) -> None:
-        """Cancel the loop's tasks at the end of the process, and close its connections."""
+        """Cancel the loop's tasks and close its connections. Called at the end of the process."""
         if self._loop is not None and self._stop is not None and self._thread is not None and not forks.is_missed():
             _soon(self._loop, self._stop)
             self._thread.join(END_TIMEOUT)

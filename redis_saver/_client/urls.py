@@ -15,7 +15,7 @@ FORMS = (
     "memory:// (valkey for redis, valkeys for rediss)"
 )
 _TRANSPORTS = {"redis": False, "rediss": True, "valkey": False, "valkeys": True}
-"""Beginnings of schemes, and True for TLS."""
+"""First parts of schemes, each with True if it uses TLS."""
 _KINDS = ("", "+sentinel", "+cluster")
 SCHEMES = frozenset({"unix", *(transport + kind for transport in _TRANSPORTS for kind in _KINDS)})
 """Schemes of servers, without `memory`."""

@@ -71,7 +71,7 @@ class BoundedCache(OrderedDict[K, V]):
             self.bytes -= self._sizes.pop(key, 0)
 
     def take(self, key: K) -> V | None:
-        """Remove an item and return it; None if it does not exist. No two callers get the same item."""
+        """Remove an item and return it, or None if it does not exist. No two callers get the same item."""
         with self._lock:
             value = self.get(key)
             self.forget(key)

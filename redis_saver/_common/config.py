@@ -22,7 +22,7 @@ NEWEST_KEY = "__redis_saver_newest"
 """Key in `configurable` that marks a config of `get_tuple` whose checkpoint was the newest of its namespace, for savers
 that refuse forks. LangGraph passes it on to the loop's `put`, and keeps it out of metadata because of its prefix."""
 OURS = frozenset((TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY))
-"""Keys that LangGraph does not know."""
+"""Our own keys in `configurable`, which LangGraph does not know."""
 MAX_INT = 2**63 - 1
 """The greatest number that Redis and Postgres take. It is also `sys.maxsize`, which some callers pass for "all"."""
 _MAX_SECONDS = 10**9
@@ -49,7 +49,7 @@ def configurable(config: RunnableConfig) -> Mapping[str, Any]:
     """Return the `configurable` of a config.
 
     Raises:
-        TypeError: It is missing.
+        TypeError: The config has no `configurable`.
     """
     entries: object = config.get("configurable") if isinstance(config, (dict, Mapping)) else None
     if not isinstance(entries, (dict, Mapping)):

@@ -53,7 +53,7 @@ def watch(thing: Forkable) -> None:
 
 
 def hold(lock: Any) -> None:
-    """Hold this lock during each fork, so that in the child its data is consistent and no lost OS thread holds it."""
+    """Hold this lock during each fork. So the child's data is consistent, and no vanished OS thread holds the lock."""
     key = id(lock)
     _guards[key] = weakref.ref(lock, lambda _: _guards.pop(key, None))
 

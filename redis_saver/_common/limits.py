@@ -99,7 +99,7 @@ class Allowance:
     __slots__ = ("_left", "_limits", "_place")
 
     def __init__(self, limits: Limits, place: object) -> None:
-        """Start with all that the limits allow. `place` names the data, for messages."""
+        """Start with the maximum that the limits allow. `place` names the data in messages."""
         self._limits, self._place, self._left = limits, place, _VALUES_PER_REPLY * limits.value_bytes
 
     def unfold(self, limit: str, amount: int) -> None:

@@ -33,7 +33,7 @@ class _Throttle:
         self._passed: dict[str, tuple[float, int]] = {}
 
     def repeats(self, text: str) -> int | None:
-        """Return how often the text was suppressed since it last passed; None if it is suppressed now."""
+        """Return how often the text was suppressed since it last passed, or None if it is suppressed now."""
         now = self._now()
         passed, repeats = self._passed.get(text, (-SECONDS, 0))
         if now - passed < SECONDS:
@@ -71,7 +71,7 @@ _ignored = _Throttle()
 
 
 class _IgnoredByRedisSaver:
-    """Raises an error in `__del__`, because only Python can make the argument of `sys.unraisablehook`."""
+    """Object that raises an error in `__del__`. Only the interpreter can make an argument for `sys.unraisablehook`."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error

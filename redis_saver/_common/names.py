@@ -197,7 +197,7 @@ class Keyspace:
         return self._stem + (raw or b"%") + b"}:"  # an empty {} is no hash tag, so '' needs another spelling
 
     def keys(self, thread_id: str, token: str = "") -> Keys:
-        """Return the keys of a thread. With a token, return the keys of an unfinished copy to the thread."""
+        """Return the keys of a thread, or with a token the keys of an unfinished copy onto the thread."""
         tag, ending = self._tag(thread_id), b"." + token.encode() if token else b""
         return Keys(tag + INDEX + ending, tag + DATA + ending)
 
@@ -251,7 +251,7 @@ def checkpoint(ns: str, checkpoint_id: str) -> bytes:
 
 
 def removal(ns: str, checkpoint_id: str) -> bytes:
-    """Return the record that cold has to remove a checkpoint."""
+    """Return the name of the record that stands for removing a checkpoint from cold."""
     return b"r" + component(ns) + component(checkpoint_id)
 
 

@@ -1,7 +1,7 @@
 """Internals of LangGraph's Postgres savers and stores, and of psycopg's connections, that this package uses.
 
-No other module uses them. If a release after langgraph-checkpoint-postgres 3.2 or psycopg_pool 3.2 changes them, the
-functions here say that the saver is unknown, and the package uses only LangGraph's interface.
+No other module uses them. If a release after langgraph-checkpoint-postgres 3.2 or psycopg_pool 3.2 changes them, these
+functions treat the saver as unknown. Then the package uses only LangGraph's interface.
 """
 
 from __future__ import annotations

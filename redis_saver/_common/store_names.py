@@ -57,7 +57,7 @@ class StoreKeyspace:
         return Partition(member, tuple([self._stem + tag + b"}:" + ending for ending in _ENDINGS]), labels)
 
     def member_of(self, key: bytes) -> bytes | None:
-        """Return the directory's member of the partition with this key of items; None for another program's key."""
+        """Return the directory's member of the partition with this key of items, or None for another program's key."""
         tag, ending = key[len(self._stem) :].rpartition(b"}:")[::2]
         try:
             labels = _labels(tag)

@@ -71,7 +71,7 @@ def shown(span: timedelta) -> str:
 
 
 def moment(text: str) -> datetime | None:
-    """Return the time in an ISO 8601 text (UTC if it names no zone); None for any other text."""
+    """Parse an ISO 8601 text. Without a time zone it is UTC. None for any other text."""
     try:
         time = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -29,7 +29,7 @@ def milliseconds(ttl: timedelta, argument: object, name: str) -> int:
     """Return a TTL in whole milliseconds.
 
     Raises:
-        ValueError: It is below a millisecond or above a hundred years. The message quotes the argument, with its name.
+        ValueError: The TTL is below a millisecond or above a hundred years. The message has the argument and its name.
     """
     amount = ttl // timedelta(milliseconds=1)
     if not 1 <= amount <= MAX_TTL:

@@ -35,7 +35,7 @@ class Script(NamedTuple):
 
 
 def load(path: str) -> Script:
-    """Read a script, with its includes and without comments. Its name is that of its file."""
+    """Read a script, with its includes and without comments. The script has the name of its file."""
     source = _read(path)
     rules = set(rule[1].split(", ")) if (rule := _RULES.search(source)) else set[str]()
     text = _COMMENT.sub("", _included(source, set()))

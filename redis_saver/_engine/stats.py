@@ -1,7 +1,7 @@
 """Counts of calls, requests and bytes. They are always on.
 
-OS threads count without a lock. CPython switches OS threads only at function calls and backward jumps, so none gets
-between reading a number, adding to it, and storing the sum. (On free-threaded builds numbers may be a little too low.)
+OS threads count without a lock. CPython switches OS threads only at function calls and backward jumps, so it cannot
+interrupt `number += 1`. (On free-threaded builds numbers may be a little too low.)
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class Counting:
 
 
 def name_of(operation: Generator[Any, Any, Any]) -> str:
-    """Return the name of an operation, which is that of its method."""
+    """Return the name of an operation. It is the name of the method that makes it."""
     name: str = operation.__name__  # type: ignore[attr-defined]  # generators have one, as collections.abc does not say
     return name.lstrip("_")
 
@@ -194,7 +194,7 @@ class _Observed:
         return pump.result
 
     def ended(self, seconds: float, error: BaseException | None) -> None:
-        """Call the callbacks, the last observer's first."""
+        """Call the callbacks in reverse order of the observers."""
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
             with ignoring("telemetry"):
@@ -202,7 +202,7 @@ class _Observed:
 
 
 class Source(Protocol):
-    """A source of numbers."""
+    """An object that counts something."""
 
     kind: ClassVar[str]
     """Key of its numbers in `_telemetry.INSTRUMENTS`."""

@@ -129,7 +129,7 @@ def app(
 
 
 def _answers_of(source: Source, pages: Pages, mask: Mask, turns: BoundedSemaphore) -> dict[str, Answer]:
-    """Return the function that answers each path. Pages that read values wait for their turn."""
+    """Return a function for each path. Pages that read values wait until one of the `turns` is free."""
     threads, checkpoints = ThreadPages(source), CheckpointPages(source, mask)
     light = (threads.newer, threads.cost, threads.channel, threads.writes)
     heavy = (threads.thread, checkpoints.checkpoint, checkpoints.value, checkpoints.first, checkpoints.diff)

@@ -189,13 +189,13 @@ class FirstChange(NamedTuple):
     looked: int
     """Number of checkpoints that were read."""
     is_partial: bool
-    """True if the change may be older: time ran out, or an ancestor is gone or does not store the value."""
+    """True if the change may be older: the time was up, or an ancestor is gone or does not store the value."""
 
 
 def first_change(source: Source, saved: CheckpointTuple, channel: str, names: Sequence[Any], at: At) -> FirstChange:
-    """Walk back from a checkpoint to the one that changed a value.
+    """Walk back from a checkpoint to the one that last changed a value, or a part of it.
 
-    Versions tell where a channel changed. Values are read only there, and only for a part of a value.
+    Versions show where the channel changed. Values are only read there, and only for a part of a value.
     """
     start, end = address(saved.config), time.monotonic() + SECONDS
     value = saved.checkpoint["channel_values"][channel]
@@ -255,9 +255,9 @@ _NOTHING = object()
 
 
 def _steps(value: Any, names: Sequence[Any]) -> list[Any]:
-    """Return the steps to a part of a value, which also lead to it in other versions of the value.
+    """Return steps that lead to the same part of a value in all its versions.
 
-    They end at a set, as its elements have no positions.
+    The steps end at a set, because its elements have no positions.
     """
     steps = list[Any]()
     for name in names:
@@ -293,7 +293,7 @@ _CALLER = "00000000-0000-0000-0000-000000000000"
 def next_nodes(saved: CheckpointTuple) -> list[str]:
     """Infer the nodes that run next: those that wait for a channel and have not seen its version.
 
-    If a graph has triggers of its own, some may be missing.
+    If a graph has custom triggers, some nodes may be missing.
     """
     checkpoint = saved.checkpoint
     values, versions = checkpoint["channel_values"], checkpoint["channel_versions"]

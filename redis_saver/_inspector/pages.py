@@ -26,7 +26,7 @@ _DIGITS = 19
 
 
 class Refused(ValueError):
-    """The request makes no sense. The message says what to write."""
+    """The request is invalid. The message says what to write."""
 
 
 def pairs(query: str) -> list[tuple[str, str]]:

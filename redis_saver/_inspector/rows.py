@@ -104,7 +104,7 @@ class TreeRow(NamedTuple):
     tasks: int
     """Number of tasks with pending writes."""
     ran: Sequence[str]
-    """Nodes that ran after its parent. Empty if the parent was not read."""
+    """Nodes that ran between its parent and this checkpoint. Empty if the parent was not read."""
 
 
 def tree_row(entry: Entry, parent: Entry | None) -> TreeRow:

@@ -60,7 +60,7 @@ class Source:
 
     @property
     def _context(self) -> Context:
-        """Settings for Redis. Reads with them move no deadline, and leave the saver's cache alone."""
+        """Settings for Redis. Reads with these settings move no deadline, and do not use the saver's cache."""
         context = context_of(self._hot)
         return context._replace(expiry=context.expiry._replace(refresh_on_read=False), chunk_cache=ChunkCache(0))
 
@@ -173,7 +173,7 @@ class Source:
         return saved
 
     def search(self, address: Address) -> CheckpointTuple:
-        """Read a checkpoint, as `get` does. The beginning or the end of its id is enough.
+        """Read a checkpoint, as `get` does. The address may have only the beginning or the end of the id.
 
         Cost: a shortened id takes one more round trip, which reads all ids of the namespace. If Redis has no such id,
         the cold saver lists its newest 1,000 checkpoints.

@@ -116,7 +116,7 @@ def _page(entries: Sequence[Entry], rows: int) -> tuple[Sequence[Entry], str | N
 
 
 def _mark(info: Any) -> str:
-    """Return a text that changes with the newest checkpoint and the state. It is empty without a thread."""
+    """Return a text that changes if the newest checkpoint or the state changes. Empty if there is no thread."""
     return "" if info is None else f"{state_of(info)} {info.checkpoint_id}"
 
 
@@ -125,7 +125,7 @@ def _mark(info: Any) -> str:
 FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
 """Time limits in seconds: by default, and if the user asks for more."""
 LARGEST = 20
-"""Maximum number of checkpoints that are named."""
+"""Maximum number of checkpoints in the list of the largest ones."""
 
 
 @dataclass(slots=True)
@@ -181,11 +181,11 @@ class ThreadCost:
     looked: int = 0
     """Number of checkpoints that were read, newest first."""
     is_partial: bool = False
-    """True if time ran out before all were read."""
+    """True if the time was up before all checkpoints were read."""
 
 
 def measured(source: Source, thread: str, seconds: float) -> ThreadCost:
-    """Add up the bytes of a thread's checkpoints, newest first, for `seconds`. At least one page is read."""
+    """Add up the bytes of a thread's checkpoints, newest first. Stops after `seconds`, but reads at least one page."""
     total, end = ThreadCost(), time.monotonic() + seconds
     by_name: dict[tuple[str, str], ChannelCost] = {}
 
@@ -241,7 +241,7 @@ def read_filters(fields: Query) -> tuple[ThreadQuery, str, int]:
     """Read the query, the order and the page number from the fields of the form.
 
     Raises:
-        ValueError: A field makes no sense. The message names the field, and says what to write.
+        ValueError: A field is invalid. The message names the field, and says what to write.
     """
     page = number(fields, "page") if "page" in fields else 1
     if not 1 <= page <= MAX_PAGES:

@@ -43,7 +43,7 @@ def visible(text: str) -> str:
 
 
 def named(name: object) -> str:
-    """Return a name as it is. If it is empty, long, or has characters that do not print, return its `repr`."""
+    """Return a name as it is, or its `repr` if it is empty, long, or has unprintable characters."""
     if name is None:
         return "-"
     if not isinstance(name, str):
@@ -201,7 +201,7 @@ def elements(value: object) -> list[tuple[Any, Any]] | None:
 
 
 def _in_order(value: Any) -> list[tuple[Any, Any]]:
-    """Return the elements of a list or tuple. Those of a named tuple come by name, others by position."""
+    """Return the elements of a list or tuple, each with its position. A named tuple has field names instead."""
     return list(zip(getattr(type(value), "_fields", range(len(value))), value, strict=False))
 
 
@@ -227,7 +227,7 @@ def _bytes_text(value: bytes) -> str:
 
 
 _MAX_DECIMAL = 4096
-"""Integers with more bits are shown in hexadecimal, because Python limits decimal digits."""
+"""Maximum number of bits of an integer in decimal. Longer ones are in hexadecimal, as Python limits decimal digits."""
 _WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
     (Enum, lambda value: f"{type(value).__name__}.{value.name}"),
     (str, str.__str__),

@@ -22,7 +22,7 @@ class TaskInfo(NamedTuple):
     """The writes of a task in an outline."""
 
     path: str | None = None
-    """Path of the task; None if the saver does not return it."""
+    """Path of the task, or None if the saver does not return it."""
     digest: bytes = b""
     """Digest of a write to a special channel, whose value may change. It is empty for regular writes."""
 
@@ -68,7 +68,7 @@ class Source(Endpoint):
     """Source of threads."""
 
     def threads(self) -> Iterable[str]:
-        """Iterate over the names of all threads. A name may come twice."""
+        """Iterate over the names of all threads. A name may occur twice."""
         with self.doing("the threads"):
             yield from self._threads()
 
@@ -92,7 +92,7 @@ class Source(Endpoint):
                 yield saved
 
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
-        """Return a checkpoint; None if it was deleted."""
+        """Return a checkpoint, or None if it was deleted."""
         raise NotImplementedError
 
 
@@ -113,7 +113,7 @@ class Target(Source):
         """Handle the written part of a thread that failed. By default it stays, and another run continues there."""
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
-        """Return metadata as the saver returns them, or a form of them that is suitable for comparisons."""
+        """Return metadata as this saver would return them, or in another form that can be compared."""
         return metadata
 
 
@@ -183,7 +183,7 @@ def item_name(item: StoredItem) -> str:
 
 
 def not_moved(text: str, cause: BaseException) -> ItemMigrationError:
-    """Return the error of an item that cannot be moved."""
+    """Return the error for an item that cannot be moved."""
     error = ItemMigrationError(f"{text}. Other items are still moved")
     error.__cause__ = cause
     return error

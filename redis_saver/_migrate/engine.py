@@ -52,7 +52,7 @@ class Report:
     threads: int = 0
     """Threads examined so far."""
     total: int = 0
-    """Threads to examine in all."""
+    """Total number of threads to examine."""
     moved: int = 0
     """Threads that the target lacked."""
     completed: int = 0
@@ -166,7 +166,7 @@ async def amigrate(
 ) -> Report:
     """Run `migrate` in a worker thread, so that it does not block the event loop.
 
-    If the caller is cancelled, the migration ends after the current checkpoint, and then this raises the cancellation.
+    If the caller is cancelled, the migration ends after the current checkpoint. Then this raises `CancelledError`.
 
     Args:
         source: As in `migrate`. An asyncio saver must have synchronous methods that work in other OS threads, as ours
@@ -376,7 +376,7 @@ def _age(key: CheckpointKey) -> tuple[str, str]:
 
 
 def _conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline) -> str:
-    """Describe how the target contradicts the source; empty if it has only a part of the source."""
+    """Describe how the target contradicts the source. Empty if it has only a part of the source."""
     if more := sorted(has.keys() - there.keys(), key=_age):
         return (
             f"{target} has {len(more)} checkpoints that {source} lacks; the newest is {shown(more[-1][1])}. "
@@ -417,7 +417,7 @@ class Versions:
     """
 
     def __init__(self, *, texts: bool) -> None:
-        """Start without versions. If the target uses texts as versions, numbers become texts."""
+        """Start without versions. With `texts`, the target's versions are texts, so numbers become texts."""
         self._texts = texts
         self._values: dict[tuple[str, str, str | float], bytes] = {}
         """Fingerprints of values, by namespace, channel and version."""

@@ -18,7 +18,7 @@ checkpoint first. Its kinds:
     ["end", threads, checkpoints]    the counts; the last record
 
 A value is an array [type, [number, ...]]: the type from LangGraph's serializer, and the numbers of the byte strings
-that its bytes consist of. So a thread stores the common parts of several versions once. Kinds in a file of items:
+that, joined, are its bytes. So the common parts of several versions are stored once. Kinds in a file of items:
 
     ["item", [label, ...], key,      its namespace and key
         type, bytes,                 its value, as LangGraph's serializer encodes it
@@ -120,7 +120,7 @@ class _File:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, serde: SerializerProtocol, *, target: bool) -> Iterator[Self]:
-        """Check a source, or begin a target, which gets its last record and its name when the `with` block exits.
+        """Check a source, or begin a target. A target gets its last record and its name when the `with` block exits.
 
         Raises:
             FileDamaged: The source is damaged or incomplete, or is another file.

@@ -128,7 +128,7 @@ class ForeignSource(Source):
         self._keys: ThreadKeys | None = None
 
     def decode(self, *, objects: bool) -> None:
-        """Choose if values are decoded to objects, for a saver as the target, or stay packed."""
+        """Set whether values are decoded to objects (if the target is a saver) or stay packed."""
         self._serde = _with_objects(self._given_serde) if objects else self._given_serde
 
     def _threads(self) -> Iterable[str]:
@@ -304,7 +304,7 @@ class ValkeyStrings(ForeignSource):
 
 
 def _names(text: Any) -> list[Any] | None:
-    """Return the names in a checkpoint's text; None for another text."""
+    """Return the names in a checkpoint's text, or None for another text."""
     fields = _parsed_or_none(text or "null")
     return list(map(fields.get, _NAMES)) if isinstance(fields, dict) else None
 
@@ -368,7 +368,7 @@ class RedisDocuments(ForeignSource):
         """Find the checkpoints of a thread, and their tasks.
 
         Raises:
-            ValueError: The thread has documents of release 0.0, in which the id is that of the parent, or empty.
+            ValueError: The thread has documents of release 0.0, which have the parent's id or none, but not their own.
         """
         if any(head.prefix is not None and head.at[1] in ("", head.parent) for head in heads):
             raise ValueError(
@@ -454,7 +454,7 @@ def _without(name: str, stand_in: str) -> str:
 
 
 def _prefix(key: bytes, rest: str) -> str | None:
-    """Return the beginning of a key that ends with `rest`; None for another key."""
+    """Return the beginning of a key that ends with `rest`, or None for another key."""
     end = rest.encode("utf-8", "surrogatepass")
     return key.removesuffix(end).decode("utf-8", "backslashreplace") if key.endswith(end) else None
 

@@ -309,7 +309,7 @@ _STORE_OPENERS: Mapping[str, _Opener] = {
 
 
 def opened_cold(url: str, stack: ExitStack) -> list[PostgresItems]:
-    """Open the `PostgresStore` of a cold tier. The list is empty if its database has none.
+    """Open the `PostgresStore` of a cold tier. Returns a list, which is empty if the database has no store.
 
     Raises:
         EndpointError: The URL is invalid, its database cannot be opened, or a package is missing.

@@ -1,7 +1,7 @@
 """Savers as sources and targets of threads.
 
-Any saver is used by LangGraph's interface. For known savers, outlines are read without values, which is cheap. These
-outlines also have the tasks' paths.
+All savers are used through LangGraph's interface. For known savers, outlines are read without values, which is cheap.
+These outlines also have the tasks' paths.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _classes(saver: Any) -> set[tuple[str, str]]:
 
 
 def _foreign_source(saver: Any) -> ForeignSource | None:
-    """Return a source that reads the keys of another package's saver by its client; None for any other saver.
+    """Return a source that reads the keys of another package's saver by its client, or None for any other saver.
 
     Raises:
         TypeError: The saver is for asyncio, or of an unknown release, whose client was not found.

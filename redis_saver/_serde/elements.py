@@ -3,8 +3,8 @@
 The whole value is encoded first. Then each element is encoded, and the result is compared with the whole. So a value
 that changed in between is not cut.
 
-The list of a chat grows at its end. So the compiled module compares a list of messages with its last version
-(`Fingerprint`), and encodes only what is new.
+The messages of a chat grow at the end of their list. So the compiled module compares a list of messages with its last
+version (`Fingerprint`), and encodes only the new ones.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Fingerprint(NamedTuple):
     size: int = 0
     """Estimated memory in bytes."""
     read: int = 0
-    """Number of messages at the front that were read. They can be made of their fields again without checks."""
+    """Number of messages at the front that were decoded. They can be made again from their fields without checks."""
 
     def with_more(self, kinds: Sequence[type], fields: Sequence[Any], *, read: bool) -> Fingerprint:
         """Return the fingerprint of these messages and more after them."""
@@ -58,7 +58,7 @@ class Fingerprint(NamedTuple):
         return Fingerprint(self.kinds[:count], self.fields[:count], size, min(self.read, count))
 
     def made(self) -> list[Any]:
-        """Return the messages as new objects. All of them must have been read."""
+        """Return the messages as new objects. All of them must have been decoded (`read`)."""
         return native.make(self.kinds, self.fields)  # type: ignore[no-any-return]
 
 
@@ -168,12 +168,12 @@ def _packed(messages: list[Any]) -> tuple[list[bytes], list[type], Sequence[Any]
 
 
 def read_elements(value: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
-    """Return the sizes of the elements of a list of messages that was just read, and its fingerprint.
+    """Return the sizes of the elements of a list of messages that was just decoded, and its fingerprint.
 
     Args:
         value: The list.
         data: Its bytes.
-        front: The fingerprint of the messages before these.
+        front: The fingerprint of the messages that precede these.
 
     Returns:
         None unless all messages are known, plain, and encoded as this module does it.

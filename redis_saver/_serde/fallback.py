@@ -1,11 +1,11 @@
 """Copies of `JsonPlusSerializer`'s functions that take the short path for messages inside other values.
 
-`JsonPlusSerializer` encodes every value that is not a plain message, and raises every error. But messages are inside
-other values, and it calls itself for these. So this module makes functions with the same code that call other functions
-by the same names: `_msgpack_enc` is this module's `encode`, and the hook is the one of `ext_hook`.
+`JsonPlusSerializer` encodes every value that is not a plain message, and raises every error. But such a value may have
+messages inside, for which it calls itself. So this module copies its functions with other globals: in the copies the
+name `_msgpack_enc` means this module's `encode`, and the hook is the one of `ext_hook`.
 
 This uses private names of `langgraph-checkpoint`. If one is missing or has changed, `KNOWN` is False. Then
-`FastSerializer` works as a `JsonPlusSerializer`, and the log says so once.
+`FastSerializer` works like `JsonPlusSerializer`, and logs that once.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _DEEP: Final = 6
 _DEEPEST: Final = 4000
 """Maximum nesting of lists, dicts and objects when encoding, and when decoding inside `_DEEP` extensions.
 
-ormsgpack allows a thousand nested lists and dicts, and starts again in each extension. So twenty nested extensions with
-a thousand lists each, 20 kB, would overflow the stack and end the process. This depth fits into a stack of 8 MB, even
-with a thousand lists in each of the first six extensions.
+ormsgpack allows a thousand nested lists and dicts, and counts from 0 again in each extension. So twenty nested
+extensions with a thousand lists each, 20 kB, would overflow the stack and crash the process. This depth fits into a
+stack of 8 MB, even with a thousand lists in each of the first six extensions.
 """
 _DEEPEST_CONTAINERS: Final = 1024
 """Maximum nesting of lists and dicts without an object. A value that is nested deeper most likely contains itself."""
@@ -65,11 +65,11 @@ def encode(value: Any) -> bytes:
     """Encode a value that other OS threads may change. It replaces `jsonplus._msgpack_enc`.
 
     A value that needs no Python code is packed in one step, during which no other OS thread runs. Any other value is
-    copied first (`_copy_of`). The contents of an object come here again. So at every depth values are either packed in
-    one step or copied.
+    copied first (`_copy_of`). The contents of an object are encoded by this function, too. So at every depth, values
+    are either packed in one step or copied.
 
     Raises:
-        MsgpackEncodeError: It cannot be encoded.
+        MsgpackEncodeError: The value cannot be encoded.
     """
     if type(value) in _BUILT_IN:
         try:

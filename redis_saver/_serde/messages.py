@@ -240,7 +240,7 @@ def _learned(cls: type[BaseModel]) -> bool:
 
 
 def samples(cls: type[BaseModel]) -> Iterable[Any]:
-    """Yield messages of a class to compare both paths with."""
+    """Yield sample messages of a class, with which both paths are compared."""
     more = {"role": "r", "tool_call_id": "t"}
     needed = {key: value for key, value in more.items() if key in cls.model_fields}
     yield cls(content="", id="1", name="n", **needed)

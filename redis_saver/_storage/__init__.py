@@ -1,1 +1,1 @@
-"""Checkpoints as they are stored: frames, headers, values and their chunks; and this process's memory of them."""
+"""Stored checkpoints: frames, headers, values and their chunks. Also the cache of this process for them."""

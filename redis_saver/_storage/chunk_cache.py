@@ -1,18 +1,18 @@
 """The chunk cache: this process's memory of threads, with chunks, newest checkpoints and histories of `DeltaChannel`s.
 
-It saves bytes and time, and may forget everything at any time:
+It saves bytes and time. Any entry may be evicted at any time.
 
 - `put` leaves out the chunks that it expects on the server.
 - `get_tuple` names the checkpoint and the chunks that this process has.
-- A run reads a history once, and the history grows a little in between. The request names a known point. The script
-  (`lua/checkpoint/history.lua`) answers what is newer, if nothing older has changed.
+- Each run reads a history once, and between two runs the history grows a little. So the request names a known point. If
+  nothing older has changed, the script (`lua/checkpoint/history.lua`) returns only the newer part.
 
 The cache holds stored bytes. Each read decodes them again.
 
-Each put gives its thread a new random tag, and whatever removes or replaces something deletes the tag. While the server
+Each put gives its thread a new random tag, and any script that removes or replaces data deletes it. While the server
 has the tag that this process put or read last, everything that the process knows is stored (`lua/lib/put_known.lua` has
 the proof). Puts of this process, each on the tag of the one before, form a chain. A put of another process breaks the
-chain. Then the process only expects what it knows from before the break: the script checks it, and `put` sends what is
+chain. Then the process is no longer sure of what it learned before: the script checks it, and `put` sends what is
 missing.
 """
 
@@ -56,7 +56,7 @@ class Version:
             self.size += stored.elements.fingerprint.size
 
     def right_edge(self) -> list[bytes]:
-        """Return the chunks to name to the server as known. A list also stands for the chunks below it."""
+        """Return the chunks that a request names as known. A list also stands for the chunks below it."""
         if self.stored.levels:
             return right_edge(self.stored.levels)
         return [self.field] if self.field else []
@@ -67,7 +67,7 @@ class Version:
 
 
 def names_version(field: bytes, chunk: bytes) -> Version:
-    """Return the chunk with the names of a checkpoint, as a version of the channel None."""
+    """Return a version of the channel None that has the names chunk of a checkpoint."""
     return Version(field, Stored(b"", {field: chunk}, size=len(chunk)))
 
 
@@ -85,11 +85,11 @@ def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Vers
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
-"""A namespace and a channel. The channel None has the names of the last checkpoint. If it is known, channels of the
-namespace that are not known were not in chunks."""
+"""A namespace and a channel. The channel None stands for the names of the last checkpoint. If these are cached, then
+channels that are missing in the cache are not in chunks."""
 Cached: TypeAlias = Mapping[ChannelKey, Version]
 Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
-"""New versions. None means that the channel's value is not in chunks any more."""
+"""New versions. None means that the channel's value is no longer in chunks."""
 
 POINTS_PER_NAMESPACE = 3
 """Maximum number of known points per namespace. Several branches may take turns."""
@@ -144,7 +144,7 @@ class History(NamedTuple):
 
 
 class KnownPoint(NamedTuple):
-    """A checkpoint whose histories are known, with the facts that they depend on, as the script answered them."""
+    """A checkpoint whose histories are known, with the facts on which they depend. The script returned these facts."""
 
     checkpoint_id: bytes
     """The checkpoint's id, escaped."""
@@ -170,11 +170,11 @@ def size_of(histories: Mapping[str, History]) -> int:
 
 
 class KnownThread(NamedTuple):
-    """The memory of one thread. `ChunkCache` replaces it instead of changing it."""
+    """The cached data of one thread. `ChunkCache` replaces it instead of changing it."""
 
     versions: Cached = {}  # noqa: RUF012 - never changed
     points: Mapping[str, tuple[KnownPoint, ...]] = {}
-    """Known points by namespace, the one that was used last at the end."""
+    """Known points by namespace, the most recently used one last."""
     checkpoints: Mapping[str, KnownCheckpoint] = {}
     """By namespace, the checkpoint that was put or read last."""
     tag: bytes = b""
@@ -215,9 +215,9 @@ def fields_in(cached: Cached) -> frozenset[bytes]:
 
 
 class ChunkCache:
-    """The memory of the threads that were used last.
+    """Cached data of the most recently used threads.
 
-    If two OS threads change the memory of a thread at once, one change may be lost. That does no harm.
+    If two OS threads change a thread's data at the same time, one change may be lost. That does no harm.
     """
 
     kind: ClassVar[str] = "remembered"
@@ -242,7 +242,7 @@ class ChunkCache:
         return {"cache_bytes": self._threads.bytes, "cache_hits": self._hits, "cache_misses": self._misses}
 
     def of(self, thread: bytes) -> KnownThread:
-        """Return the memory of a thread. `thread` is the key of its data."""
+        """Return the cached data of a thread. `thread` is the key of its data."""
         known = self._threads.get(thread)
         if known is None:
             self._misses += 1
@@ -267,7 +267,7 @@ class ChunkCache:
             thread: The key of the thread's data.
             seen: Versions of its values.
             ns: The namespace of the checkpoint that has them.
-            checkpoint: That checkpoint, unless it is not to be remembered.
+            checkpoint: That checkpoint, or None if it must not be remembered.
             before: The thread's tag when the put or the read began.
             tag: The thread's tag after it. None means that nothing proves that `seen` is stored.
         """

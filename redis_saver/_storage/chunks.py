@@ -100,7 +100,7 @@ class Write(NamedTuple):
 
 
 NO_LEVEL = Level(closed=True)
-"""Stands for a missing level of an earlier version."""
+"""Placeholder for a missing level of an earlier version."""
 
 
 def digest(chunk: bytes) -> bytes:
@@ -152,7 +152,7 @@ def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last
         chunks: The value's chunks by field, not compressed, and possibly others. Each matches its digest
             (`codec.as_chunks`), so no list contains itself.
         allowance: The size that the value may have.
-        last: Another version of the value. It only saves work.
+        last: Another version of the value. It makes joining faster.
 
     Raises:
         ChunkMissing: A chunk is missing.
@@ -203,9 +203,9 @@ def by_field(
     """Return the chunks of all levels by field, and their size in bytes.
 
     Args:
-        levels: The levels, the leaves first.
-        kept: The number of chunks at the front of each level that an earlier version has too.
-        before: That version. Its table is copied and changed, which is faster than a new one.
+        levels: The levels, starting with the leaves.
+        kept: For each level, how many of its first chunks an earlier version has too.
+        before: That version. Copying and changing its table is faster than making a new one.
     """
     places = 0
     for level in before.levels if before else ():

@@ -1,4 +1,4 @@
-"""Encode values and pending writes to the bytes that are stored. Decode them and whole checkpoints.
+"""Encode values and pending writes to their stored bytes. Decode values, pending writes and whole checkpoints.
 
 A stored value is a frame with the serializer's type, then the serializer's bytes. Long lists and dicts are the same
 bytes in chunks (`chunks.py`). `header.py` encodes headers.
@@ -38,7 +38,7 @@ _LONG = 64_000
 
 
 def encode_value(context: Context, value: Any, channel: str, before: Stored | None = None) -> Stored:
-    """Encode a channel's value. Its last version only saves work."""
+    """Encode a channel's value. Passing its last version makes this faster."""
     kind = chunked.PLAIN if context.compression is None else chunked.ZSTD
     try:
         # Of the class: a serializer that wraps another one must not pass on the attribute of that one.
@@ -139,7 +139,7 @@ def decode_stored(
 
 
 def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> Any:
-    """Decode a value from its type and bytes. They may be compressed, whatever the saver's setting is."""
+    """Decode a value from its type and bytes. They may be compressed, independent of the saver's setting."""
     if context.require_encryption:
         encryption.check_read(context, kind)
     if kind.startswith(compression.MARK):

@@ -35,7 +35,7 @@ class Context(NamedTuple):
     requires_owner: bool = False
     """True if a write without a token to an owned thread is refused."""
     refuses_forks: bool = False
-    """True if a loop's checkpoint is refused when its parent is not the newest any more."""
+    """True if a loop's checkpoint is refused when its parent is no longer the newest."""
 
 
 def default_ttl(context: Context) -> int | bytes:

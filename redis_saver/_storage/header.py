@@ -126,7 +126,7 @@ def encode(
 
 
 def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[bytes, bytes], owner: object) -> Header:
-    """Decode a header. An error names its `owner`, a checkpoint."""
+    """Decode a header. `owner` is its checkpoint, for error messages."""
     try:
         frames = take(header, 0)[0]
         parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = frames
@@ -177,7 +177,7 @@ def decode_time(links: bytes, thread: str) -> str:
 
 
 def decode_links(links: bytes, chunks: Mapping[bytes, bytes], thread: str, allowance: Allowance) -> Links:
-    """Decode the links of a header, or of the part of it that `list_references` answers.
+    """Decode the links of a header, or of the part that `list_references` returns.
 
     `chunks` has the chunk with the header's names.
 
@@ -304,7 +304,7 @@ def version_table(checkpoint: Checkpoint, new_versions: ChannelVersions, prefix:
 def _seen(seen: Any, places: dict[str, int], tokens: dict[bytes, int]) -> list[int] | None:
     """Return `versions_seen` as positions. A node is its name and the number of pairs; a pair is channel and version.
 
-    None if it has another form than LangGraph's. Then it stays in the rest of the checkpoint.
+    None if its form is not LangGraph's. Then it stays in the rest of the checkpoint.
     """
     if type(seen) is not dict:
         return None

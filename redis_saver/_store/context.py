@@ -1,4 +1,4 @@
-"""Settings and memory of a store, and the places of its namespaces: everything that operations share."""
+"""Settings and caches of a store, and the places of its namespaces: everything that operations share."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class StoreContext(NamedTuple):
     remembered: Remembered
     """Pages and mirrors."""
     reads_plain: bool
-    """True if a command may replace a script that only reads. False with `require_primary`, which only scripts check,
-    and in a cluster, whose client may send commands to replicas."""
+    """True if a command may replace a script that only reads. False with `require_primary`, because only scripts check
+    it. False in a cluster, because its client may send commands to replicas."""
     is_replicated: bool
     """True if writes wait for replicas. Then each script is sent alone."""
     embedder: Embedder | None = None
@@ -89,7 +89,7 @@ class Places:
         return place
 
     def to_put(self, namespace: tuple[str, ...]) -> Place:
-        """Return the place of a namespace in which an item is to be stored.
+        """Return the place of a namespace for a new item.
 
         Raises:
             InvalidNamespaceError: As `of`, or the first label is `langgraph`.
@@ -155,16 +155,16 @@ def document_tag(labels: Sequence[str]) -> bytes:
 
 
 def document_tags(partition: Partition, field: bytes) -> bytes:
-    """Return the tags of an item's namespace and of those above it."""
+    """Return the tags of an item's namespace and of its parents."""
     namespace, _ = namespace_and_key(partition, field)
     return b",".join([document_tag(namespace[:length]) for length in range(1, len(namespace) + 1)])
 
 
 class Remembered:
-    """Cache of pages and mirrors, bounded by their bytes. The least recently used go first.
+    """Cache of pages and mirrors, limited in bytes. The least recently used are evicted first.
 
-    OS threads share the values, so nobody changes one. They may be forgotten at any time, and each call checks with the
-    server that they still hold.
+    OS threads share the values, so a value is never changed. It may be evicted at any time. Each call checks with the
+    server that the value is still valid.
     """
 
     kind: ClassVar[str] = "remembered"
@@ -212,5 +212,5 @@ class Remembered:
         self._values.forget(key)
 
     def numbers(self) -> dict[str, Any]:
-        """Return the fields of `RedisStats` about it."""
+        """Return the fields of `RedisStats` for this cache."""
         return {"cache_bytes": self._values.bytes, "cache_hits": self._hits, "cache_misses": self._misses}

@@ -36,7 +36,7 @@ class RedisIndexConfig(IndexConfig, total=False):
     """`process` (default): each process compares all vectors, on any server. `server`: the server's module for vector
     search finds candidates, which the process compares."""
     algorithm: Algorithm
-    """With `search="server"`: `flat` (default) compares all vectors; `hnsw` walks a graph to some of them."""
+    """With `search="server"`: `flat` (default) compares all vectors, and `hnsw` only some of them, along a graph."""
     vectors_per_item: int
     """With `search="server"`: maximum number of vectors of an item. Default: the number of `fields`, or 1. A put of an
     item with more is refused."""
@@ -58,11 +58,11 @@ class ServerIndex(NamedTuple):
 
 
 def load(index: RedisIndexConfig | IndexConfig | None) -> Embedder | None:
-    """Check the configuration of an index, and load what it needs; None if there is none.
+    """Check the configuration of an index, and load what it needs. None without an index.
 
     Raises:
         ImportError: numpy is not installed.
-        TypeError, ValueError: It makes no sense.
+        TypeError, ValueError: The configuration is invalid.
     """
     if index is None:
         return None
@@ -100,7 +100,7 @@ def _check(index: Mapping[str, Any]) -> None:
 
 
 def server_index(index: Mapping[str, Any]) -> ServerIndex | None:
-    """Return the server's index of a checked configuration; None if the process compares vectors."""
+    """Return the server's index of a checked configuration, or None if the process compares vectors."""
     if index.get("search") != "server":
         return None
     many = index.get("vectors_per_item") or min(len(index.get("fields") or ("$",)), MAX_VECTORS_PER_ITEM)
@@ -108,7 +108,7 @@ def server_index(index: Mapping[str, Any]) -> ServerIndex | None:
 
 
 def check_paths(name: str, paths: Any) -> None:
-    """Check a list of paths to texts; None means that there are none.
+    """Check a list of paths to texts. None means that there are none.
 
     Raises:
         TypeError: It is not a list of paths.
@@ -122,8 +122,8 @@ def check_paths(name: str, paths: Any) -> None:
 class Texts:
     """Texts of operations, each once, and their vectors.
 
-    Embedding is I/O, which operations do not do. So making an operation checks its arguments and notes its texts here.
-    The store has them embedded (`vectors.Embedder`). When the operation runs, it takes the vectors from here.
+    Embedding is I/O, which operations do not do. So making an operation checks its arguments and adds its texts here.
+    The store embeds them (`vectors.Embedder`). When the operation runs, it takes the vectors from here.
     """
 
     __slots__ = ("documents", "queries", "vectors")
@@ -141,7 +141,7 @@ class Texts:
         return bool(self.documents or self.queries)
 
     def note(self, documents: Iterable[str]) -> None:
-        """Note the texts of an item."""
+        """Add the texts of an item."""
         for text in documents:
             self.documents.setdefault(text, len(self.documents))
 

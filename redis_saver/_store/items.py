@@ -26,7 +26,7 @@ from redis_saver.errors import decoding_item, encoding
 _HEAD = re.compile(rb"([0-9]{1,16}) ([0-9]{1,16}) ([0-9]{1,15}) ([0-9a-f]+) ")
 _PLAIN = b"7:msgpack"
 CHECKSUM = 2**50
-"""Sums of versions are modulo this, as those of the scripts (`lib/partition.lua`)."""
+"""Modulus of sums of versions, as in the scripts (`lib/partition.lua`)."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
@@ -47,7 +47,7 @@ class VersionedSearchItem(SearchItem):
 
 
 class Entry:
-    """An item as the server answered it. It is cached, so nobody changes it; only filters add the decoded value."""
+    """An item as the server returned it. It is cached, so only filters change it: they add the decoded value."""
 
     __slots__ = ("created", "data", "field", "has_ttl", "known", "made_by", "size", "version")
 
@@ -78,7 +78,7 @@ class Entry:
 
         Raises:
             DecodeError: The serializer does not know the bytes.
-            PlainValueRefused: They are not encrypted, and have to be.
+            PlainValueRefused: They are not encrypted, but must be.
         """
         with decoding_item("item {!r} of namespace {!r}", key, namespace):
             value = self.loaded(context)
@@ -99,14 +99,14 @@ class Entry:
         return context.serde.loads_typed((names.decode(kind), data))
 
     def item(self, context: Context, namespace: tuple[str, ...], key: str) -> VersionedItem:
-        """Return the item as `get` answers it."""
+        """Return the item as `get` returns it."""
         value, (created, updated) = self.decoded(context, namespace, key), self._moments()
         item = VersionedItem(value=value, key=key, namespace=namespace, created_at=created, updated_at=updated)
         item.version = self.version
         return item
 
     def search_item(self, context: Context, partition: Partition, score: float | None = None) -> VersionedSearchItem:
-        """Return the item as `search` answers it."""
+        """Return the item as `search` returns it."""
         namespace, key = namespace_and_key(partition, self.field)
         item = VersionedSearchItem(namespace, key, self.decoded(context, namespace, key), *self._moments(), score)
         item.version = self.version
@@ -129,7 +129,7 @@ class Hit(NamedTuple):
 
     @property
     def order(self) -> tuple[bool, float, int, tuple[str, ...], str]:
-        """Sort by score, items without one last and newest first, then by namespace and key."""
+        """Sort by score, then by namespace and key. Items without a score come last, newest first."""
         namespace, key = namespace_and_key(self.partition, self.entry.field)
         if self.score is None:
             return True, 0.0, -self.entry.version, namespace, key
@@ -150,7 +150,7 @@ def encode_value(context: Context, namespace: tuple[str, ...], key: str, value: 
 
 
 def dump_value(context: Context, namespace: tuple[str, ...], key: str, value: Any) -> bytes:
-    """Encode a value that is known to be a dict, or that stays packed, as `encode_value` does.
+    """Encode a value as `encode_value` does, without its check. The value is a dict, or one that stays packed.
 
     Raises:
         EncodeError, LimitExceeded: As `encode_value`.

@@ -29,7 +29,7 @@ _MAX_DEPTH = 2**31 - 1
 def partitions(context: StoreContext, labels: Sequence[str]) -> Operation[list[tuple[Partition, bytes]]]:
     """List the partitions with namespaces that begin with these labels, and their tokens. Some may be empty or expired.
 
-    No round trip for two labels and more; else one per thousand partitions.
+    No round trip with two labels or more. Otherwise one per thousand partitions.
     """
     page = yield from partition_page(context, labels)
     result = list(page)
@@ -61,7 +61,7 @@ def partition_page(
 def sum_each(
     context: StoreContext, labels: Sequence[str], make: Callable[[Partition, bytes], Operation[int]]
 ) -> Operation[int]:
-    """Run an operation on each of these partitions and its token, side by side; return the sum of the results."""
+    """Run an operation on each of these partitions and its token, side by side. Returns the sum of the results."""
     total = 0
     for window in windows((yield from partitions(context, labels))):
         total += sum((yield from together(context, [make(*listed) for listed in window])))
@@ -69,7 +69,7 @@ def sum_each(
 
 
 def rebuild_directory(context: StoreContext) -> Operation[int]:
-    """Make the directory again from the partitions' keys; return how many there are."""
+    """Rebuild the directory from the partitions' keys. Returns the number of partitions."""
     yield Command(("UNLINK", *context.keyspace.directory))
     members: set[bytes] = set()
     position = None
@@ -86,10 +86,10 @@ def rebuild_directory(context: StoreContext) -> Operation[int]:
 
 
 def check(op: ListNamespacesOp) -> tuple[MatchCondition, ...]:
-    """Check the arguments of a listing; return its conditions.
+    """Check the arguments of a listing. Returns its conditions.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     for name, number in (("limit", op.limit), ("offset", op.offset)):
         config.number(name, number, 0, whole=True)
@@ -102,7 +102,7 @@ def list_namespaces(context: StoreContext, op: ListNamespacesOp) -> Operation[li
     """List the namespaces that have items, in order. The call checks the arguments before the operation runs.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     conditions = check(op)
     for condition in conditions:
@@ -153,7 +153,7 @@ def _counts(context: StoreContext, labels: tuple[str, ...]) -> Operation[dict[tu
 
 
 def _counts_of(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int] | None]:
-    """Count the items of a partition by the labels below its own; None if there is no such partition.
+    """Count the items of a partition by the labels below its own. None if there is no such partition.
 
     One round trip; more for each thousand namespaces below the partition's own.
     """
@@ -171,12 +171,12 @@ def _counts_of(context: StoreContext, partition: Partition) -> Operation[dict[by
 
 
 def count(context: StoreContext, prefix: Any) -> Operation[int]:
-    """Count the items of a namespace and of those below it."""
+    """Count the items of a namespace and its children."""
     return sum((yield from _counts(context, check_labels(prefix, "namespace_prefix"))).values())
 
 
 def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
-    """Delete all items of a namespace and of those below it; return how many."""
+    """Delete all items of a namespace and its children. Returns the number of deleted items."""
     labels = check_labels(prefix, "namespace_prefix")
     if not labels:
         raise ValueError(
@@ -190,5 +190,5 @@ def delete_namespace(context: StoreContext, prefix: Any) -> Operation[int]:
 
 
 def sweep_ttl(context: StoreContext) -> Operation[int]:
-    """Remove expired items of all partitions; return how many."""
+    """Remove expired items of all partitions. Returns the number of removed items."""
     return (yield from sum_each(context, (), lambda partition, token: clean(context, partition, token)))

@@ -3,10 +3,10 @@
 A process remembers pages and mirrors. Each call that uses one checks it with the server.
 
 A *mirror* has all items of a partition, for searches that look at all of them. Scripts only raise versions, so a mirror
-lacks only items above its newest version. The server also answers the number of items and the sum of their versions. If
-both agree with a mirror that has all newer items, the mirror is exact. Otherwise some of its items are gone, and all
-versions are listed. An import may store lower versions, but gives the partition another token. The vectors of an item
-change only with its record, so they are exact whenever the records are.
+lacks only items above its newest version. The server also returns the number of items and the sum of their versions. If
+both match after the newer items were added, the mirror is exact. Otherwise some of its items are gone, and all versions
+are listed. An import may store lower versions, but gives the partition another token. The vectors of an item change
+only with its record. So they are exact if the records are.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ ITEMS_PER_PAGE = 1000
 MAX_ATTEMPTS = 5
 """Maximum number of attempts to list versions while others remove items, or empty the partition."""
 _HINT_BYTES = 300
-"""Approximate memory of the note that nothing in a partition has a TTL."""
+"""Approximate memory for remembering that nothing in a partition has a TTL."""
 _WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
-"""Beginning of the state of a partition in which nothing has a TTL (`get_items.lua` has the same pattern)."""
+"""Beginning of a partition's state if nothing in it has a TTL. `get_items.lua` has the same pattern."""
 
 
 # -- by fields
@@ -47,7 +47,7 @@ _WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
 def read(
     context: StoreContext, partition: Partition, fields: Sequence[bytes], *, refresh: bool
 ) -> Operation[list[Entry | None]]:
-    """Read items of a partition; None for each that is not there. One round trip.
+    """Read items of a partition. None for each missing item. One round trip.
 
     Args:
         context: The store.
@@ -65,8 +65,8 @@ def _read(
     """Read up to `FIELDS_PER_GET` items.
 
     If nothing in the partition had a TTL at the last read, one HMGET reads the state and the records. It takes the
-    server half the time of the script. If the state says that an item has a TTL now, the script runs, too: two round
-    trips, once.
+    server half the time of the script. If the state says that an item has a TTL now, the script runs, too. That costs a
+    second round trip, once.
     """
     hint = "without TTLs", partition.member
     records: Sequence[bytes | None]
@@ -106,7 +106,7 @@ class _Listing(NamedTuple):
 
 
 def _list(context: StoreContext, partition: Partition, above: int, what: str) -> Operation[_Listing | None]:
-    """List items above a version, oldest first; None if there is no such partition. One round trip."""
+    """List items above a version, oldest first. None if there is no such partition. One round trip."""
     values = (yield from ask(context, partition, scripts.LIST_ITEMS, (above, what))).values
     if not values:
         return None
@@ -146,7 +146,7 @@ def _checked_progress(above: int, newest: int) -> int:
 
 
 class Page(NamedTuple):
-    """Consecutive items, newest first. Nobody changes a page."""
+    """Consecutive items, newest first. A page is never changed."""
 
     token: bytes
     """Token of the partition in the directory; `0` if there is no such partition."""
@@ -165,10 +165,10 @@ class _PagePart(NamedTuple):
 
 
 def page(context: StoreContext, place: Place, offset: int, limit: int, *, refresh: bool) -> Operation[Page]:
-    """Read items of a namespace and of those below it, newest first.
+    """Read items of a namespace and its children, newest first.
 
-    One round trip per thousand items, or per megabyte that this process does not know. An item that the process has
-    seen in the same page is not sent again while its version stays.
+    One round trip per thousand items, or per megabyte of new data. An item that this process knows from the same page
+    is only sent again if its version has changed.
     """
     name = "page", place, offset, limit
     known: Page = context.remembered.get(name) or Page(b"", ())
@@ -200,7 +200,7 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
 def _page_part(
     context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool, known: Page
 ) -> Operation[_PagePart | None]:
-    """Read as much of a page as one reply holds; None if the items have documents, which forbids a refresh here."""
+    """Read as much of a page as one reply holds. None if a refresh is impossible here, as the items have documents."""
     start = bisect_right(known.entries, -int(below), key=lambda entry: -entry.version) if below else 0
     cached = known.entries[start : start + limit]
     while True:
@@ -229,7 +229,7 @@ def _page_part(
                 raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
         if None not in entries:
             return _PagePart(token, next_below, passed, entries)  # type: ignore[arg-type]
-        cached = ()  # after a failover the server may mistake other items for known ones, so read all of them
+        cached = ()  # after a failover the server may take other items for known ones, so read all items
 
 
 # -- mirrors
@@ -237,22 +237,22 @@ def _page_part(
 
 @dataclass(frozen=True)
 class Mirror:
-    """All items of a partition at one moment. Nobody changes a mirror."""
+    """All items of a partition at one moment. A mirror is never changed."""
 
     entries: dict[bytes, Entry] = field(default_factory=dict)
     """By field, oldest first."""
     token: bytes = b""
-    """Token of the partition in the directory. A partition that was emptied and filled again has another."""
+    """Token of the partition in the directory. It changes if the partition was emptied and filled again."""
     checksum: int = 0
     """Sum of the versions."""
     entry_bytes: int = 0
     """Approximate memory of the entries."""
     vectors: VectorIndex | None = None
-    """Vectors of the items that have some; None until a search needs them."""
+    """Vectors of the items that have some. None until a search needs them."""
 
     @property
     def newest(self) -> int:
-        """Greatest version; 0 without items."""
+        """Greatest version, or 0 without items."""
         return next(reversed(self.entries.values())).version if self.entries else 0
 
 
@@ -263,8 +263,8 @@ def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = 
     """Return all items of a partition as they are now.
 
     One round trip of a few bytes if nothing is new, else one per thousand new items or megabyte. If items are gone, one
-    more per 4,000 items of the partition. If others remove items during `MAX_ATTEMPTS` attempts, the last attempt
-    counts. It has each item that was there all the time.
+    more per 4,000 items of the partition. If others remove items during `MAX_ATTEMPTS` attempts, the result of the last
+    one is used. It has each item that existed all the time.
     """
     name = "mirror", partition.member
     known: Mirror = context.remembered.get(name) or EMPTY
@@ -342,7 +342,7 @@ def _added(context: StoreContext, partition: Partition, before: Mirror, items: l
 
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
-    """Drop items that are gone, and items newer than the oldest that the mirror lacks, so that it lacks only newer."""
+    """Drop items that are gone, and all above the oldest item that the mirror lacks. Then it lacks only newer ones."""
     versions = yield from all_versions(context, partition)
     known = before.entries
     lacking = [version for name, version in versions.items() if name not in known or known[name].version != version]

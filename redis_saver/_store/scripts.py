@@ -26,7 +26,7 @@ LATE = 30.0
 MAX_ANNOUNCED = 20
 """Maximum number of announcements per call."""
 MAX_TOGETHER = 256
-"""Maximum number of operations whose requests travel together."""
+"""Maximum number of operations whose requests are sent together."""
 _LETTERS: Mapping[type, str] = defaultdict(lambda: "?", {bytes: "b", int: "i", type(None): "n"})
 """Letters of types. The letters of a reply's values have to match its pattern."""
 _REPLIES: dict[Script, tuple[str, Mapping[int, str]]] = {}
@@ -81,7 +81,7 @@ class Reply(NamedTuple):
     """Reply of a script. Its values have the types that its script was loaded with."""
 
     code: int
-    """A `StoreReply`; 0 for a plain reply."""
+    """A `StoreReply`, or 0 for a plain reply."""
     values: list[Any]
 
 
@@ -89,7 +89,7 @@ def checked(script: Script, key: bytes, reply: Any) -> Reply:
     """Check the types of a script's reply, so that no operation mistakes a number for bytes.
 
     Raises:
-        StoreDamaged: The script does not answer such a reply.
+        StoreDamaged: The script cannot have sent this reply.
     """
     pattern, codes = _REPLIES[script]
     values = [reply] if isinstance(reply, int) else reply
@@ -130,7 +130,7 @@ def ask(
 ) -> Operation[Reply]:
     """Run a script on a partition.
 
-    One round trip. Two more if the directory has to list the partition first, or for longer. One more if its items
+    One round trip. Two more if the directory must list the partition first, or extend its entry. One more if its items
     have documents and this store makes none. One more per thousand items that have expired since the last call.
 
     Args:
@@ -174,12 +174,12 @@ def ask(
 
 
 def announce(context: StoreContext, member: bytes, ttl: Argument = 0, above: Argument = 0) -> Operation[list[Any]]:
-    """Announce a partition in the directory; return its token and the deadline of its entry. One round trip.
+    """Announce a partition in the directory. Returns its token and the deadline of its entry. One round trip.
 
     Args:
         context: The store.
         member: The partition, as the directory names it.
-        ttl: TTL of its items in milliseconds; 0 for none.
+        ttl: TTL of its items in milliseconds, or 0 for none.
         above: A number that the token has to exceed.
     """
     keys = context.keyspace.directory
@@ -201,7 +201,7 @@ def windows(items: Sequence[T], size: int = MAX_TOGETHER) -> list[Sequence[T]]:
 
 
 def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
-    """Restart the TTLs of items that have one. One round trip, none if no item has one."""
+    """Restart the TTLs of items. One round trip, or none if no item has a TTL."""
     fields = defaultdict[Partition, list[bytes]](list)
     for partition, entry, _ in hits:
         if entry.has_ttl:
@@ -215,7 +215,7 @@ def refresh_ttls(context: StoreContext, hits: Iterable[Hit]) -> Operation[None]:
 
 
 def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Operation[list[T]]:
-    """Run operations side by side, and send their requests of the same step as one batch. Return their results."""
+    """Run operations in lockstep, and send their requests of the same step as one batch. Return their results."""
     if len(operations) == 1:
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)

@@ -42,14 +42,14 @@ class _Search(NamedTuple):
     texts: Texts
     """Holds the query's vector once the operation runs."""
     most: int
-    """Maximum number of hits, including the skipped ones."""
+    """Maximum number of hits, including those that `offset` skips."""
 
 
 def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
-    """Check the arguments of a search; return the labels of its namespace, and its filter.
+    """Check the arguments of a search. Returns the labels of its namespace, and its filter.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     labels, matches = check_labels(op.namespace_prefix, "namespace_prefix"), compile_filter(op.filter)
     for name, number in (("limit", op.limit), ("offset", op.offset)):
@@ -60,10 +60,10 @@ def check(op: SearchOp) -> tuple[tuple[str, ...], Matches | None]:
 def search(context: StoreContext, op: SearchOp, texts: Texts) -> Operation[list[VersionedSearchItem]]:
     """Search a namespace and its children, by similarity if there is a query, else newest first.
 
-    The call checks the arguments and notes the query, which has to be embedded before the operation runs.
+    The call checks the arguments and adds the query to the texts, which must be embedded before the operation runs.
 
     Raises:
-        TypeError, ValueError: An argument makes no sense.
+        TypeError, ValueError: An argument is invalid.
     """
     labels, matches = check(op)
     op = op._replace(limit=min(op.limit, _MANY), offset=min(op.offset, _MANY))
@@ -130,7 +130,7 @@ def _by_server(context: StoreContext, labels: tuple[str, ...], wanted: _Search) 
 
 
 def _best_of_partition(context: StoreContext, place: Place, wanted: _Search) -> Operation[list[Hit] | None]:
-    """Return the best hits of a partition; None if there is no such partition."""
+    """Return the best hits of a partition, or None if there is no such partition."""
     partition = place.partition
     if wanted.matches is None and wanted.query is None:
         page = yield from reading.page(context, place, 0, wanted.most, refresh=False)
@@ -177,7 +177,7 @@ def _nearest(context: StoreContext, place: Place, mirror: reading.Mirror, wanted
 
 
 def compile_filter(filter: Any) -> Matches | None:
-    """Make a predicate on values from a filter; None if the filter is empty.
+    """Make a predicate on values from a filter. None if the filter is empty.
 
     Raises:
         TypeError: The filter is no mapping.

@@ -38,7 +38,7 @@ _MORE_CANDIDATES = 16
 _GROWTH = 4
 """Growth factor of the number of candidates per further request."""
 _TIMEOUT = 60_000
-"""Milliseconds after which the server answers only a part. Clients do not wait that long."""
+"""Milliseconds after which the server returns only a part. Clients do not wait that long."""
 _MIN_SHARE = 2
 """A reply with less than 1/2 of the requested candidates has all of them. Fuller ones may lack expired documents."""
 _ROUNDING = 2.0**-24
@@ -127,7 +127,7 @@ def _wait(context: StoreContext) -> Operation[None]:
 
 
 def build_index(context: StoreContext, *, all_partitions: bool = False) -> Operation[int]:
-    """Make the documents of items that have none, or of all items; return how many were made.
+    """Make the documents of items that have none, or of all items. Returns the number of documents.
 
     Raises:
         DecodeError: The vectors of an item are of another model, or are not vectors.
@@ -157,7 +157,7 @@ def _build(context: StoreContext, partition: Partition, is_all: bool) -> Operati
 
 
 def _problem_of(index: ServerIndex, partition: Partition, mark: bytes) -> str | None:
-    """Describe why the index does not have all items of a partition; None if it has."""
+    """Describe why the index does not have all items of a partition. None if it has."""
     subject = f"items of {shown(partition.labels)}"
     dims, _, most = mark.partition(b" ")
     if not mark:

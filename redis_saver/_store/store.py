@@ -138,8 +138,8 @@ class Store(BaseStore, Generic[ClientT]):
             replica_timeout: Seconds to wait for the replicas. Then the write raises `ReplicationTimeout`.
 
         Raises:
-            ImportError: `compression` or `index` without its extra.
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            ImportError: The extra for `compression` or `index` is not installed.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         super().__init__()
         self._counting = Counting()
@@ -226,10 +226,10 @@ class Store(BaseStore, Generic[ClientT]):
         return await self._arun(*self._batch(list(ops)))
 
     def _batch(self, ops: list[Op]) -> tuple[Operation[list[Result]], Texts, str]:
-        """Check the arguments and encode the values; return the operation, the texts to embed, and the method's name.
+        """Check the arguments and encode the values. Returns the operation, the texts to embed, and the method's name.
 
         Raises:
-            TypeError, ValueError: An operation makes no sense.
+            TypeError, ValueError: An operation is invalid.
         """
         context, texts = self._context, Texts()
         gets: dict[tuple[Partition, bool], dict[bytes, list[int]]] = {}
@@ -295,7 +295,7 @@ class Store(BaseStore, Generic[ClientT]):
             refresh_ttl: True to restart its TTL. None: the `refresh_on_read` of the store's `ttl`, True by default.
 
         Returns:
-            The item, with its `version`; None if there is none.
+            The item, with its `version`, or None if there is none.
         """
         return self._run(self._get(namespace, str(key), refresh_ttl))
 
@@ -376,8 +376,8 @@ class Store(BaseStore, Generic[ClientT]):
     async def asetup(self) -> None:
         """Check the server's version. Needs no privileges, changes nothing, may be called any number of times.
 
-        With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing. It makes the
-        documents of all items first, and finally waits until the server has indexed them.
+        With `index={"search": "server"}` it also makes the server's index of vectors, if it is missing: it stores the
+        documents of all items, makes the index, and waits until the server has indexed them.
 
         Raises:
             UnsupportedServer: It is older than Redis 6.2 or Valkey 7.2, or lacks the vector search that `index` needs.
@@ -470,10 +470,10 @@ def _into(results: list[Result], position: int, operation: Operation[Any]) -> Op
 
 
 def _ttl_config(ttl: TTL | TTLConfig) -> TTLConfig | None:
-    """Convert a TTL, as savers and LangGraph's stores take it, to LangGraph's form.
+    """Convert a TTL in our form or LangGraph's to LangGraph's form.
 
     Raises:
-        TypeError, ValueError: It makes no sense.
+        TypeError, ValueError: The TTL is invalid.
     """
     if ttl is None:
         return None
@@ -518,12 +518,12 @@ def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) ->
 
 
 def context_of(store: Store[Any]) -> StoreContext:
-    """Return the context of a store, for packages that add operations. Users must not rely on it."""
+    """Return the context of a store. For other modules of this package only."""
     return store._context  # noqa: SLF001
 
 
 def driver_of(store: Store[Any]) -> RedisDriver | DriverWrapper[Request]:
-    """Return the driver of a store, for the same packages."""
+    """Return the driver of a store. For other modules of this package only."""
     return store._driver  # noqa: SLF001
 
 
@@ -549,7 +549,7 @@ class RedisStore(Store[SyncClient], Block):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
     ) -> AbstractContextManager[Self]:
-        """Open a store with a client of its own. The end of the `with` closes both.
+        """Open a store with its own client. The end of the `with` closes both.
 
             with RedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
                 graph = builder.compile(store=store)
@@ -562,7 +562,7 @@ class RedisStore(Store[SyncClient], Block):
             settings: The keywords of the constructor.
 
         Raises:
-            TypeError, ValueError: An argument makes no sense. The message names it, and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         return NeedsWith(cls, url, client_options, settings)
 
@@ -587,7 +587,7 @@ class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
     def from_conn_string(
         cls, url: str, *, client_options: Mapping[str, Any] | None = None, **settings: Unpack[StoreSettings]
     ) -> AbstractAsyncContextManager[Self]:
-        """Open a store with a client of its own. The end of the `async with` closes both.
+        """Open a store with its own client. The end of the `async with` closes both.
 
             async with AsyncRedisStore.from_conn_string("redis://localhost:6379", ttl="30d") as store:
                 graph = builder.compile(store=store)

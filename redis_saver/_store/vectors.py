@@ -28,13 +28,14 @@ Floats: TypeAlias = NDArray[np.float64]
 Integers: TypeAlias = NDArray[np.intp]
 
 MIN_LENGTH, MAX_LENGTH = 1e-15, 1e15
-"""Shortest and longest vector, so that products stay in the range of float32. Embeddings have a length of about 1."""
+"""Minimum and maximum length of a vector, so that products stay in the range of float32. Embeddings have a length of
+about 1."""
 BLOCK_BYTES = 2**25
 """Maximum size of a merged block of rows, and of the float64 rows that the second pass compares at a time."""
 SPARSE = 4
-"""If fewer than one item in 4 may be found, their rows are copied, and other rows are not read."""
+"""If a search is limited to fewer than one item in 4, their rows are copied, and other rows are not read."""
 WASTE = 3
-"""If more than one row in 3 belongs to no item any more, the other rows are copied into a new block."""
+"""If more than one row in 3 is unused, the other rows are copied into a new block."""
 _ROUNDING = 2.0**-24
 """Relative rounding error of float32."""
 _WHOLE = "$"
@@ -46,8 +47,8 @@ class Scored(NamedTuple):
     """An item with its score."""
 
     score: float
-    """Cosine similarity, inner product, or (for l2) the distance times -1; greater is nearer. Of several vectors of an
-    item, the nearest counts."""
+    """Cosine similarity, inner product, or (for l2) the distance times -1. Greater is nearer. An item with several
+    vectors has the score of the nearest one."""
     field: bytes
 
 
@@ -61,16 +62,16 @@ def lengths(rows: Rows) -> Floats:
 class VectorIndex:
     """Vectors of items at one moment.
 
-    Nobody changes an index. `changed` makes another one, which shares the memory of the rows that stay.
+    An index is never changed. `changed` makes another one, which shares the memory of the rows that stay.
     """
 
     def __init__(self, dims: int) -> None:
         """Start without vectors of `dims` dimensions."""
         self.dims = dims
         self._blocks: list[Rows] = []
-        """Rows. Nobody changes a block."""
+        """Rows. A block is never changed."""
         self._fields: list[bytes] = []
-        """Fields of all items, also of removed ones."""
+        """Fields of all items, including removed ones."""
         self._number: dict[bytes, int] = {}
         """Position in `_fields` of each present item."""
         self._alive = np.zeros(0, np.bool_)
@@ -99,11 +100,11 @@ class VectorIndex:
     # -- changes
 
     def changed(self, removed: Iterable[bytes], changes: Mapping[bytes, Rows]) -> VectorIndex:
-        """Return an index with other vectors.
+        """Return an index with these changes.
 
         Args:
-            removed: Fields of items to remove; they need not be in the index.
-            changes: All vectors of each changed item by field, `(k, dims)`; k may be 0.
+            removed: Fields of items to remove. They need not be in the index.
+            changes: All vectors of each changed item by field, `(k, dims)`. k may be 0.
         """
         alive, number = self._alive.copy(), dict(self._number)
         for field in (*removed, *changes):
@@ -171,7 +172,7 @@ class VectorIndex:
             most: Maximum number of items.
             distance: Measure of the score.
             order: Sort key of a field, for items with the same score.
-            among: Fields of the items that may be found, each once; None for all. Items without vectors are skipped.
+            among: Fields of the items that may be found, each once, or None for all. Items without vectors are skipped.
         """
         query, length = _scaled(query, distance)
         items = self._items(among)
@@ -270,7 +271,7 @@ def _ranges(begins: Integers, counts: Integers) -> Integers:
 
 
 def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple[Floats, Floats]:
-    """Return the bounds of each item's score from those of its rows. Of several rows, the nearest counts."""
+    """Return the bounds of each item's score, which are those of its best row."""
     low, high = scores - errors, scores + errors
     if len(begins) == len(scores):
         return low, high
@@ -294,7 +295,7 @@ class Embedder:
         self.embeddings = ensure_embeddings(config["embed"])
         self.fields = _tokenized(config.get("fields") or [_WHOLE])
         self.server = server_index(config)
-        """The server's own index; None if the process compares vectors."""
+        """The server's own index, or None if the process compares vectors."""
         self.nothing = VectorIndex(self.dims)
         """The index of a partition without vectors."""
 
@@ -341,7 +342,7 @@ class Embedder:
         """Embed texts: one call for the texts of all items, and one for each query.
 
         Raises:
-            ValueError: The model did not answer vectors of `dims` numbers.
+            ValueError: The model did not return vectors of `dims` numbers.
         """
         if texts.documents:
             texts.vectors = self._rows(self.embeddings.embed_documents(list(texts.documents)), len(texts.documents))
@@ -367,7 +368,7 @@ class Embedder:
         """Check and convert the answer of an embedding function.
 
         Raises:
-            ValueError: It is not `count` vectors, or they cannot be searched.
+            ValueError: The answer is not `count` vectors, or they cannot be searched.
         """
         try:
             return _converted(vectors, count, self.dims)
@@ -391,10 +392,10 @@ class Embedder:
         return b"%d %d:%b%b" % (self.dims, len(kind), kind, data)
 
     def decode(self, context: Context, namespace: tuple[str, ...], key: str, stored: bytes) -> Rows:
-        """Decode the vectors of an item; an empty array if nothing is stored.
+        """Decode the vectors of an item. Returns an empty array if nothing is stored.
 
         Raises:
-            DecodeError: The bytes are no such vectors, or have other dimensions.
+            DecodeError: The bytes are not vectors of this index, or the dimensions differ.
         """
         if not stored:
             return np.zeros((0, self.dims), np.float32)
@@ -440,7 +441,7 @@ def _converted(vectors: Any, count: int, dims: int) -> Rows:
 
 
 def _unusable(rows: Rows) -> str | None:
-    """Describe the first fault of these vectors; None if there is none."""
+    """Describe the first fault of these vectors. None if there is none."""
     if not np.isfinite(rows).all():
         return "with NaN or infinity in it"
     long = lengths(rows)

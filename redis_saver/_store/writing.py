@@ -37,9 +37,9 @@ class Write(NamedTuple):
     """New state of an item."""
 
     value: bytes
-    """Value as a record has it; empty to delete the item."""
+    """Value as a record has it. Empty to delete the item."""
     ttl: int = 0
-    """Milliseconds; 0 for none."""
+    """Milliseconds, or 0 for none."""
     expected: bytes = ANY_VERSION
     """Version that the item must have; `0` if it must not exist."""
     texts: Sequence[str] = ()
@@ -50,7 +50,7 @@ DELETION = Write(b"")
 
 
 def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) -> tuple[Partition, bytes, Write]:
-    """Check and encode a put; return its partition, field and write."""
+    """Check and encode a put. Returns its partition, field and write."""
     places = context.places
     place = places.of(op.namespace) if op.value is None else places.to_put(op.namespace)
     key = places.key(op.key)
@@ -66,7 +66,7 @@ def as_write(context: StoreContext, op: PutOp, if_version: int | None = None) ->
 
 
 def milliseconds(minutes: Any) -> int:
-    """Convert the TTL of an item; 0 for none.
+    """Convert the TTL of an item. 0 for none.
 
     Raises:
         TypeError, ValueError: It is not a number of minutes, or out of range.
@@ -147,7 +147,7 @@ def _conflict(partition: Partition, field: bytes, version: int, writes: Mapping[
 
 
 def delete_below(context: StoreContext, partition: Partition, prefix: bytes) -> Operation[int]:
-    """Delete the items of a partition whose fields begin with a prefix; return how many."""
+    """Delete the items of a partition whose fields begin with a prefix. Returns the number of deleted items."""
     fields = yield from list_fields(context, partition, prefix)
     yield from put(context, partition, dict.fromkeys(fields, DELETION), Texts())
     return len(fields)
@@ -161,16 +161,18 @@ class _Swept(NamedTuple):
     gone: int
     left: int
     refused: bytes
-    """Tokens up to this one may leave the directory."""
+    """Entries with tokens up to this one may be removed from the directory."""
 
 
 def clean(context: StoreContext, partition: Partition, token: Any, what: str = "expired") -> Operation[int]:
-    """Remove expired items of a partition, or `all`; return how many. An empty partition leaves the directory.
+    """Remove expired items of a partition, or `all`. Returns the number of removed items.
+
+    An empty partition is removed from the directory.
 
     Args:
         context: The store.
         partition: The partition.
-        token: Token of its entry in the directory; 0 if unknown.
+        token: Token of its entry in the directory, or 0 if unknown.
         what: `expired` or `all`.
     """
     removed, more = 0, 1
@@ -192,7 +194,7 @@ def clean(context: StoreContext, partition: Partition, token: Any, what: str = "
 
 
 class StoredItem(NamedTuple):
-    """An item that moves from one store to another."""
+    """An item that a migration reads or writes."""
 
     namespace: tuple[str, ...]
     key: str
@@ -203,9 +205,9 @@ class StoredItem(NamedTuple):
     updated_at: int
     """Time of the last put, in microseconds since 1970."""
     ttl: int
-    """Lifetime after each put or read, in milliseconds; 0 if it does not expire."""
+    """Lifetime after each put or read, in milliseconds, or 0 if it does not expire."""
     expires_at: int
-    """Deadline in milliseconds since 1970; 0 if it does not expire."""
+    """Deadline in milliseconds since 1970, or 0 if it does not expire."""
     size: int
     """Approximate size of the value, in bytes."""
 
@@ -213,7 +215,7 @@ class StoredItem(NamedTuple):
 def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
-    """Read the first items that fit into one reply; None for a missing item, an error for a damaged one."""
+    """Read the first items, as many as fit into one reply. None for a missing item, an error for a damaged one."""
     asked: list[Argument] = ["deadlines", *fields[:FIELDS_PER_READ]]
     values = (yield from ask(context, partition, scripts.READ_ITEMS, asked)).values
     if not values:
@@ -254,7 +256,7 @@ class Import(NamedTuple):
 
     item: StoredItem
     expected: int
-    """Version that the item must have; 0 if it must not exist."""
+    """Version that the item must have, or 0 if it must not exist."""
     partition: Partition
     field: bytes
     value: bytes
@@ -278,7 +280,7 @@ def new_put() -> str:
 def import_items(
     context: StoreContext, partition: Partition, imports: Sequence[Import], made_by: str
 ) -> Operation[list[Import]]:
-    """Store items of a partition atomically; return those that did not have the expected version.
+    """Store items of a partition atomically. Returns those that did not have the expected version.
 
     Three round trips. It may run again with the same `made_by`. Then items that it stored before are neither stored
     again nor returned.

@@ -32,16 +32,17 @@ from redis_saver.errors import BacklogFull, decoding
 SCAN_INTERVAL = 5.0
 """Seconds between two scans, over all processes. After a long scan the pause is 20 times its duration."""
 SCAN_LEASE = 20_000
-"""Length of the scan lease in milliseconds. The scanning process renews it; if it dies, another one may scan then."""
+"""Length of the scan lease in milliseconds. The scanning process renews it. If it dies, another one scans then."""
 MAX_BACKOFF = 10.0
-"""Longest pause between two tries while cold accepts nothing, in seconds."""
+"""Maximum pause between two tries while cold accepts nothing, in seconds."""
 CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
-"""Seconds, plus three `flush_interval`s, after which cold has everything once both servers answer and flushers run.
+"""Time in seconds until cold has everything, after both servers answer again and flushers run. Add three times
+`flush_interval`.
 
-This excludes the time of the calls themselves: hanging calls until their client gives up, a long backlog, and scans of
-very many keys."""
+The time of the calls themselves is not included: calls that hang until their client gives up, a long backlog, and scans
+of very many keys."""
 TAKE_OVER = 30.0
-"""Additional seconds if a process died during a claim or a scan: the longer of the two leases."""
+"""Additional time if a process died during a claim or a scan, in seconds: the longer of the two leases."""
 THREADS_PER_BATCH = 500
 KEPT_FOR = 3_600_000
 """Milliseconds for which hot keeps the count after the last report."""
@@ -78,11 +79,11 @@ class Stats:
     repairs: int = 0
     """Damaged threads that hot dropped because cold has them."""
     enrolled: int = 0
-    """Threads that only hot had and that were brought to cold."""
+    """Threads that only hot had and that were written to cold."""
     written_through: int = 0
     """Writes of `mode="write-behind"` that went to cold first because hot lacked a part of the thread."""
     flushed: int = 0
-    """Records (checkpoints, pending writes of a task, deletions) that cold got."""
+    """Records (checkpoints, pending writes of a task, deletions) that were written to cold."""
     coalesced: int = 0
     """Records that were skipped in favour of newer ones, with `cold_history="latest"`."""
     flushes: int = 0
@@ -133,7 +134,7 @@ class Counts(Stats):
         return {name: getattr(self, name) for name in names}
 
     def set_backlog(self, records: int) -> None:
-        """Set the number of records that cold lacks, and cap the results of the last scan by it."""
+        """Set the number of records that cold lacks. The results of the last scan cannot exceed it."""
         self.backlog = max(0, records)
         self.dirty_threads = min(max(1, self.dirty_threads), self.backlog)
         self.set_aside = min(self.set_aside, self.backlog)
@@ -143,12 +144,12 @@ class Counts(Stats):
     def knows_backlog(self) -> bool:
         """True if this process has the result of a scan, its own or another process's.
 
-        If False, it counts only the records that it wrote itself.
+        If False, the count has only the records of this process.
         """
         return bool(self._scan)
 
     def learn(self, result: str) -> None:
-        """Take over a scan's result, as `BacklogCount.scan` publishes it. A known result changes nothing."""
+        """Use the result of a scan, as `BacklogCount.scan` publishes it. A known result changes nothing."""
         scan, *numbers = result.split()
         if scan != self._scan:
             self._scan = scan
@@ -195,7 +196,7 @@ class BacklogCount:
             self.counts.set_backlog(self.counts.backlog - records)
 
     def admit(self, limit: int) -> bool:
-        """Count a write without a request. Returns False near the limit and after many writes: then `report` first."""
+        """Count a write without a request. Returns False near the limit and after many writes. Then call `report`."""
         with self._lock:
             if self._written + self._reporting >= limit // SHARES or self.counts.backlog >= limit:
                 return False
@@ -207,10 +208,10 @@ class BacklogCount:
         """Report this process's counts to hot, and learn the count of all processes.
 
         Args:
-            limit: Admit and count a write if fewer than `limit` records are left. 0: there is no write.
+            limit: Admit and count a write if fewer than `limit` records are left. 0: report only, without a write.
 
         Returns:
-            True if the write is admitted; and the number of records that all processes have written so far.
+            True if the write is admitted, and the number of records that all processes have written so far.
         """
         with self._lock:
             written, flushed, scan = self._written, self._flushed, self._scan
@@ -299,7 +300,7 @@ class FlushQueue:
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
     def note(self, thread: str) -> None:
-        """Note a thread that may be dirty. It is due `flush_interval` seconds after the first note."""
+        """Queue a thread that may be dirty. It is due `flush_interval` seconds after it was queued first."""
         if self._flushes:
             with self._lock:
                 self._wait(thread, time.monotonic() + self.flush_interval)
@@ -328,7 +329,7 @@ class FlushQueue:
             heapq.heappush(self._order, (at, thread))
 
     def is_time_to_scan(self) -> bool:
-        """Return True to one caller per `flush_interval`, which then scans."""
+        """True for one caller per `flush_interval`. That caller then scans."""
         now = time.monotonic()
         with self._lock:
             if now - self._scanned < self.flush_interval:
@@ -337,7 +338,7 @@ class FlushQueue:
             return True
 
     def after_claim(self, thread: str, acked: int, left: int, failed: Exception | None, is_refused: bool) -> None:
-        """Take note of the result of a claim.
+        """Handle the result of a claim.
 
         After three failed claims in a row, a server counts as down, and the pauses grow. The log gets the start and the
         end of such an outage. It also gets each thread with a refused record, once.
@@ -374,7 +375,8 @@ class FlushQueue:
         """Wait until the backlog is below `max_backlog`.
 
         Args:
-            is_writing: True: count a record that the caller writes next. False: only wait until there seems to be room.
+            is_writing: True: count a record that the caller writes next. False: only wait until the known backlog is
+                below the limit.
 
         Raises:
             BacklogFull: The backlog still is at `max_backlog` after `backlog_timeout` seconds.
@@ -397,12 +399,12 @@ class FlushQueue:
             yield Sleep(_ASK_AGAIN)
 
     def versions(self, namespace: tuple[str, str], checkpoint_id: str) -> Mapping[str, Any] | None:
-        """Return the remembered channel versions of a checkpoint, if cold got it last in a thread's namespace."""
+        """Return the channel versions of a checkpoint, if it is the one that cold stored last in this namespace."""
         last = self._versions.get(namespace)
         return last[1] if last and last[0] == checkpoint_id else None
 
     def remember(self, namespace: tuple[str, str], checkpoint_id: str, versions: Mapping[str, Any]) -> None:
-        """Remember the channel versions of the checkpoint that cold got last in a thread's namespace."""
+        """Remember the channel versions of the checkpoint that cold stored last in a namespace of a thread."""
         size = sum(map(len, namespace)) + sum(map(len, versions)) + 200 * len(versions)
         self._versions.store(namespace, (checkpoint_id, versions), size)
 

@@ -53,7 +53,7 @@ TaskPaths: TypeAlias = Mapping[tuple[str, str, str], str]
 
 
 class Fill(NamedTuple):
-    """A fill that this process knows. By it hot learned cold's newest checkpoint, or that there is none."""
+    """A fill that this process knows. It gave hot the newest checkpoint of cold, or the fact that there is none."""
 
     token: bytes
     since: str
@@ -84,7 +84,7 @@ class Fills:
         return str(uuid6())[:18]
 
     def learn(self, thread: str, ns: str, fill: Fill) -> None:
-        """Remember a fill. A fill of the root, or of an empty thread, replaces those of all namespaces."""
+        """Remember a fill. A fill of the root, or of an empty thread, replaces the fills of all namespaces."""
         if len(thread) + len(ns) > names.MAX_CACHED_NAME:
             return
         by_ns = self._threads.get(thread, {})
@@ -95,7 +95,7 @@ class Fills:
         self._threads.store(thread, {**by_ns, ns: fill})
 
     def hear(self, thread: str, ns: str, token: bytes) -> None:
-        """Learn a fill by the token that hot returned, unless it is known."""
+        """Remember a fill whose token hot returned, unless it is already known."""
         fill = self.of(thread, ns)
         if fill is None or fill.token != token:
             self.learn(thread, ns, Fill(token, self.now()))
@@ -109,8 +109,8 @@ class Fills:
 class Leases:
     """Tokens of unused leases that this process may still hold in hot: claims, the scan lease, write intents.
 
-    With the token of a lease or an intent, the process continues at once. With a new token it waits until the lease
-    ends. So a forgotten token costs a wait.
+    With the token of its lease or intent, the process continues at once. With a new token it must wait until the lease
+    ends. So it only loses time if it forgets a token.
     """
 
     def __init__(self) -> None:
@@ -172,13 +172,13 @@ class Tiers:
 
 
 def known_fill(tiers: Tiers, address: Address, checkpoint_id: str | None = None) -> Fill | None:
-    """Return the last fill that a write may rely on. A put may do so only if its checkpoint's id is newer."""
+    """Return the last fill if a write may rely on it. A put may only rely on a fill older than its checkpoint's id."""
     fill = tiers.fills.of(address.thread_id, address.checkpoint_ns)
     return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
 
 
 def newest_of(ns: str) -> bytes:
-    """Return the field that marks hot's newest checkpoint of a namespace as the newest of both tiers."""
+    """Return the field that says that hot has the newest checkpoint of a namespace."""
     return b"@has_latest" + names.component(ns)
 
 

@@ -1,8 +1,9 @@
 """Drivers over two tiers: hot's driver answers requests to hot, and the cold saver's methods answer cold calls.
 
-A psycopg connection cannot be used in the child of a fork, nor an asynchronous one on another loop. LangGraph's
-Postgres savers and stores keep theirs in `conn`. So in a child, and on another loop, the driver uses a copy of the
-saver or store with new connections of the same settings (`_common/postgres.py`). Other savers are used as they are.
+A psycopg connection cannot be used in a forked child, and an asynchronous one cannot be used on another loop.
+LangGraph's Postgres savers and stores keep their connection in `conn`. So in a child, and on another loop, the driver
+uses a copy of the saver or store with new connections of the same settings (`_common/postgres.py`). Other savers are
+used as they are.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         driver_of(self.hot).check_open()
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
-        """Run operations in new OS threads. Those that are not done in time continue without the caller."""
+        """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
         results = list[Any]()
 
         def work() -> None:
@@ -171,7 +172,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return loops.call(super().arun(operation), loop)
 
     def run_beside(self, operation: Tiered[T]) -> T:
-        """Run an operation for an OS thread of the flusher. Uses cold's own connections if cold's loop runs.
+        """Run an operation, called on an OS thread of the flusher. Uses cold's own connections if cold's loop runs.
 
         Raises:
             LoopEnded: The loop does not run, or ended meanwhile.
@@ -197,7 +198,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         return bound is None or (bound is loop and not self._is_forked)
 
     def _loop_of_others(self) -> asyncio.AbstractEventLoop | None:
-        """Return the loop where cold answers callers of other loops. None: the background loop."""
+        """Return the loop on which cold answers calls from other loops. None: the background loop."""
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
         if bound is None or postgres.is_renewable(self.cold):
             return None

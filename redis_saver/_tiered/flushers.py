@@ -5,8 +5,8 @@ slow thread does not hold up the others. Every few seconds one worker also scans
 dirty. No caller waits for a worker: errors go to `Stats.last_error`, and the worker tries again. If cold is bound to an
 event loop, the workers send their cold calls to that loop.
 
-A worker survives any `Exception`. If another error ends it (a cold saver raised SystemExit), a new worker replaces it.
-`Stats.worker_errors` counts both.
+A worker survives any `Exception`. If another error ends it, such as a cold saver's SystemExit, a new worker replaces
+it. `Stats.worker_errors` counts both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from redis_saver.errors import LoopEnded
 _STEPS = 4
 """Number of checks for a due thread per `flush_interval`."""
 _MIN_PAUSE, _MAX_PAUSE = 0.05, 1.0
-"""Shortest and longest pause between two tries of a drain, in seconds. The pause doubles with each try."""
+"""Minimum and maximum pause between two tries of a drain, in seconds. The pause doubles with each try."""
 TO_END = 1.0
 """Extra seconds for a call that is under way when the time is up."""
 _SCANS = 3
@@ -63,7 +63,7 @@ def scan_in_turn(tiers: Tiers) -> Tiered[list[str]]:
 
 
 def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
-    """Scan if a scan is due, then flush some of a due thread. Returns False if no thread is due."""
+    """Scan if a scan is due, then flush some records of a due thread. Returns False if no thread is due."""
     if queue.is_time_to_scan():
         try:
             queue.add_dirty((yield from scan_in_turn(tiers)))
@@ -140,7 +140,7 @@ class Flusher:
     """A saver's flusher in this process."""
 
     def __init__(self, saver: object, tiers: Tiers, driver: SyncTieredDriver | AsyncTieredDriver, workers: int) -> None:
-        """Make a flusher, which begins with `start`. It ends when the saver is no longer used."""
+        """Make a flusher. It runs from `start` until the saver is no longer used."""
         self._saver, self._tiers, self._driver = weakref.ref(saver), tiers, driver
         self.workers: int = workers
         self._stopped = threading.Event()
@@ -148,7 +148,7 @@ class Flusher:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Keep a stopped flusher stopped in the child. Any other one starts with the next call of the saver."""
+        """Keep a stopped flusher stopped in the child. Otherwise the saver's next call starts the flusher."""
         stopped, self._stopped = self._stopped.is_set(), threading.Event()
         if stopped:
             self._stopped.set()

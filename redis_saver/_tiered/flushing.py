@@ -1,11 +1,11 @@
 """Flushing one thread: write its records to cold, in the order in which they were written.
 
-A record notes a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread, with the time
-it was written. The flusher reads the record, gives it to cold, and strikes it off unless it was written again
-meanwhile. So cold gets each record at least once, and gets the last version last.
+A record stands for a checkpoint, a task's pending writes, a checkpoint to remove, or a deletion of the thread. It has
+the time of the write. The flusher reads a record, writes it to cold, and removes it unless it was written again
+meanwhile. So cold gets each record at least once, and the last version last.
 
-One flusher at a time works on a thread. A flusher may outlive its claim (its process was stopped, or its machine
-slept). It learns that at the ack, and what it may have done to cold is done again (`lua/tiered/ack.lua`).
+One flusher at a time works on a thread. A flusher may outlive its claim, if its process was stopped or its machine
+slept. Then its ack fails, and the records that it may have overwritten in cold are queued again (`lua/tiered/ack.lua`).
 
 The flusher carries values as bytes and does not build the objects in them. Building them would take most of its time,
 their classes may not be installed (`redis-saver flush`), and a strict serializer would refuse some. Carrying bytes
@@ -48,11 +48,12 @@ from redis_saver.errors import DecodeError, RedisSaverError, ThreadBusy, decodin
 _LOG = ThrottledLog("redis_saver.tiered")
 RECORDS_PER_CLAIM = 50
 FLUSH_LEASE = 30_000
-"""Length of a claim in milliseconds, after which another flusher may take over. Records begin in its first third."""
+"""Length of a claim in milliseconds, after which another flusher may take over. A flusher starts records only in the
+first third."""
 DELETIONS_KEPT = 3_600_000
 """Milliseconds for which hot remembers a deletion, in case a flusher turns out to be fenced."""
 MAX_PAUSE = 10
-"""Longest pause before a refused record is tried again, in seconds."""
+"""Maximum pause before a refused record is tried again, in seconds."""
 _PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
 """A call that shows whether cold answers. No checkpoint has this id."""
 
@@ -63,7 +64,7 @@ class Flushed(NamedTuple):
     left: int
     """Number of records that cold lacks. 1 if another flusher took over, because then the number is unknown."""
     brought: int
-    """Number of records that cold got."""
+    """Number of records that were written to cold."""
     coalesced: int
     """Number of records that cold does not need."""
     failed: Sequence[Exception]
@@ -73,14 +74,14 @@ class Flushed(NamedTuple):
 
 
 def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
-    """Delete a thread in hot and note a tombstone for cold. Returns False if a writer has an intent."""
+    """Delete a thread in hot, and record a tombstone for cold. Returns False if a writer has an intent."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
     return bool((yield owned_call(scripts.PUT_TOMBSTONE, keys.writing, writer, ())))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush all of a thread. Continues as long as cold catches up, so that fewer records are left than ever before.
+    """Flush all of a thread. Continues while each claim leaves fewer records than any claim before.
 
     Raises:
         Exception: Cold's own error.
@@ -131,10 +132,10 @@ def busy(thread: str) -> ThreadBusy:
 
 
 def flush(tiers: Tiers, thread: str, *, at_once: bool = False, seconds: float = math.inf) -> Tiered[Flushed | None]:
-    """Claim a thread and bring some of its records to cold.
+    """Claim a thread and write some of its records to cold.
 
     After an error the claim is released. If the release fails too, the next attempt of this process continues the
-    claim. If the operation is cancelled during a call of cold, nobody knows when that call ends, so the claim is kept
+    claim. If the operation is cancelled while cold is writing, the write may still be going on, so the claim is kept
     until it expires.
 
     Args:
@@ -169,7 +170,7 @@ class _Claim:
         self.unreachable: Exception | None = None
         """Cold's error that ended the claim, because the probe after it failed as well."""
         self._bases: Mapping[bytes, bytes] = {}
-        """The id of the checkpoint that cold got last, by namespace. Both are escaped."""
+        """The id of the checkpoint that cold stored last, by namespace. Both are escaped."""
         self._filled_up: set[str] = set()
         self._removed: dict[str, Exception | None] = {}
         """Namespaces in which this claim removed checkpoints, each with cold's error."""
@@ -186,7 +187,7 @@ class _Claim:
         """Namespaces without coalescing, because a `DeltaChannel` is rebuilt from writes to the ancestors."""
 
     def flush(self, *, at_once: bool, seconds: float) -> Tiered[Flushed | None]:
-        """Claim the thread, give its records to cold, and report to hot which of them cold got or refused."""
+        """Claim the thread, write its records to cold, and report to hot which of them cold stored or refused."""
         began, queue, keys = time.monotonic(), self.tiers.flush_queue, self.keys
         arguments = (self.token, FLUSH_LEASE, RECORDS_PER_CLAIM, b"1" if at_once else b"0", context.WRITER_GONE)
         claimed = yield Call(scripts.CLAIM, (keys.data_key, keys.dirty, keys.flush, keys.intents), arguments)
@@ -263,7 +264,7 @@ class _Claim:
         return Flushed(left, brought, coalesced, errors, bool(self.failed))
 
     def run(self, until: float, until_by_clock: float, *, coalesces: bool) -> Tiered[None]:
-        """Give the records to cold one by one. Stops if cold does not answer, or refuses the first two records.
+        """Write the records to cold one by one. Stops if cold does not answer, or refuses the first two records.
 
         Args:
             until: Deadline of `time.monotonic` for beginning a record.
@@ -319,7 +320,7 @@ class _Claim:
         return saved is None or delta.COUNTERS in saved.metadata
 
     def _give(self, record: BacklogRecord) -> Tiered[Exception | None]:
-        """Give a record to cold. Returns its error, or None."""
+        """Write a record to cold. Returns its error, or None."""
         ns, _ = record.address
         try:
             if record.kind == b"d":
@@ -336,7 +337,7 @@ class _Claim:
             return error
 
     def _delete(self) -> Tiered[Exception | None]:
-        """Delete the thread in cold, and forget which checkpoints cold got last."""
+        """Delete the thread in cold, and forget which checkpoints cold stored last."""
         self._bases = {}
         self.latest.clear()
         return (yield from self._ask_cold(ColdCall("delete_thread", (self.thread,))))
@@ -344,7 +345,8 @@ class _Claim:
     def _remove(self, ns: str) -> Tiered[Exception | None]:
         """Remove all checkpoints of a namespace that this claim has to remove, in one call of cold.
 
-        Cold may lose the values of the checkpoint that it got last. So the next checkpoint brings all its values.
+        Cold may lose the values of the checkpoint that it stored last. So the next checkpoint is written with all its
+        values.
         """
         if ns not in self._removed:
             self._bases = {escaped: base for escaped, base in self._bases.items() if escaped != names.component(ns)}
@@ -361,7 +363,7 @@ class _Claim:
         return error
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
-        """Give cold the checkpoints of a namespace that were coalesced and are needed now."""
+        """Write to cold the checkpoints of a namespace that were coalesced and are needed now."""
         hot = self.tiers.opaque_hot
         if ns in self._filled_up or not (yield Command(("HEXISTS", self.keys.data_key, "@cold_gaps"))):
             return None
@@ -402,7 +404,7 @@ class _Claim:
         return error
 
     def _versions_in_cold(self, ns: str, escaped: bytes) -> Tiered[Mapping[str, Any]]:
-        """Return the channel versions of the checkpoint that cold got last in a namespace. Cold has these values."""
+        """Return the channel versions of the checkpoint that cold stored last in a namespace. Cold has these values."""
         if escaped in self.latest:
             return self.latest[escaped][1]
         if (base := self._bases.get(escaped)) is None:
@@ -437,7 +439,7 @@ class _Claim:
     def _filled(
         self, member: bytes, writes: Sequence[Write], pairs: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
-        """Return a task's regular writes at their indexes, with special writes of the task in the gaps."""
+        """Put a task's regular writes at their indexes, and fill the gaps with special writes of the task."""
         hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", self.keys.data_key, *fields))), Allowance(hot.limits, location)
@@ -455,7 +457,7 @@ class _Claim:
 
 
 class BacklogRecord(NamedTuple):
-    """A note in hot of one thing that cold lacks."""
+    """A record in hot of one thing that cold lacks."""
 
     member: bytes
     """Member of the index, with `r` instead of `c` for a rolled-back checkpoint. `d` for a deleted thread."""
@@ -464,15 +466,15 @@ class BacklogRecord(NamedTuple):
     tries: int
     """Number of refusals by cold."""
     writes: bytes | None
-    """The noted pending writes, if they still exist."""
+    """The pending writes, if they still exist."""
     chunks: Sequence[bytes] = ()
     """Chunks of these writes: a flat list of fields and bytes."""
 
     def check(self) -> None:
-        """Check the format, because another program may have written the note.
+        """Check the format, because another program may have written the record.
 
         Raises:
-            DecodeError: The note is malformed.
+            DecodeError: The record is malformed.
         """
         with decoding("the backlog record {!r}", self.member):
             if self.kind not in (b"c", b"w", b"r", b"d"):
@@ -511,7 +513,7 @@ class _CarryingSerializer(OpaqueSerializer):
 
 
 def opaque_pair(hot: Context, cold: BaseCheckpointSaver[Any]) -> tuple[Context, BaseCheckpointSaver[Any]]:
-    """Return both savers as flushers use them: objects stay packed if possible, and hot has its own chunk cache."""
+    """Return both savers for flushers: objects stay packed if possible, and hot has a separate chunk cache."""
     hot = hot._replace(chunk_cache=ChunkCache(CACHE_BYTES))
     own = type(cold).__module__.startswith("langgraph.checkpoint.")
     if own and type(hot.serde) in _PLAIN and type(cold.serde) in _PLAIN:

@@ -1,7 +1,7 @@
 """Steps before a write to cold: write intents, repair of damaged threads, and enrolling.
 
-A writer notes a write intent in hot before it writes a thread to cold, and removes it when it is done. A thread from
-before there were tiers is only in hot. Enrolling notes all its records as dirty, and flushes them.
+A writer begins a write intent in hot before it writes a thread to cold, and ends it afterwards. A thread that is older
+than the tiers is only in hot. Enrolling marks all its data as dirty, and flushes them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _LOG = ThrottledLog("redis_saver.tiered")
 REPAIRS = 3
 """Maximum number of repairs per write. A repair may not fix the damage."""
 Need: TypeAlias = Literal["", "all", "nothing"]
-"""Condition for a write. "all": cold has coalesced checkpoints, too. "nothing": the thread is deleted next."""
+"""Precondition of a write. "all": coalesced checkpoints are flushed, too. "nothing": no flush, as the write deletes the
+thread."""
 
 
 class Intent(NamedTuple):
@@ -58,7 +59,7 @@ def begin_intent(
     *,
     need: Need = "",
 ) -> Tiered[Intent]:
-    """Begin a write intent. Records that cold lacks are flushed first; until then reads still use hot.
+    """Begin a write intent. Records that cold lacks are flushed first. Until then reads still use hot.
 
     Args:
         tiers: The saver.
@@ -67,8 +68,8 @@ def begin_intent(
         writer: The writer (`guards.writer_of`). Hot refuses a writer who does not own the thread.
         writes: For pending writes: the prefix of their index members (`context.writes_of`).
         fill: The last known fill, if the write may rely on it.
-        need: "all": coalesced checkpoints are flushed first, too. "nothing": the thread is deleted next. So nothing is
-            flushed, and a damaged thread is removed first.
+        need: "all": coalesced checkpoints are flushed first, too. "nothing": the thread will be deleted, so nothing is
+            flushed, and a damaged thread is removed.
 
     Raises:
         ThreadBusy: Others kept flushing or writing the thread.
@@ -139,16 +140,16 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
 
 
 def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
-    """End an intent. Hot gives the thread up unless it has the field `needed`."""
+    """End an intent. Hot drops the thread unless it has the field `needed`."""
     arguments = (intent.token, intent.newest, needed, intent.fill)
     yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
 def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
-    """End an intent by an operation over hot. Returns its result, or None if hot fails and is bypassed.
+    """Run an operation over hot that ends an intent. Returns its result, or None if hot fails and is bypassed.
 
-    If the operation fails but hot answers again at once, hot gives the thread up: cold has the write, and only this
-    writer knows that it is done.
+    If the operation fails but hot answers the next request, hot drops the thread. Otherwise the intent would stay,
+    because no other process knows that cold has the write.
     """
     try:
         return (yield from operation)
@@ -163,7 +164,7 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> T
 
 
 def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need: Need = "") -> Tiered[Any]:
-    """Change a thread in cold and give it up in hot. Returns cold's result.
+    """Change a thread in cold, and drop it in hot. Returns cold's result.
 
     Raises:
         NotImplementedError: Cold does not support the call. Nothing was changed.
@@ -175,7 +176,7 @@ def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need
 
 
 def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> Tiered[Any]:
-    """Call cold while these threads have intents. Returns cold's result.
+    """Call cold, with an intent on each of these threads. Returns cold's result.
 
     Raises:
         NotImplementedError: Cold does not support the call. Nothing was changed, and the intents are released.
@@ -194,7 +195,7 @@ def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
 
 
 def give_up(tiers: Tiers, thread: str, intent: Intent) -> Tiered[None]:
-    """End an intent: hot gives the thread up. The next reader flushes a dirty thread first."""
+    """End an intent: hot drops the thread. If it is dirty, the next reader flushes it first."""
     tiers.hot.chunk_cache.forget(tiers.hot.keyspace.tier_keys(thread).data_key)
     yield from end(tiers, thread, intent, end_intent(tiers, thread, intent, NOWHERE))
 
@@ -207,7 +208,7 @@ def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
 
 
 def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
-    """Enroll a thread that is from before there were tiers. None: enroll all such threads."""
+    """Enroll a thread that is older than the tiers. None: enroll all such threads."""
     try:
         names = [thread] if thread is not None else (yield from listing.collect(listing.scan_threads(tiers.hot)))
         for name in dict.fromkeys(names):
@@ -219,6 +220,6 @@ def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:
 
 
 def _flush_enrolled(tiers: Tiers, thread: str) -> Tiered[None]:
-    """Flush a thread after all its records were noted."""
+    """Flush a thread after all its data were recorded."""
     yield from flush_now(tiers, thread)
     tiers.counts.enrolled += 1

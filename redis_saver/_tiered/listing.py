@@ -1,4 +1,4 @@
-"""Listing checkpoints: those of cold, and those that only hot has."""
+"""Listing checkpoints of cold, and of hot if only hot has them."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ def list_checkpoints(
 ) -> TieredStream[CheckpointTuple]:
     """List the checkpoints of both tiers, newest first, in pages.
 
-    A dirty thread is listed by hot if hot has all of it, and else flushed first. Coalesced checkpoints are only in hot.
-    If both tiers are needed, all results are gathered first. Hot's results of threads with a write intent do not count.
+    A dirty thread is listed from hot if hot has all of it. Otherwise it is flushed first. Coalesced checkpoints are
+    only in hot. If both tiers are needed, all results are gathered first. Hot's results are ignored for threads with a
+    write intent.
     """
     return _list(tiers, listing.query(config, filter, before, limit), filter, _Listed(before, limit))
 
@@ -103,7 +104,7 @@ class _Listed:
         return len(self._at_last)
 
     def page(self, results: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:
-        """Return a page of the results that were not listed yet."""
+        """Return a page without the results that were already listed."""
         new = [saved for saved in results if configs.address(saved.config) not in self._at_last][: self.left]
         for saved in new:
             if (checkpoint_id := saved.checkpoint["id"]) != self._last_id:
@@ -125,7 +126,7 @@ class _Listed:
 def _list_by_hot_alone(
     tiers: Tiers, thread: str, query: listing.Query, listed: _Listed
 ) -> Generator[TieredRequest | Page[CheckpointTuple], Any, bool]:
-    """List a dirty thread by hot. Returns False as soon as hot does not have all of it."""
+    """List a dirty thread from hot alone. Returns False as soon as hot lacks a part of it."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     if not (yield from _is_whole(keys)):
         return False
@@ -146,9 +147,9 @@ PER_PAGE = 100
 
 
 def _list_by_cold(tiers: Tiers, cold: ColdCall, listed: _Listed) -> TieredStream[CheckpointTuple]:
-    """List by cold with one call per page, because an open call would hold a connection while the caller works.
+    """List from cold with one call per page, because an open call would hold a connection while the caller works.
 
-    A page continues below the last id, so there is only one page unless cold is known to list by id.
+    A page continues below the last id. So there is only one page unless cold is known to list by id.
     """
     while listed.left is None or listed.left > 0:
         limit = listed.left

@@ -155,7 +155,7 @@ def thread_names(after: str | None, limit: int) -> Statements[list[str]]:
 def describe_threads(thread_ids: Sequence[str]) -> Statements[list[ThreadInfo]]:
     """Describe those threads that exist. Reads all their rows, but not the stored values.
 
-    Skips names that Postgres refuses in a query and hot does not: with a NUL or a lone surrogate.
+    Skips names with a NUL or a lone surrogate, because Postgres refuses them in a query.
     """
     names = ("thread_id", "checkpoint_id", "ts", "checkpoints", "bytes", "pending")
     rows = yield _DESCRIBE, ([INTERRUPT, ERROR], [name for name in thread_ids if _is_text(name)])
@@ -214,7 +214,7 @@ def prune_thread(thread_id: str, retention: Retention) -> Statements[Pruned]:
 def threads_with_delta_channels(thread_ids: Sequence[str]) -> Statements[list[str]]:
     """Return the threads that use a `DeltaChannel`.
 
-    LangGraph notes that in metadata, and stores a snapshot as `true` and a blob.
+    LangGraph marks them in the metadata, and stores a snapshot as `true` and a blob.
     """
     rows = yield _WITH_DELTA_CHANNELS, (list(thread_ids), list(thread_ids))
     return sorted(row["thread_id"] for row in rows)
@@ -260,7 +260,7 @@ def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Calla
 
 
 def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:
-    """Return a function for a method that a `PostgresSaver` lacks. None if the saver has it, or is another one."""
+    """Return a function for a method that a `PostgresSaver` lacks. None if it has the method, or for other savers."""
     if (made := _statements(saver, method, method)) is None:
         return None
 

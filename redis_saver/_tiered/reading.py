@@ -71,7 +71,7 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
 
 
 def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) -> Tiered[bool]:
-    """Compare with cold, for `verify="on_open"`. If cold has a newer checkpoint, hot gives the thread up: False."""
+    """True unless cold has a newer checkpoint than hot (`verify="on_open"`). Then hot drops the thread."""
     namespace = address[:2]
     if namespace in tiers.verified:
         return True
@@ -86,16 +86,16 @@ def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) ->
 
 
 def fetching(tiers: Tiers, address: Address, config: RunnableConfig | None = None) -> SingleFlight:
-    """Return a request that fills hot with a checkpoint, or the newest one, unless hot has it."""
+    """Return a request that fills hot with a checkpoint (by default the newest one) unless hot has it."""
     names_it = config or configs.to_config(*address[:2], address.checkpoint_id or "")
     return SingleFlight((*address[:2], address.checkpoint_id or ""), lambda: _fetch(tiers, address, names_it))
 
 
 def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tuple[CheckpointTuple | None] | None]:
-    """Read from cold and fill hot. Returns a tuple with the result, or None if hot has it by now.
+    """Read from cold and fill hot. Returns a tuple with the result, or None if hot has it now.
 
     Raises:
-        ThreadBusy: After each flush, hot again had records that cold lacked.
+        ThreadBusy: After each flush, cold again lacked records of hot.
     """
     thread, ns, checkpoint_id = address
     token, deadline = uuid4().hex[:TOKEN].encode(), until_busy()
@@ -124,7 +124,7 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
 
 
 def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
-    """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process notes that."""
+    """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
@@ -228,7 +228,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
 def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
     """Fill hot with the ancestors of a history, from the first missing one to the value of the last channel.
 
-    Hot needs all of them to answer. If they are too many or too large, it gets none.
+    Hot needs all of them to answer. If they are too many or too large, none are filled.
     """
     thread, ns, _ = address
     token = uuid4().hex.encode()

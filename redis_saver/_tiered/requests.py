@@ -24,7 +24,7 @@ class ColdCall(NamedTuple):
 
 
 class SingleFlight(NamedTuple):
-    """Work that concurrent callers with the same key share. Reply: its result for the first caller, None for others."""
+    """Work shared by concurrent callers with the same key. Reply: the result for the first, None for the others."""
 
     key: tuple[str, ...]
     make: Callable[[], Tiered[Any]]
@@ -68,7 +68,7 @@ def with_own_errors(operation: Generator[R, Any, T]) -> Generator[R, Any, T]:
 def is_out_of_memory(error: BaseException) -> bool:
     """True if a server refused a write because it is full. Accepts a `HotFailed`, too.
 
-    Each client has its own class for this error, and drops the reply's code.
+    Each client has its own class for this error, and removes the code `OOM` from the message.
     """
     if isinstance(error, HotFailed):
         error = error.__cause__ or error

@@ -49,8 +49,8 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
     """Base class of both savers.
 
     Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"`
-    it goes to `hot`, and a flusher brings it to `cold`. `docs/tiered.md` explains both modes. All writers of a thread
-    must use tiers over the same two stores. If some do not, set `verify`.
+    it goes to `hot`, and a flusher writes it to `cold`. `docs/tiered.md` explains both modes. All writers of a thread
+    must use a `TieredSaver` with the same hot and cold. If some do not, set `verify`.
     """
 
     _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
@@ -75,15 +75,15 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
 
         Args:
             hot: A `RedisSaver` (for `AsyncTieredSaver` an `AsyncRedisSaver`). Give it a TTL. With its `min_replicas`,
-                writes that are acknowledged before cold has them wait for replicas.
+                writes wait for replicas if cold does not have them yet.
             cold: Any other checkpoint saver, such as a `PostgresSaver` after its `setup()`. It decides which values can
-                be stored and how metadata come back. Its `serde` is replaced by a copy that tolerates values which
-                other OS threads change meanwhile.
+                be stored and how metadata come back. Its `serde` is replaced by a copy that is safe for values that
+                other OS threads change.
             mode: `"write-through"`: a write returns when both have it. `"write-behind"`: it returns when hot has it,
                 and the thread does not expire until cold has it, too.
             on_hot_error: What to do if hot cannot be reached (write-through only). `"raise"`: raise hot's error.
-                `"bypass"`: reads, and writes that have begun, use cold alone. A new write raises in any case, and cold
-                does not get it, because other processes may still reach hot and read old data.
+                `"bypass"`: reads use cold alone, and so do writes that have begun. A new write raises in both cases,
+                and does not reach cold, because other processes may still reach hot and read old data.
             verify: For threads that others write to cold directly. `"on_open"`: compare hot's newest checkpoint with
                 cold's, once per thread and namespace in this process. `"never"`: trust hot.
             flusher: True: this process flushes its own records and those that other processes left. False: others flush
@@ -98,7 +98,7 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
                 and nothing was written.
 
         Raises:
-            TypeError, ValueError: An argument is wrong. The message names it and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         self._check_tiers(hot, cold, BaseCheckpointSaver, "checkpoint saver, such as PostgresSaver")
         configs.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
@@ -230,13 +230,13 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
         return clone
 
     async def aflush(self, timeout: float | None = None) -> int:
-        """Flush the backlog of all processes: bring every record that cold lacks to cold.
+        """Flush the backlog of all processes: write every record that cold lacks to cold.
 
         Args:
             timeout: Limit in seconds. None: no limit, even while cold is down.
 
         Returns:
-            The number of records that are left: 0 unless the time was up.
+            The number of records that are left. It is 0 unless the time was up.
         """
         with self._lifetime:
             return await self._driver.arun(self._drain(timeout))
@@ -287,7 +287,7 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
 
 
 def tiers_of(saver: TwoTiers[Any]) -> Tiers:
-    """Return the context of a saver, for the rest of the package. Not for users."""
+    """Return a saver's context. For other modules of this package only."""
     return saver._context  # noqa: SLF001
 
 
@@ -297,7 +297,7 @@ def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[Tiere
 
 
 class Lifetime:
-    """The lifetime of a saver and its clones. A `with` over it is a call, for which `close` waits."""
+    """The lifetime of a saver and its clones. A `with` block counts as a call, for which `close` waits."""
 
     def __init__(self) -> None:
         self._is_closed = False
@@ -379,8 +379,8 @@ class TieredSaver(TwoTiers[RedisSaver]):
             timeout: Limit in seconds.
 
         Returns:
-            The number of records that are left. 0 with write-through and with `flusher=False`, where it flushes
-            nothing.
+            The number of records that are left. 0 with write-through and with `flusher=False`, because then nothing is
+            flushed.
         """
         deadline = time.monotonic() + timeout
         self._lifetime.close()

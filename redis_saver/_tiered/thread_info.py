@@ -48,9 +48,9 @@ class TieredThreadInfo(NamedTuple):
     thread_id: str
     """Its name."""
     hot: ThreadInfo | None
-    """The thread in Redis. None if Redis has nothing of it; the next read brings it back."""
+    """The thread in Redis. None if Redis does not have it. Then the next read copies it back."""
     cold: ThreadInfo | None
-    """The thread in cold. None if cold has nothing yet. `bytes` is 0 unless cold is LangGraph's Postgres saver."""
+    """The thread in cold. None if cold does not have it yet. `bytes` is 0 unless cold is LangGraph's Postgres saver."""
     lacking: int
     """Number of records that cold lacks, including deletions."""
 
@@ -100,7 +100,7 @@ class TieredThreadInfo(NamedTuple):
 
     @property
     def ttl(self) -> timedelta | None:
-        """Time left in hot. None if the thread does not expire there or is not there. Cold keeps it in any case."""
+        """Time until the thread expires in hot. None if it does not expire or is not in hot. Cold keeps it."""
         return self.hot.ttl if self.hot else None
 
     @property
@@ -121,7 +121,7 @@ def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
 
 
 def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Generator[Any, Any, None]:
-    """Describe the threads that match a query: those of hot, then those that only cold has. Each comes once."""
+    """Describe each thread that matches a query: first those of hot, then those that only cold has."""
     # Only Postgres can list threads by pages, so other cold savers are read at once.
     in_cold = None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,))))
 
@@ -132,7 +132,7 @@ def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Gen
 
 
 def tiered_threads(tiers: Tiers, query: ThreadQuery) -> TieredStream[TieredThreadInfo | Damaged]:
-    """Describe the threads that match a query, and all damaged threads, for which `stream_threads` raises."""
+    """Describe the threads that match a query, and all damaged threads. `stream_threads` would raise for these."""
     return stream_threads(tiers, query, CANNOT_BE_READ)
 
 
@@ -149,7 +149,7 @@ def threads_of(context: Context, query: ThreadQuery) -> Stream[ThreadInfo | Dama
 
 
 def _stream_names(tiers: Tiers, in_cold: Mapping[str, ThreadInfo] | None) -> TieredStream[str]:
-    """Yield the names of all threads of hot, then of cold. Some come twice."""
+    """Yield the names of all threads of hot, then of cold. Some are yielded twice."""
     yield from listing.scan_threads(tiers.hot)
     if in_cold is not None:
         yield Page(sorted(in_cold))
@@ -188,7 +188,7 @@ def _described_by(describe: Describe, page: Sequence[str], caught: Errors) -> Ge
 
 
 def _matches(info: TieredThreadInfo, query: ThreadQuery) -> bool:
-    """True if a thread matches the query except for its name. This needs both tiers, so neither can filter."""
+    """True if a thread matches the query except for its name. No server can check this without the other tier."""
     state = {"interrupted": info.interrupted, "failed": info.failed, None: True}
     return (
         state.get(query.state, not (info.interrupted or info.failed))
@@ -204,13 +204,13 @@ def _matches(info: TieredThreadInfo, query: ThreadQuery) -> bool:
 def _joined(
     tiers: Tiers, page: Sequence[str], in_cold: Mapping[str, ThreadInfo] | None
 ) -> Tiered[list[TieredThreadInfo]]:
-    """Describe some threads in both tiers. Ignores cold's data of threads that cold still has to delete.
+    """Describe some threads in both tiers. Ignores data of cold if cold must still delete the thread.
 
     Args:
         tiers: The saver.
         page: The threads.
-        in_cold: All threads of cold. None: cold is read after hot, so that a thread which is flushed in between is seen
-            twice rather than never.
+        in_cold: All threads of cold. None: cold is read after hot, so that a thread that is flushed in between is not
+            missed.
     """
     requests: list[Call | Command] = []
     for thread in page:
@@ -298,7 +298,7 @@ def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, findings: F
 
 
 def _compare_checkpoint(tiers: Tiers, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:
-    """Compare a checkpoint. Returns 1 if that was possible. A write to hot during the read of cold is no finding."""
+    """Compare a checkpoint. Returns 1 if that was possible. Differences due to a concurrent write are no findings."""
     described = describe(names.checkpoint(*key))
     try:
         stored, in_hot = yield from _read(tiers, thread, key)

@@ -1,4 +1,4 @@
-"""Changes of whole threads: in cold, and hot gives the thread up. Ownership, which only hot stores."""
+"""Changes of whole threads, which are made in cold while hot drops its copy, and ownership, which only hot stores."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
-    """Copy the source to the target in cold. Hot gives the target up."""
+    """Copy the source to the target in cold. Hot drops its copy of the target."""
     if source == target:
         return
     stream: Any = list_checkpoints(tiers, {"configurable": {"thread_id": source}}, None, None, None)
@@ -65,7 +65,7 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
-    """Delete the checkpoints of some runs in cold. Hot gives up the threads that have any.
+    """Delete the checkpoints of some runs in cold. Hot drops the threads that have such checkpoints.
 
     Raises:
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
@@ -94,7 +94,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
-    """Prune threads in cold. Hot gives them up. Returns the removed amounts, which only Postgres reports.
+    """Prune threads in cold. Hot drops them. Returns the removed amounts, which only Postgres reports.
 
     Raises:
         NotImplementedError: Cold cannot prune such a thread. The thread was not changed.
@@ -119,7 +119,7 @@ def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_r
 
 
 def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[None]:
-    """Prune by LangGraph's interface of the cold saver."""
+    """Prune with the `prune` method of the cold saver."""
     if dry_run or (kept is not None and kept != Retention()):
         raise NotImplementedError(
             "keep_last, older_than and dry_run of prune need LangGraph's PostgresSaver as cold. Nothing was removed. "
@@ -136,7 +136,7 @@ def _prune_as_cold_does(tiers: Tiers, thread_ids: Sequence[str], kept: Retention
 
 
 def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Tiered[None]:
-    """Change when a thread expires in hot. If only cold has the thread, it fills hot first.
+    """Change when a thread expires in hot. If only cold has the thread, hot is filled first.
 
     Raises:
         ThreadNotFound: Neither tier has the thread.
@@ -171,7 +171,7 @@ _DIGITS, _TOKEN_AT = 15, 32
 def take(tiers: Tiers, terms: Terms, nonce: str) -> Tiered[Record]:
     """Take a thread as on one server, then wait for writers that had begun to write it to cold.
 
-    After the take nobody else begins a write. Earlier writes may still reach cold, so the new owner waits for them.
+    Once the thread is taken, nobody else begins a write. But earlier writes may still reach cold.
     """
     record = yield from ownership.taken(tiers.hot, terms, nonce)
     yield from _wait_for_writers(tiers, terms, record)
@@ -187,7 +187,7 @@ def _renew(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
 
 
 def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[None]:
-    """Wait until all writers from before the take are done or gone, and renew the lease meanwhile.
+    """Wait until all writers that began before this owner are done or gone. Renews the lease meanwhile.
 
     Raises:
         NotOwner: Somebody else took the thread meanwhile.
@@ -213,8 +213,9 @@ def _wait_for_writers(tiers: Tiers, terms: Terms, record: Record) -> Operation[N
 def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove the checkpoints that a run wrote to a thread. The run's checkpoints in other threads and copies stay.
 
-    One script removes them in hot and notes their ids, and the flusher removes these ids in cold. So the new owner does
-    not wait for cold, and a late removal is harmless. If hot lacks a part of the thread, cold returns the ids first.
+    One script removes them in hot and records their ids, and the flusher removes these ids in cold. So the new owner
+    does not wait for cold, and a late removal is harmless. If hot lacks a part of the thread, the owner first asks cold
+    for the ids.
 
     Raises:
         NotOwner: Somebody else took the thread. Nothing was removed.
@@ -264,7 +265,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
 
 
 def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
-    """Remove a run from a cold saver that can only delete by run. Hot gives the thread up."""
+    """Remove a run from a cold saver that can only delete by run. Hot drops the thread."""
     of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
     if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
         raise NotImplementedError(

@@ -1,8 +1,8 @@
 """Writes, in both modes: to hot with a later flush (write-behind), or to cold and then to hot (write-through).
 
-In write-behind mode a script of hot decides whether it lacks nothing for the write (`lua/lib/write_behind.lua`): hot
-has all of the thread, or the newest checkpoint of the namespace and the parent, and it lost no pending writes of the
-checkpoint. If the script refuses, a fill brings the missing checkpoints to hot. If the script refuses again, the write
+In write-behind mode a script checks that hot has everything that the write needs (`lua/lib/write_behind.lua`). Hot must
+have all of the thread, or the newest checkpoint of the namespace and the parent, and all pending writes of the
+checkpoint. If the script refuses, a fill copies the missing checkpoints to hot. If the script refuses again, the write
 goes to cold first.
 """
 
@@ -33,7 +33,7 @@ from redis_saver._tiered.requests import ColdCall, Tiered, attempt
 from redis_saver.errors import ThreadDamaged
 
 _Store: TypeAlias = Callable[[StoringScript], Operation[bool]]
-"""Operation that writes to hot by a script. It returns False if the script refused."""
+"""Operation that writes to hot with a script. It returns False if the script refused."""
 
 
 def put(
@@ -97,7 +97,7 @@ def put_writes(
 def _behind(
     tiers: Tiers, writer: bytes, address: Address, script: Script, last: bytes, checkpoint_id: str | None = None
 ) -> StoringScript:
-    """Return the script that also notes the record for cold, with the fill that this process knows now."""
+    """Return the script that also records what cold lacks, with the fill that this process knows now."""
     fill = known_fill(tiers, address, checkpoint_id)
     more = (fill.token, fill.field, last) if fill else ("", "", last)
     return StoringScript(script, tiers.hot.keyspace.tier_keys(address.thread_id).writing, writer, more)
@@ -144,7 +144,7 @@ def _store_behind(
 def _store_through(
     tiers: Tiers, thread: str, intent: Intent, store: _Store, script: Script, needed: bytes = b""
 ) -> Operation[bool]:
-    """Store in hot the record that cold has by now, and end the intent. Returns False if hot did not store it.
+    """Store in hot what cold has just stored, and end the intent. Returns False if hot did not store it.
 
     Args:
         tiers: The saver.

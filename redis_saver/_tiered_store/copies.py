@@ -188,7 +188,7 @@ def _micros(moment: datetime) -> int:
 
 
 def updated_of(entry: Entry, partition: Partition) -> int:
-    """Return cold's `updated_at` of a copy in microseconds.
+    """Return the `updated_at` that a copy has from cold, in microseconds.
 
     Raises:
         KeyConflict: The entry is not a copy.
@@ -269,7 +269,7 @@ class Reads:
         self.results: list[Result] = [None] * len(ops)
         self.gets: dict[Partition, dict[bytes, list[int]]] = {}
         self.searches: dict[int, Place] = {}
-        """Searches that hot may answer."""
+        """Searches that hot may be able to answer."""
         self.others: list[int] = []
         """Reads that cold answers: always, or after a miss."""
         self.missed: list[tuple[Partition, bytes, bytes, int]] = []
@@ -441,7 +441,7 @@ def complete(tiers: StoreTiers, partition: Partition) -> Operation[reading.Mirro
 
 
 def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Sequence[Any]) -> Tiered[bool]:
-    """Store copies of all items of a partition, and mark it complete unless somebody wrote meanwhile.
+    """Store copies of all items of a partition, and mark it complete unless another writer wrote to it meanwhile.
 
     Returns True if the partition is complete. Two round trips.
     """
@@ -458,9 +458,9 @@ def _fill_all(tiers: StoreTiers, partition: Partition, miss: bytes, items: Seque
 
 
 def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy | None:
-    """Return a copy of an item that cold found in a partition. None if hot cannot have it.
+    """Return a copy of an item that cold found in a partition. None if hot cannot store it.
 
-    Some stores also find items of other partitions: they take `user-1` for a prefix of `user-10`.
+    Some stores also find items of other partitions, because `user-10` begins with `user-1`.
     """
     places = tiers.hot.places
     try:
@@ -471,7 +471,7 @@ def _copy_in(tiers: StoreTiers, partition: Partition, item: SearchItem) -> Copy 
 
 
 def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
-    """Bring copies of all items of a partition to hot. Returns True if hot has them."""
+    """Copy all items of a partition to hot. Returns True if hot has them."""
     labels = check_labels(namespace_prefix, "namespace_prefix")
     if len(labels) != PARTITION_LABELS:
         raise ValueError(f"namespace_prefix={shown(labels)}: it has to have two labels, such as ('memories', 'user-1')")
@@ -493,10 +493,10 @@ def warm(tiers: StoreTiers, namespace_prefix: Any) -> Tiered[bool]:
 
 
 def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bool]:
-    """True if a store has copies in the partitions of these labels, or had some within a day.
+    """True if the partitions that begin with these labels hold copies, or held some in the last day.
 
-    A store with copies has nothing else, so one item per partition is enough. Up to three round trips per 256
-    partitions.
+    A store never mixes copies and other items, so reading one item per partition is enough. Up to three round trips
+    per 256 partitions.
     """
     for some in windows((yield from namespaces.partitions(context, labels))):
         keys = [with_notes(partition, writing=False).keys for partition, _ in some]
@@ -513,7 +513,7 @@ def holds_copies(context: StoreContext, labels: tuple[str, ...]) -> Operation[bo
 
 
 def forget_misses(context: StoreContext, labels: tuple[str, ...]) -> Operation[None]:
-    """Remove the notes of the partitions of these labels, so that hot refuses fills after earlier misses.
+    """Remove the notes of the partitions that begin with these labels. So hot refuses fills for earlier misses.
 
     Call it after cold has deleted the items, and delete the copies afterwards. Writers treat it as an eviction of the
     notes. One round trip per 256 partitions.

@@ -50,7 +50,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
     """Base class of the sync and the async store.
 
     A write returns when `cold` has it. `hot` has copies of recently read or written items and answers their reads.
-    `docs/tiered-store.md` explains it. All writers must use tiers over the same two stores.
+    `docs/tiered-store.md` explains it. All writers must use a `TieredStore` with the same hot and cold.
 
     `put` and `aput` raise `TypeError` for `if_version`, because cold has no versions to compare. `batch` documents
     their cost and their other errors.
@@ -70,12 +70,12 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
                 changed in cold, or that has expired there. So give it a TTL.
             cold: Any other LangGraph store, such as a `PostgresStore` after its `setup()`. It decides which values can
                 be stored, and returns them as JSON. `AsyncTieredStore` calls a blocking store in worker threads.
-            on_hot_error: What to do if hot cannot be reached. `"raise"`: raise hot's error. `"bypass"`: reads, and
-                writes that have begun, use cold alone. A new write raises in any case, and cold does not get it,
+            on_hot_error: What to do if hot cannot be reached. `"raise"`: raise hot's error. `"bypass"`: reads use cold
+                alone, and so do writes that have begun. A new write raises in both cases, and does not reach cold,
                 because other processes may still reach hot and read old copies.
 
         Raises:
-            TypeError, ValueError: An argument is wrong. The message names it and says what to write.
+            TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         super().__init__()
         self._counting = Counting()
@@ -159,7 +159,7 @@ def batch(tiers: StoreTiers, ops: list[Op]) -> Tiered[list[Result]]:
     """Check the arguments, and return the operation. Its reads see the state before the puts.
 
     Raises:
-        TypeError, ValueError: An operation is wrong.
+        TypeError, ValueError: An operation is invalid.
     """
     places, reads = tiers.hot.places, copies.Reads(ops)
     puts: list[PutOp] = []
