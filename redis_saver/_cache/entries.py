@@ -155,7 +155,7 @@ class ReadResult:
         self.unreadable |= other.unreadable
 
     def missing(self, addresses: Iterable[Address]) -> list[Address]:
-        """Return the entries that are not there."""
+        """Return the addresses of the missing entries."""
         return [each for each in addresses if each.name not in self.values and each.name not in self.unreadable]
 
 

@@ -99,7 +99,7 @@ def _search(
 
 
 def _best(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Operation[list[Hit]]:
-    """Return the best hits of one partition, or of all with this prefix. Empty ones leave the directory."""
+    """Return the best hits of one partition, or of all with this prefix. Removes empty ones from the directory."""
     if len(labels) >= PARTITION_LABELS:
         return (yield from _best_of_partition(context, context.places.of(labels), wanted)) or []
     best: list[Hit] = []

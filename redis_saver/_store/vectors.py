@@ -248,7 +248,7 @@ def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
 def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
     """Compute the scores of rows in float64.
 
-    Each row is computed on its own, which BLAS does not do. So equal vectors have equal scores.
+    Each row is computed separately (unlike in BLAS), so equal vectors have equal scores.
     """
     if distance == "l2":
         apart = rows - query
