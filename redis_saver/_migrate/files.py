@@ -302,7 +302,7 @@ class ThreadFile(_File, Target):
         """Add a checkpoint with all its values and writes.
 
         Raises:
-            ThreadMigrationError: The checkpoint cannot be written, or got more writes during the export.
+            ThreadMigrationError: The checkpoint cannot be written, or it got new writes during the export.
         """
         if new is None:
             raise ThreadMigrationError(f"{saved} was changed during the export; export it again")

@@ -315,7 +315,7 @@ class Embedder:
             TypeError: `paths` is none of these.
             EncodeError: JSON does not know a part of a dict or list that is to be embedded as JSON.
             LimitExceeded: There would be too many vectors.
-            ValueError: The server's index has no room for as many vectors.
+            ValueError: The server's index has no room for this number of vectors.
         """
         if paths is False:
             return []
