@@ -61,7 +61,7 @@ def partition_page(
 def sum_each(
     context: StoreContext, labels: Sequence[str], make: Callable[[Partition, bytes], Operation[int]]
 ) -> Operation[int]:
-    """Run an operation on each of these partitions and its token, side by side. Returns the sum of the results."""
+    """Run an operation on each of these partitions and its token, in lockstep. Returns the sum of the results."""
     total = 0
     for window in windows((yield from partitions(context, labels))):
         total += sum((yield from together(context, [make(*listed) for listed in window])))

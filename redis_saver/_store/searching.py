@@ -198,7 +198,7 @@ def compile_filter(filter: Any) -> Matches | None:
 
 
 def _part_test(wanted: Any, path: Any) -> Matches:
-    """Make a predicate on a part of a value from a part of a filter."""
+    """Turn a part of a filter into a predicate on the same part of a value."""
     if isinstance(wanted, Mapping):
         return _of_mapping(wanted, path)
     if isinstance(wanted, (list, tuple)):
