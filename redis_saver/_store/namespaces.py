@@ -155,7 +155,7 @@ def _counts(context: StoreContext, labels: tuple[str, ...]) -> Operation[dict[tu
 def _counts_of(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int] | None]:
     """Count the items of a partition by the labels below its own. None if there is no such partition.
 
-    One round trip; more for each thousand namespaces below the partition's own.
+    One round trip, and one more per thousand namespaces below the partition's own.
     """
     result: dict[bytes, int] = {}
     cursor = b"0"
