@@ -241,7 +241,7 @@ def summarized(command: str, keys: Sequence[bytes], summary: Callable[[Any], T])
 
 
 def _parsed(reply: Any) -> Any:
-    """Parse JSON, unless the client did. It does after a call of redis-py's `json()`."""
+    """Parse JSON, unless the client has parsed it, as it does after a call of redis-py's `json()`."""
     return json.loads(reply) if isinstance(reply, (bytes, str)) else reply
 
 
