@@ -141,7 +141,8 @@ _MAX_RUNS = 10_000
 def _run_of(config: RunnableConfig) -> tuple[str, str] | None:
     """Return the run and the attempt of a call, or None.
 
-    Depending on its release the server names the run in one of three places. A process may get several attempts.
+    Depending on its release the server names the run in one of three places. A process may handle several attempts of
+    one run.
     """
     metadata = config.get("metadata") or {}
     places = (config, metadata, configs.configurable(config))

@@ -85,7 +85,7 @@ local function is_known(at)
 end
 
 -- True if a version has a random part, so that no other checkpoint gets a value for it. Versions of our savers begin
--- with a v, and the pattern is that of LangGraph's savers.
+-- with a v. The pattern matches versions of LangGraph's savers.
 local function is_unique(token)
   return string.byte(token, 1) == 118 or string.find(token, '^s%d+%.0%.%d%d%d%d%d%d')
 end

@@ -147,8 +147,8 @@ local function pending_writes(index, data, ns, id)
 end
 
 -- Reads a checkpoint, and adds the chunks of its values and writes to chunks. Returns nil if there is no such
--- checkpoint, else {id, namespace, header, values, writes}. Its field `size` is in bytes without chunks, plus 64 for
--- each value because of the time it takes.
+-- checkpoint, else {id, namespace, header, values, writes}. Its field `size` is the number of bytes without chunks,
+-- plus 64 for each value, because each takes time.
 local function read_checkpoint(index, data, ns, id, chunks)
   local header = read_header(index, data, ns, id)
   if not header then return nil end

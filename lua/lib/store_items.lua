@@ -61,7 +61,7 @@ local function add(state, field, version, created, ttl, deadline, put, value, it
   end
 end
 
--- Stores what was added, except the records, which `commit` stores with the state.
+-- Stores the added items except their records. `commit` stores these with the state.
 local function store(state)
   if versions[1] then redis.call('ZADD', order, unpack(versions)) end
   if deadlines[1] then redis.call('ZADD', expiring, unpack(deadlines)) end

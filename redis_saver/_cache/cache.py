@@ -96,7 +96,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             on_error: `"skip"` treats a failing server as an empty cache: `get` finds nothing, and `set` stores
                 nothing. Failures are counted (`stats()`), and logged once per outage (`redis_saver.cache`).
                 `"raise"` raises the client's error. `clear` always raises it.
-            single_flight: Maximum time to compute a missing entry. One caller computes it; other callers of this cache
+            single_flight: Maximum time to compute a missing entry. One caller computes it. Other callers of this cache
                 in this process wait until it is stored (`docs/cache.md`). None: nobody waits.
             limits: `name_bytes` limits labels and keys, `value_bytes` values. Larger ones raise `LimitExceeded`.
             require_encryption: True to refuse values that are not encrypted. Reading one counts as an error, and does

@@ -56,7 +56,7 @@ class _Space(NamedTuple):
 
 
 class CacheKeyspace:
-    """Makes the keys of the caches with one prefix. Nodes and models have different rooms, so their keys differ."""
+    """Makes the keys of the caches with one prefix. The caches of nodes and of models have different keys (`room`)."""
 
     def __init__(self, prefix: str, room: bytes = b"cache") -> None:
         """Check the prefix.
@@ -155,7 +155,7 @@ class ReadResult:
         self.unreadable |= other.unreadable
 
     def missing(self, addresses: Iterable[Address]) -> list[Address]:
-        """Return the entries that are not there."""
+        """Return the addresses of the missing entries."""
         return [each for each in addresses if each.name not in self.values and each.name not in self.unreadable]
 
 

@@ -5,8 +5,8 @@ them, and callers cannot deadlock. `set` ends the flight of an entry. If the cal
 expires, and a waiting caller takes over.
 
 A run must not wait for itself. While a node computes, LangGraph asks again for all tasks of the step that have not
-written. A context variable names the caller, and nodes and tasks inherit it from their run. If a node asks first,
-LangGraph's config names the superstep that it belongs to.
+written. A context variable names the caller, and nodes and tasks inherit it from their run. If a node calls first,
+LangGraph's config names its superstep.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Queries: the writes of a thread, the versions of a channel, one channel of many threads.
 
-For the first two, the server measures values and does not send them, except `Send`s, which name the nodes of tasks.
+For the first two, the server sends the sizes of values instead of the values. It only sends `Send`s, because these name
+the nodes of tasks.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ them."""
 WRITER_GONE = 300_000
 """Milliseconds after which a writer with an open intent counts as dead. A write to cold must not take longer."""
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000
-"""The COUNT of HSCAN: of the first page, and at most. It is lower for long fields."""
+"""The COUNT of HSCAN for the first page, and its maximum. It is lower for long fields."""
 BYTES_PER_PAGE = 500_000
 """Target size of a page of fields, in bytes."""
 CHUNKS_PER_PAGE = 100

@@ -101,7 +101,7 @@ def _is_loop(context: Context, address: Address, metadata: CheckpointMetadata) -
 
 
 def hold(keyspace: Keyspace, owner: bytes, held: Held) -> None:
-    """Make writes to that thread use this token from now on, in the current context."""
+    """Use this token for all further writes to that thread in the current context."""
     held.before = _held.get().get((keyspace, owner))
     _held.set({**_held.get(), (keyspace, owner): held})
 

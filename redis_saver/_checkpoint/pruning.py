@@ -36,7 +36,7 @@ ROOTS_PER_CHECKPOINT, BYTES_PER_ROOT = 128, 1024
 """Thresholds for a trim that also removes chunks, for which it reads all lists of chunks.
 
 The roots of removed values must take at least 128 bytes per checkpoint, and one byte per 1,024 bytes of the thread. So
-many puts share the cost.
+the cost is spread over many puts.
 """
 OVER_AT = b"@over_at"
 MARKS_OF_NAMESPACES = (OVER_AT, b"@has_latest", b"@flushed_head")

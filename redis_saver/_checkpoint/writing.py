@@ -261,7 +261,7 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
 def _metadata(
     context: Context, config: RunnableConfig, metadata: CheckpointMetadata
 ) -> tuple[CheckpointMetadata, bytes]:
-    """Return the metadata to store, and the run's member of the index or an empty one."""
+    """Return the metadata to store, and the run's member of the index, which is empty without a run."""
     merged = get_checkpoint_metadata(config, metadata)
     for key in configs.OURS:
         merged.pop(key, None)  # type: ignore[misc]  # LangGraph merges all strings of `configurable`

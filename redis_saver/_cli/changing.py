@@ -237,7 +237,7 @@ def _forget(
     """Delete the data of a user: threads, and all items of the store under namespaces.
 
     Without --yes it only shows what it would delete.
-    Missing threads and items are no error, so it can be run again if it ended early.
+    Missing threads and items are no error. So run it again if it ended early.
 
     Options:
         thread: Names of threads; may be repeated.

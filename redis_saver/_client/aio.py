@@ -306,7 +306,7 @@ class AsyncDriver(RedisDriver):
         self._at_last = weakref.finalize(self, _close_made, self._bound)
 
     def after_fork(self) -> None:
-        """In the child, leave the parent's loops and connections alone. The next loop is the child's first."""
+        """In the child, do not touch the parent's loops and connections. The next loop counts as the first."""
         forks.keep((self.given, self._bound, self._first, self._at_last.detach()))
         self._given_is_free, self._is_forked, self._first = False, True, None
         self._begin()

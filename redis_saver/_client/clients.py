@@ -41,7 +41,7 @@ OLDEST: Mapping[str, tuple[int, int]] = {"redis": (6, 2), "valkey": (7, 2)}
 
 UNLIMITED = 2**31
 SOCKET_TIMEOUT = 5
-"""Default seconds that a client from a URL waits to connect and for each reply. (redis-py before 8 waits for ever.)"""
+"""Default timeout of a client from a URL, for connecting and for replies, in seconds. (redis-py before 8 has none.)"""
 _UNKNOWN = re.compile(r"(?:unexpected keyword argument|has no option) '(\w+)'")
 _MAJOR = int(redis.__version__.partition(".")[0])
 _memory: dict[str, Any] = {}

@@ -22,7 +22,7 @@ from redis_saver.errors import ClusterMoving, RedisSaverError, ReplicationTimeou
 
 _LOG = ThrottledLog("redis_saver.client")
 _MIN_PAUSE, _MAX_PAUSE = 0.01, 0.5
-"""About the first and the longest pause between two tries, in seconds."""
+"""Approximate first and maximum pause between two tries, in seconds."""
 _jitter = random.Random()  # noqa: S311 - no secret; apart from `random`, which a graph may seed
 ALONE: Any = object()
 """Reply of `Link.together` for a request to send again alone."""
@@ -401,8 +401,8 @@ class Tries:
     def pause(self, error: Exception) -> float:
         """Return the seconds to wait after an error, before the next try.
 
-        Unless the timeout is 0, there is always a second try, however long the first one took. Only an error makes the
-        client reload the nodes, so the first try may have spent all the time on dead ones.
+        Unless the timeout is 0, there is always a second try. The client reloads the nodes only after an error, so the
+        first try may have spent all the time on dead nodes.
 
         Raises:
             ClusterMoving: The time is up.

@@ -44,7 +44,7 @@ class _Background:
         """Pending actions of all loops of this process."""
 
     def after_fork(self) -> None:
-        """In the child, leave the parent's loop alone. The next use starts a new one."""
+        """In the child, do not touch the parent's loop. The next use starts a new one."""
         forks.keep((self._loop, self.closing, self.endings))
         self._begin()
 
@@ -53,7 +53,7 @@ class _Background:
         return loop is self._loop
 
     def loop(self) -> asyncio.AbstractEventLoop:
-        """Return the loop. It is started if it does not run."""
+        """Return the loop. Starts it if it does not run."""
         forks.check()
         loop = self._loop
         if loop is not None and not loop.is_closed():

@@ -60,7 +60,7 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         return self.link.client
 
     def close(self) -> None:
-        """Close the connections of this process. Later requests raise `Closed`; pending ones still get replies."""
+        """Close the connections of this process. Later requests raise `Closed`, but pending ones still get replies."""
         with self._lock:
             link, self._link, self._is_closed = self._link, None, True
         if link is not None:

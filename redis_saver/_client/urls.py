@@ -1,4 +1,4 @@
-"""URLs of Redis: a strict parser, which never takes a part of a password for a host or an option; and masking."""
+"""URLs of Redis: a strict parser, which never takes a part of a password for a host or an option, and masking."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Url(NamedTuple):
     """The parts of a URL."""
 
     kind: str
-    """The scheme after its `+`: sentinel, cluster or empty; or unix."""
+    """`sentinel`, `cluster` or empty (the scheme after its `+`), or `unix`."""
     tls: bool
     hosts: list[tuple[str, int]]
     """Host names, which may be empty, and ports."""
@@ -109,7 +109,7 @@ def check_postgres(url: str) -> None:
 
 
 def _divided(url: str, rest: str) -> tuple[str, str, str]:
-    """Split into three parts: user, password and hosts; the path; the options."""
+    """Split into three parts: the hosts with user and password, the path, and the options."""
     hosts_and_path, _, query = rest.partition("?")
     authority, _, path = hosts_and_path.partition("/")
     if "@" in path or "@" in query or " " in rest or not rest.isprintable():

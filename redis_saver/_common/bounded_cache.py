@@ -1,4 +1,4 @@
-"""The cache class for everything that this process may forget at any time."""
+"""Cache for data that this process can read or compute again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 class BoundedCache(OrderedDict[K, V]):
-    """Dict with bounds that drops the items stored longest ago. Storing an item again renews it.
+    """Bounded dict that drops the least recently stored items. Storing an item again renews it.
 
     Read it as a dict: `get`, `[]` and `in` are one step in C, so OS threads need no lock. Write it only with `store`,
     `renew`, `forget` and `take`. The child of a fork starts with an empty cache.
@@ -33,7 +33,7 @@ class BoundedCache(OrderedDict[K, V]):
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Start empty, because an OS thread of the parent may have been in the middle of a change."""
+        """Start empty in the child, because an OS thread of the parent may have been changing the cache."""
         self._lock = threading.RLock()  # a finalizer may store an item while another is dropped
         self._sizes: dict[K, int] = {}
         self.bytes: int = 0

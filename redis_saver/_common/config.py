@@ -19,12 +19,13 @@ HISTORY_KEY = "thread_history"
 OWNER_KEY = "thread_owner"
 """Key in `configurable` with the token of the thread's owner, as `own` returns it."""
 NEWEST_KEY = "__redis_saver_newest"
-"""Key in `configurable` that marks a config of `get_tuple` whose checkpoint was the newest of its namespace, for savers
-that refuse forks. LangGraph passes it on to the loop's `put`, and keeps it out of metadata because of its prefix."""
+"""Key in `configurable`, for savers that refuse forks. It marks a config from `get_tuple` whose checkpoint was the
+newest of its namespace. LangGraph passes it on to the loop's `put`, and keeps it out of metadata because of its
+prefix."""
 OURS = frozenset((TTL_KEY, HISTORY_KEY, OWNER_KEY, NEWEST_KEY))
 """Our own keys in `configurable`, which LangGraph does not know."""
 MAX_INT = 2**63 - 1
-"""The greatest number that Redis and Postgres take. It is also `sys.maxsize`, which some callers pass for "all"."""
+"""Maximum integer of Redis and Postgres. It is also `sys.maxsize`, which some callers pass for "all"."""
 _MAX_SECONDS = 10**9
 """30 years. Python's locks and event loops take no timeout above 292 years."""
 _MAX_NESTING = 100

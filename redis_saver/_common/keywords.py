@@ -1,4 +1,4 @@
-"""Errors for misspelled arguments: they suggest the nearest name."""
+"""Errors for misspelled arguments, which suggest the most similar name."""
 
 from __future__ import annotations
 

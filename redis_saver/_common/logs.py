@@ -1,4 +1,4 @@
-"""Log lines, and a context that ignores errors of logging and telemetry, so that these change no call."""
+"""Log lines, and a context that ignores errors of logging and telemetry, so that these do not affect calls."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def log_text(error: BaseException) -> str:
 
 
 class _Throttle:
-    """Passes a text once in `SECONDS`. OS threads share it without a lock; in the worst case two of them pass."""
+    """Passes a text once in `SECONDS`. OS threads share it without a lock, so in rare cases two of them pass."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

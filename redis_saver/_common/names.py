@@ -2,7 +2,7 @@
 
 Names that users choose (threads, namespaces, channels, tasks, ids) may hold any character. In fields and members each
 name is an escaped component with a terminator. Escaping keeps the order of bytes, which is the order of code points. So
-a sorted set orders them as Python does. `docs/storage-format.md` lists all keys, members and fields.
+a sorted set has the same order as Python. `docs/storage-format.md` lists all keys, members and fields.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ class PutReply(IntEnum):
     """`lua/tiered/put_behind.lua`, `lua/tiered/put_writes_behind.lua`, `lua/tiered/put_through.lua`."""
 
     REFUSED = -1
-    """Hot stored nothing, because cold has to store it first, or because hot may lack a part of it."""
+    """Hot stored nothing, because cold must store it first, or because hot may lack a part of it."""
 
 
 class IntentReply(IntEnum):
@@ -47,7 +47,7 @@ class IntentReply(IntEnum):
     UNNOTED = 4
     """Cold has nothing, and no record says so: the thread is older than the tiers."""
     WAIT = 5
-    """Cold has to get coalesced checkpoints first, but other writers of the thread are not done."""
+    """Coalesced checkpoints must be flushed first, but other writers of the thread are not done."""
 
 
 class RepairReply(IntEnum):
@@ -105,7 +105,7 @@ class RollBackReply(IntEnum):
     CHANGED = 0
     """The thread has changed since the caller read it."""
     UNKNOWN = 1
-    """Hot does not have the whole thread, so cold has to say what it has of the run."""
+    """Hot does not have the whole thread, so the caller must ask cold for the run's checkpoints."""
     WRITING = 2
     """A writer has a write intent on the thread."""
 
@@ -125,7 +125,7 @@ class StoreReply(IntEnum):
     MORE = 1
     """More items have expired than one call removes. Nothing else was done: call again."""
     NOT_ANNOUNCED = 2
-    """Nothing was done: the directory must list the partition first, or keep it longer."""
+    """Nothing was done: the directory must list the partition first, or give its entry a later deadline."""
     CONFLICT = 3
     """Nothing was done: an item has another version than the caller expects."""
     EMPTIED = 4

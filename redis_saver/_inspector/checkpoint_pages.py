@@ -124,7 +124,7 @@ class CheckpointPages:
         return {**shown.location, **page, "tree_": tree, "messages": messages}
 
     def first(self, arguments: Query) -> Values:
-        """Show which checkpoint gave a value, or a part of it, its present state."""
+        """Show the checkpoint that last changed a value, or a part of it."""
         shown = self._part(arguments)
         change = first_change(self._source, shown.saved, shown.channel, shown.names, shown.at)
         return {**shown.location, "change": change}
@@ -178,10 +178,10 @@ _PAGE = 200
 
 
 class FirstChange(NamedTuple):
-    """The checkpoint that gave a value its present state."""
+    """The checkpoint that last changed a value."""
 
     where: Address
-    """The oldest checkpoint of the unbroken row that has the value."""
+    """The oldest of the successive checkpoints that have the value."""
     parent: Address | None
     """Its parent, which has another value or none. None if the checkpoint has no parent."""
     step: int | None
@@ -244,7 +244,7 @@ def _is_unstored(saved: CheckpointTuple, channel: str) -> bool:
 
 
 class _Message(NamedTuple):
-    """A step to a message, which may have another position in another version of the list."""
+    """A step to a message by its id, because its position may differ in other versions of the list."""
 
     id: str
     position: int

@@ -1,4 +1,4 @@
-"""The questions that pages and commands ask of a saver. They only read, and they block."""
+"""Reads of a saver for pages and commands. They write nothing, and block."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NEAR_SECONDS, _NEAR_LENGTH = 1.0, 200
 
 
 class Source:
-    """Reads of a saver that move no deadline and fill no tier."""
+    """Reader of a saver's data. Its reads move no deadline, and copy nothing to hot."""
 
     def __init__(self, saver: object) -> None:
         """Read from a saver.

@@ -70,7 +70,7 @@ class ThreadPages:
         }  # fmt: skip
 
     def newer(self, arguments: Query) -> Values:
-        """Tell htmx whether a thread has changed since its page was made. If not, the answer is empty."""
+        """Tell htmx if a thread has changed since its page was made. Otherwise the answer is empty."""
         name, seen = needed(arguments, "id"), needed(arguments, "seen")
         info = self._source.in_redis(name)
         has_left_redis = info is None and self._source.tiers is not None  # cold may still have it
@@ -123,7 +123,7 @@ def _mark(info: Any) -> str:
 # -- costs
 
 FIRST_SECONDS, MORE_SECONDS = 0.3, 20.0
-"""Time limits in seconds: by default, and if the user asks for more."""
+"""Time limits in seconds: the default, and the one if the user asks for more."""
 LARGEST = 20
 """Maximum number of checkpoints in the list of the largest ones."""
 
@@ -140,9 +140,9 @@ class ChannelCost:
     versions: int = 0
     """Number of versions with a value."""
     new: int = 0
-    """Bytes that each version added to the one before, in all."""
+    """Total of the bytes that each version added to the previous one."""
     shared: int = 0
-    """Bytes that each version shares with the one before, in all. They are stored once."""
+    """Total of the bytes that each version shares with the previous one. They are stored once."""
     written: int = 0
     """Bytes of pending writes."""
 
@@ -172,7 +172,7 @@ class CheckpointCost(NamedTuple):
 
 @dataclass(slots=True)
 class ThreadCost:
-    """Bytes of a thread, for those of its checkpoints that were read."""
+    """Bytes of the checkpoints of a thread that were read."""
 
     channels: list[ChannelCost] = field(default_factory=list)
     """Channels, largest first."""

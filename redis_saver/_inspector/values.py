@@ -270,7 +270,7 @@ class ChatMessage:
     name: str | None
     texts: Sequence[str]
     blocks: Sequence[Node]
-    """Parts of the content that are no text."""
+    """Parts of the content other than text."""
     calls: Sequence[Node]
     """Tool calls with their arguments."""
     all: Node

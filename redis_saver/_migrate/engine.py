@@ -4,7 +4,7 @@ So it skips data that the target has already, and you can run an interrupted mig
 
 Each thread is moved alone: the engine compares outlines of source and target, and writes missing checkpoints, oldest
 first. If the target has more than the source, or other data, the thread is a conflict and is not changed. Items are
-moved in batches. A write names the item that it replaces, so no other writer's item is lost. Memory holds the names of
+moved in batches. A write names the item that it replaces, so no other writer's item is lost. In memory are the names of
 all threads and the outline of one, or a batch of items.
 """
 
@@ -229,7 +229,7 @@ def migrate_items(
         namespace: First labels of the namespaces to copy.
         replace: What to do if the target has another value. None keeps the target's item and reports a conflict.
             `"older"` replaces it if it was put before the source's item. `"all"` always replaces it.
-        ttl: TTL of the copies from now on, instead of their remaining TTL.
+        ttl: New TTL of the copies, instead of their remaining TTL.
         dry_run: True to count the items to write, and write nothing.
         progress: Called with the report after each batch.
 
@@ -282,7 +282,7 @@ class _Move:
     sample: int
     dry_run: bool
     is_named: bool
-    """True if the caller named the thread, so that it must exist."""
+    """True if the caller named the thread. Then it must exist."""
 
     def __post_init__(self) -> None:
         self._versions = Versions(texts=self.target.text_versions)
@@ -392,7 +392,7 @@ def _conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline
 
 
 def _lacking_of(there: ThreadOutline, has: ThreadOutline, *, specials: bool) -> _Lacking:
-    """List missing data of the target, oldest first; with `specials`, also changed values of special channels."""
+    """List missing data of the target, oldest first. With `specials`, also list changed values of special channels."""
     lacking: _Lacking = {}
     for key in sorted(there, key=_age):
         had, infos = has[key].tasks if key in has else {}, there[key].tasks.items()

@@ -302,7 +302,7 @@ class ThreadFile(_File, Target):
         """Add a checkpoint with all its values and writes.
 
         Raises:
-            ThreadMigrationError: The checkpoint cannot be written, or got more writes during the export.
+            ThreadMigrationError: The checkpoint cannot be written, or it got new writes during the export.
         """
         if new is None:
             raise ThreadMigrationError(f"{saved} was changed during the export; export it again")
@@ -407,7 +407,7 @@ _PREFIX, _SUFFIX = ".redis-saver-", ".part"
 
 @contextmanager
 def new_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces the file or link of its name when the block exits without an error.
+    """Open a new file. If the block exits without an error, it replaces any file or link of that name.
 
     Only its owner can read it. It is written in its folder under a random name, and gets its own name when it is
     complete and on disk. It opens no existing file, follows no link, and inherits no permissions. A killed process

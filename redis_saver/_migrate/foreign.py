@@ -241,14 +241,14 @@ def summarized(command: str, keys: Sequence[bytes], summary: Callable[[Any], T])
 
 
 def _parsed(reply: Any) -> Any:
-    """Parse JSON, unless the client did. It does after a call of redis-py's `json()`."""
+    """Parse JSON, unless the client has parsed it, as it does after a call of redis-py's `json()`."""
     return json.loads(reply) if isinstance(reply, (bytes, str)) else reply
 
 
 # -- langgraph-checkpoint-aws
 
 _HEAD_BYTES = 1000
-"""Bytes of a text that are read for its names. If the names are longer, the whole text is read."""
+"""Number of bytes of a text that are read to find its names. If the names are longer, the whole text is read."""
 _NAMES = ("thread_id", "checkpoint_id", "parent_checkpoint_id")
 _TEXT = rb'"(?:[^"\\]|\\.)*"'
 _HEAD = re.compile(rb'\{"thread_id":(T),"checkpoint_id":(T),"parent_checkpoint_id":(T|null),'.replace(b"T", _TEXT))
@@ -426,7 +426,7 @@ class RedisDocuments(ForeignSource):
 
 
 def _order(head: Head) -> tuple[str, str, int, bytes]:
-    """Sort key of pending writes: by task as LangGraph does, then in the order of writing."""
+    """Sort key of pending writes: by task as in LangGraph, then in the order of writing."""
     return head.path or "", head.task, head.number, head.key
 
 

@@ -176,7 +176,7 @@ def read_elements(value: list[Any], data: bytes, front: Fingerprint = _NONE) -> 
         front: The fingerprint of the messages that precede these.
 
     Returns:
-        None unless all messages are known, plain, and encoded as this module does it.
+        None unless all messages are known, plain, and encoded in the way of this module.
     """
     packed = _packed(value) if type(value[0]) in CLASSES else None
     if packed is None:

@@ -48,7 +48,7 @@ CANDIDATES: Final = (
 _NOTHING_CHANGES, _CALLS_STAY, UNREADABLE = range(3)
 """Effect of a constructor or validator on the fields of a message that was read: it leaves them unchanged; it leaves
 them unchanged if the message's tool calls show that; it may change them. Messages of a class with the last rule are
-read the ordinary way. `native.c` uses the same numbers."""
+decoded by `JsonPlusSerializer`. `native.c` uses the same numbers."""
 _RULES: Final = {
     "BaseMessage.__init__": _NOTHING_CHANGES,
     "HumanMessage.__init__": _NOTHING_CHANGES,

@@ -1,1 +1,1 @@
-"""Stored checkpoints: frames, headers, values and their chunks. Also the cache of this process for them."""
+"""Stored checkpoints: frames, headers, values and their chunks, and this process's cache of these."""

@@ -406,7 +406,7 @@ def _ends_chunk(size: int, element: bytes) -> bool:
 def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
     """Return the leaves: those that are the same as before, then those of the elements. Also return the first number.
 
-    If the last leaf ended only because the value ended, the first elements are added to it.
+    If the last leaf is short because the value ended there, the first new elements are added to it.
     """
     leaves, kept = list[Chunk](), len(before.fields) - (not before.closed)
     held, count = (b"", 0) if before.closed else (before.bytes[kept], before.counts[kept])

@@ -61,7 +61,7 @@ def partition_page(
 def sum_each(
     context: StoreContext, labels: Sequence[str], make: Callable[[Partition, bytes], Operation[int]]
 ) -> Operation[int]:
-    """Run an operation on each of these partitions and its token, side by side. Returns the sum of the results."""
+    """Run an operation on each of these partitions and its token, in lockstep. Returns the sum of the results."""
     total = 0
     for window in windows((yield from partitions(context, labels))):
         total += sum((yield from together(context, [make(*listed) for listed in window])))
@@ -155,7 +155,7 @@ def _counts(context: StoreContext, labels: tuple[str, ...]) -> Operation[dict[tu
 def _counts_of(context: StoreContext, partition: Partition) -> Operation[dict[bytes, int] | None]:
     """Count the items of a partition by the labels below its own. None if there is no such partition.
 
-    One round trip; more for each thousand namespaces below the partition's own.
+    One round trip, and one more per thousand namespaces below the partition's own.
     """
     result: dict[bytes, int] = {}
     cursor = b"0"

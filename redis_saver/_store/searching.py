@@ -99,7 +99,7 @@ def _search(
 
 
 def _best(context: StoreContext, labels: tuple[str, ...], wanted: _Search) -> Operation[list[Hit]]:
-    """Return the best hits of one partition, or of all with this prefix. Empty ones leave the directory."""
+    """Return the best hits of one partition, or of all with this prefix. Removes empty ones from the directory."""
     if len(labels) >= PARTITION_LABELS:
         return (yield from _best_of_partition(context, context.places.of(labels), wanted)) or []
     best: list[Hit] = []
@@ -198,7 +198,7 @@ def compile_filter(filter: Any) -> Matches | None:
 
 
 def _part_test(wanted: Any, path: Any) -> Matches:
-    """Make a predicate on a part of a value from a part of a filter."""
+    """Turn a part of a filter into a predicate on the same part of a value."""
     if isinstance(wanted, Mapping):
         return _of_mapping(wanted, path)
     if isinstance(wanted, (list, tuple)):

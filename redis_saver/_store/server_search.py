@@ -320,7 +320,7 @@ def _unknown(
 
 
 def _highest_unseen(index: ServerIndex, distances: Sequence[float | None], length: float, longest: float) -> float:
-    """Return the highest score that a document ranked after these can have.
+    """Return the maximum score of documents that are ranked after these.
 
     The server computes in float32. Its greatest error is known for the cosine and for l2. For the inner product it is
     estimated for vectors as long as the longest that was seen.

@@ -423,7 +423,7 @@ class Store(BaseStore, Generic[ClientT]):
         return await self._arun(namespaces.count(self._context, namespace_prefix))
 
     def delete_namespace(self, namespace_prefix: tuple[str, ...]) -> int:
-        """Delete all items of a namespace and of those below it, such as everything about a user.
+        """Delete all items of a namespace and its children, such as everything about a user.
 
         A namespace of two labels is deleted atomically. A shorter one is deleted partition by partition, and a longer
         one in steps of a thousand items. Then items that others put meanwhile may stay.

@@ -248,7 +248,7 @@ def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
 def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floats:
     """Compute the scores of rows in float64.
 
-    Each row is computed on its own, which BLAS does not do. So equal vectors have equal scores.
+    Each row is computed separately (unlike in BLAS), so equal vectors have equal scores.
     """
     if distance == "l2":
         apart = rows - query
@@ -315,7 +315,7 @@ class Embedder:
             TypeError: `paths` is none of these.
             EncodeError: JSON does not know a part of a dict or list that is to be embedded as JSON.
             LimitExceeded: There would be too many vectors.
-            ValueError: The server's index has no room for as many vectors.
+            ValueError: The server's index has no room for this number of vectors.
         """
         if paths is False:
             return []

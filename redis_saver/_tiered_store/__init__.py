@@ -7,9 +7,9 @@ process dies, for these reasons:
 - **Invalidate first.** Before a writer writes to cold, it removes the copies of these items from hot and begins a write
   intent (`lua/store/begin_writes.lua`). If hot cannot be reached, the write does not begin.
 - **Refused fills.** Hot refuses a fill while the item has an intent. It also refuses the fill if a write of the item
-  began or ended after the miss (`lua/store/fill_copies.lua`): the name of a miss contains the number of the partition's
-  last change. And it refuses the fill if it has lost the notes since the miss, or if half the lifetime of an intent has
-  passed.
+  began or ended after the miss (`lua/store/fill_copies.lua`). To find that out, the name of a miss contains the number
+  of the partition's last change. And it refuses the fill if it has lost the notes since the miss, or if half the
+  lifetime of an intent has passed.
 - **Read back.** At its end a writer reads the items back from cold and stores copies of them. It skips an item if
   another writer began or ended a write of it meanwhile, because that write may have reached cold after the read
   (`lua/store/end_writes.lua`).

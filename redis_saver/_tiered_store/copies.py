@@ -279,7 +279,7 @@ class Reads:
 
 
 def may_be_hot(op: SearchOp) -> bool:
-    """True if all stores answer a search in the same way.
+    """True if all stores return the same result for a search.
 
     The search is within a partition and has no query, and its page and filter mean the same everywhere.
     """
