@@ -369,7 +369,8 @@ def test_garbage_collection_during_a_call_is_harmless(meddle: str) -> None:
             lists.clear()
             gc.set_threshold(0)
             assert data is None or len(JSONPLUS.loads_typed(("msgpack", data))) >= len(value)
-            assert packed is None or len(packed[0]) == len(value)
+            # A collection just before the call may have cleared the list. During the call there is none.
+            assert packed is None or len(packed[0]) in ((0, len(value)) if meddle == "clear" else (len(value),))
             assert made is None or len(made) == len(kinds)
             assert states([found]) == wanted
     finally:
