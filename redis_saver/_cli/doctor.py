@@ -372,12 +372,14 @@ def _of_threads(counts: Overview, prefix: str) -> _Findings:
     if counts.failed:
         failed = f"{counts.failed:,} of {counts.threads:,} failed in a task"
         yield _info(about, failed, "redis-saver threads --state failed")
+    flushed_first = "threads of the backlog expire once they are flushed; else " if counts.dirty_threads else ""
     if 0 < counts.never_expire < counts.threads:
-        remedy = "if that is not intended, give all savers a ttl. redis-saver ttl sets that of a thread"
+        remedy = f"{flushed_first}if that is not intended, give all savers a ttl. redis-saver ttl sets that of a thread"
         lasting = f"{counts.never_expire:,} of {counts.threads:,} never expire, and are not pinned"
         yield _info(about, lasting, remedy)
     elif counts.never_expire:
-        yield _info(about, f"none of {counts.threads:,} expires", "give the saver a ttl, or prune on a schedule")
+        remedy = f"{flushed_first}give the saver a ttl, or prune on a schedule"
+        yield _info(about, f"none of {counts.threads:,} expires", remedy)
     elif not counts.threads:
         yield _info(about, f"none under prefix {screen.named(prefix)}", OTHER_PREFIX)
     elif not counts.damaged:

@@ -559,6 +559,7 @@ def test_doctor_reports_each_problem_with_its_remedy(
         assert "1 records are in Redis alone" in found["error", "persistence"]["what"]
         assert found["error", "threads"]["what"].startswith("'evil\\x1b[31m\\nname': ")
         assert found["warning", "backlog"]["what"].startswith("cold lacks 1 records of 1 threads")
+        assert found["info", "threads"]["remedy"].startswith("threads of the backlog expire once they are flushed")
         assert [one["thread_id"] for one in map(json.loads, place.run("threads", "--json", code=1).splitlines())] != []
         assert place.err.startswith("damaged: 'evil\\x1b[31m\\nname': ") and place.err.count("\n") == 1
         assert (place.json("stats")[0]["threads"]["damaged"], place.json("stats")[0]["threads"]["backlog"]) == (1, 1)
