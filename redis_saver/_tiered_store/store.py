@@ -6,13 +6,15 @@ import os
 from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 from langgraph.store.base import (
+    NOT_PROVIDED,
     BaseStore,
     GetOp,
     Item,
     ListNamespacesOp,
+    NotProvided,
     Op,
     PutOp,
     Result,
@@ -102,8 +104,45 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         self._driver.check_open()
         return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
 
-    put = keywords.checked(BaseStore.put)
-    aput = keywords.checked(BaseStore.aput)
+    # As LangGraph's, by `batch`, with an error for unknown arguments such as the `if_version` of a `RedisStore`.
+    @keywords.checked
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store an item in cold, then a copy in hot. `batch` has the cost.
+
+        Args:
+            namespace: Its namespace.
+            key: Its key.
+            value: A value that cold can store. None deletes the item.
+            index: As cold takes it.
+            ttl: Minutes after which it expires in cold. None means never. The default is that of cold's `TTLConfig`.
+
+        Raises:
+            TypeError: An argument is unknown, such as `if_version`: cold has no versions to compare. Nothing was
+                written.
+            ValueError: `ttl` was passed, but hot has no TTL.
+        """
+        super().put(namespace, key, value, index, ttl=ttl)
+
+    @keywords.checked
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """`put` for asyncio."""
+        await super().aput(namespace, key, value, index, ttl=ttl)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Execute operations. All reads see the state before the puts. Of several puts of an item the last one counts.
