@@ -12,6 +12,8 @@
     ├── LimitExceeded            a write or a stored value is larger than `Limits` allows         (also a ValueError)
     ├── ThreadNotFound           the named thread does not exist                                  (also a LookupError)
     ├── ThreadBusy               others changed or flushed the thread during every attempt
+    ├── KeyMismatch              the thread has another data key, or only it or the saver is encrypted
+    ├── KeyUnavailable           a key of the provider was destroyed, or is not there             (also a LookupError)
     ├── NotOwner                 the caller does not own the thread; nothing was written
     ├── StaleParent              a newer checkpoint exists, and forks are refused; nothing was written
     ├── StoreBusy                others emptied a namespace during every attempt; nothing was written
@@ -50,7 +52,7 @@ from redis_saver._common.display import error_text, printable, sentence, shown
 __all__ = [
     "BacklogFull", "BacklogWarning", "CalledOnEventLoop", "Closed", "ClusterMoving", "Conflict", "DecodeError",
     "EncodeError", "EndpointError", "FileDamaged", "ForkMissed", "IndexNotBuilt", "ItemMigrationError",
-    "KeyConflict", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused", "RedisSaverError",
+    "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused", "RedisSaverError",
     "ReplicationTimeout", "StaleParent", "StoreBusy", "StoreDamaged", "ThreadBusy", "ThreadDamaged",
     "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat", "UnsupportedServer",
 ]  # fmt: skip
@@ -152,6 +154,17 @@ class StaleParent(RedisSaverError):
 
     Nothing was written.
     """
+
+
+class KeyMismatch(RedisSaverError):
+    """A saver with `encryption=` wrote to a plain thread, or one without it to an encrypted thread.
+
+    Nothing was written.
+    """
+
+
+class KeyUnavailable(RedisSaverError, LookupError):
+    """The key that wrapped a thread's data key is not there. If it was destroyed, the thread cannot be read any more."""
 
 
 class ThreadNotFound(RedisSaverError, LookupError):
@@ -275,6 +288,11 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "KEYCONFLICT": (
         KeyConflict,
         "another program uses the same key names. Nothing was changed. Choose another prefix=, or remove that key",
+    ),
+    "OTHERKEY": (
+        KeyMismatch,
+        "Nothing was written. A saver with encryption= writes only to encrypted threads, and one without it only to "
+        "plain ones. Use the setting that the thread was written with, or encrypt the thread with redis-saver migrate",
     ),
     "NOTOWNER": (
         NotOwner,

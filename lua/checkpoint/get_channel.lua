@@ -8,7 +8,8 @@
 --
 -- Returns {id, header, version, value, chunks}, or nil if there is no such thread, checkpoint or channel. header ends
 -- after its time. chunks is a flat list of (field, bytes) of the value's chunks. If the channel has a version but no
--- value, header is complete, value is '', and chunks is empty.
+-- value, header is complete, value is '', and chunks is empty. If the thread is encrypted, header is complete, and
+-- chunks has its names chunk, too.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -16,6 +17,7 @@
 --- @include lib/newest
 --- @include lib/checkpoint
 
+local IS_ENCRYPTED = 4 -- the format of a thread
 local index, data = KEYS[1], KEYS[2]
 local ns, channel, id = ARGV[1], ARGV[2], ARGV[3]
 local meta, problem = open_thread(index, data)
@@ -26,16 +28,17 @@ if not meta or not id then return false end
 local header = read_header(index, data, ns, id)
 if not header then return false end
 local of = links(header)
-local names, tokens = names_in(data, of.names), unpack_frames(of.tokens)
+local chunks, is_encrypted = new_chunks(true), meta.format == IS_ENCRYPTED
+local names, tokens = names_in(data, of.names, is_encrypted and chunks), unpack_frames(of.tokens)
 for i = 1, #of.flags do
   if names[i] == channel then
     local field, version = value_field(ns, names, tokens, of.slots, i)
     local value = redis.call('HGET', data, field)
     if not value and string.byte(of.flags, i) == 49 then gone(data, field) end -- '1'
-    if not value or value == '' then return { id, header, version, '', {} } end
-    local chunks = new_chunks(true)
+    if not value or value == '' then return { id, header, version, '', chunks.flat } end
     read_chunks(data, value, chunks)
-    return { id, string.sub(header, 1, skip(header, 1, 2) - 1), version, value, chunks.flat }
+    if not is_encrypted then header = string.sub(header, 1, skip(header, 1, 2) - 1) end
+    return { id, header, version, value, chunks.flat }
   end
 end
 return false

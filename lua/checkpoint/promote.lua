@@ -34,7 +34,7 @@ redis.call('UNLINK', index, data)
 redis.call('RENAME', made_index, index)
 redis.call('RENAME', made_data, data)
 redis.call('HDEL', data, '@copy_pages')
-local meta = new_thread(redis.call('TIME'))
+local meta = new_thread(redis.call('TIME'), {}, '')
 meta.format, meta.bytes, meta.blobs, meta.writes = format, bytes, blobs, writes
 redis.call('HSET', data, '@copy', token, '@state', state_of(meta, ''), '@rewritten', meta.rev)
 redis.call('PERSIST', index)

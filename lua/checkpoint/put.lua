@@ -19,14 +19,16 @@
 -- ARGV[11] n         number of values that follow
 -- ARGV[12] p         number of chunks that follow
 -- ARGV[13] q         number of entries flagged e
--- ARGV[14..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one
+-- ARGV[14] key       the thread's data key: its id of 16 bytes, then the wrapped key if the thread may be new; '' if the
+--                    caller does not encrypt
+-- ARGV[15..]         fields: of the values (of the entries flagged v, then those that are retained); of the chunks, one
 --                    of which may hold the names; of the entries flagged e. Then n values, and p chunks
 --
 -- Returns {before, tag, keep} if the checkpoint is stored. before is the thread's old tag, or ''; tag is its new one,
 -- or ''. keep is 0, or the history limit if the namespace is over it. Then the caller prunes the thread to that limit.
 -- Returns {before, '', 0, missing...} if the server lacks something that was not sent. missing has positions (from 1)
 -- of entries flagged u, and fields of chunks. Nothing was written, and the caller sends all values.
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

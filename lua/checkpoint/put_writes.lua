@@ -8,12 +8,13 @@
 -- ARGV[3] count      number of regular writes
 -- ARGV[4] default    the saver's TTL in milliseconds, or ''
 -- ARGV[5] own        a new own TTL for the thread in milliseconds, or ''
--- ARGV[6..]          pairs: a special write's index (negative), its record; then the field of a chunk, its bytes
+-- ARGV[6] key        the data key, as put.lua takes it
+-- ARGV[7..]          pairs: a special write's index (negative), its record; then the field of a chunk, its bytes
 --
 -- A stored regular write keeps its first value. A special one takes the newest.
 -- Returns the number of new writes. If chunks are neither stored nor sent, it writes nothing, and returns a list of
 -- their fields. Then the caller calls it again with these.
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write
@@ -23,9 +24,10 @@
 local index, data = KEYS[1], KEYS[2]
 local member, regular, count, default, own = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
 
-local meta, problem, found = open_thread(index, data, member)
+local meta, problem, found = open_thread(index, data, member, '@key')
+problem = problem or check_key(data, meta, found[5], ARGV[6])
 if problem then return problem end
-if meta and not found[4] and regular ~= '' and #ARGV == 5 then -- these are the task's first writes, all regular
+if meta and not found[4] and regular ~= '' and #ARGV == 6 then -- these are the task's first writes, all regular
   meta.bytes, meta.writes = meta.bytes + #regular, meta.writes + count
   redis.call('HSET', data, '@state', state_of(meta, meta.tag), member, regular)
   redis.call('ZADD', index, 0, member)

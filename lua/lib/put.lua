@@ -51,14 +51,13 @@ end
 
 -- Writes fields and members of the index. The first field is @state. If a crash loses a part of this
 -- (docs/storage-format.md), the counters are too high, but never too low.
--- random: as set_tag takes it.
-local function commit(index, data, meta, fields, members, bytes, added, random)
+-- random: as set_tag takes it; key: as new_thread takes it.
+local function commit(index, data, meta, fields, members, bytes, added, random, key)
   if meta then
     revise(meta)
   else
-    meta = new_thread(redis.call('TIME'))
+    meta = new_thread(redis.call('TIME'), fields, key)
     members[#members + 1] = ''
-    fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
   end
   meta.bytes, meta.blobs = meta.bytes + bytes, meta.blobs + added
   set_tag(meta, #fields > BATCH and '' or random) -- a tag needs one call together with everything it proves
@@ -163,7 +162,7 @@ local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   if by_age ~= '' then members[#members + 1] = by_age end
   if run ~= '' then members[#members + 1] = run end
   if header ~= argv[4] then random = '' end -- the caller does not know what is stored
-  meta = commit(index, data, meta, fields, members, bytes, added, random)
+  meta = commit(index, data, meta, fields, members, bytes, added, random, argv[14])
   touch(index, data, meta, argv[6], argv[7])
   return { tag, meta.tag, over_limit(index, data, argv, found, is_tiered) }
 end

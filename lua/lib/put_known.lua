@@ -4,20 +4,20 @@
 --- @include lib/thread
 --- @include lib/revise
 
-local FIELDS, SEEN = 13, 5 -- offsets: of a put's fields in argv, and of their stored values in found
+local FIELDS, SEEN = 14, 6 -- offsets: of a put's fields in argv, and of their stored values in found
 
--- Opens a thread and reads the fields that a put writes, in one call per thousand fields. Returns what open_thread
--- does.
+-- Opens a thread, checks the data key, and reads the fields that a put writes, in one call per thousand fields. Returns
+-- what open_thread does.
 -- argv: arguments of put.lua.
 local function look_up(index, data, argv)
   local count = argv[11] + argv[12] + argv[13]
   local last = FIELDS + math.min(count, 1000)
-  local meta, problem, found = open_thread(index, data, argv[1], '@history', unpack(argv, FIELDS + 1, last))
+  local meta, problem, found = open_thread(index, data, argv[1], '@history', '@key', unpack(argv, FIELDS + 1, last))
   for from = 1001, meta and count or 0, 1000 do
     local some = redis.call('HMGET', data, unpack(argv, FIELDS + from, FIELDS + math.min(from + 999, count)))
     for i = 1, #some do found[SEEN + from + i - 1] = some[i] end
   end
-  return meta, problem, found
+  return meta, problem or check_key(data, meta, found[6], argv[14]), found
 end
 
 -- Counts the checkpoints of the put's namespace. Returns the history limit if the caller must prune, because there are

@@ -15,7 +15,7 @@ end
 -- argv: the arguments of put_writes.lua, up to argv[last]; meta, found: from open_thread, with the task's record;
 -- is_home: true if cold has the rest of the thread.
 local function put_any_writes(index, data, argv, last, meta, found, is_home)
-  local member, regular, count, default, own = argv[1], argv[2], argv[3], argv[4], argv[5]
+  local member, regular, count, default, own, key = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6]
 
   -- Calls visit(idx, first, last) for each write of a record, with the positions of all its frames.
   local function each_write(record, visit)
@@ -31,8 +31,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   local fields, members, added = { '@state', '' }, { 0, '' }, 0
   if is_home then fields[3], fields[4] = '@cold_backed', '1' end
   if not meta then
-    meta = new_thread(redis.call('TIME'))
-    fields[#fields + 1], fields[#fields + 2] = '@rewritten', meta.rev
+    meta = new_thread(redis.call('TIME'), fields, key)
   end
   local function index_too(member)
     members[#members + 1] = 0
@@ -53,12 +52,12 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
         seen[field] = true
       end
     end
-    for i = 6, last, 2 do seen[argv[i]] = true end
+    for i = 7, last, 2 do seen[argv[i]] = true end
     for _, root in ipairs(roots) do check_children(root, skip(root, 18, 2)) end
-    for i = 6, last, 2 do
+    for i = 7, last, 2 do
       if string.byte(argv[i], 1) == 110 then check_children(argv[i + 1], 2) end -- 'n'
     end
-    for i = 6, #missing == 0 and last or 0, 2 do
+    for i = 7, #missing == 0 and last or 0, 2 do
       if not is_special(argv[i]) and redis.call('HEXISTS', data, argv[i]) == 0 then store(argv[i], argv[i + 1], 0) end
     end
     if meta.format < HAS_CHUNKED_WRITES then meta.format = HAS_CHUNKED_WRITES end
@@ -92,7 +91,7 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
       fields[#fields + 1], fields[#fields + 2] = '@gc_roots', (redis.call('HGET', data, '@gc_roots') or '') .. stray
     end
   end
-  for i = 6, last, 2 do
+  for i = 7, last, 2 do
     if not is_special(argv[i]) then break end -- chunks follow
     local special, record = member .. argv[i], argv[i + 1]
     local size = redis.call('HSTRLEN', data, special)
@@ -112,7 +111,8 @@ end
 
 -- Opens the thread and stores the pending writes of a task. Returns the result of put_any_writes, or a problem.
 local function put_task(index, data, argv, last, is_home)
-  local meta, problem, found = open_thread(index, data, argv[1])
+  local meta, problem, found = open_thread(index, data, argv[1], '@key')
+  problem = problem or check_key(data, meta, found[5], argv[6])
   if problem then return problem end
   return put_any_writes(index, data, argv, last, meta, found, is_home)
 end
@@ -120,7 +120,7 @@ end
 -- Returns the index members of the writes in argv.
 local function members_of(argv, last)
   local members = { argv[2] ~= '' and argv[1] or nil }
-  for i = 6, last, 2 do
+  for i = 7, last, 2 do
     if is_special(argv[i]) then members[#members + 1] = argv[1] .. argv[i] end
   end
   return members

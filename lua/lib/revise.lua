@@ -1,12 +1,16 @@
 -- Shared by the scripts (included): the state of a thread for scripts that change it.
 
--- A thread starts with format 1. The first pending write in chunks gives it format 2, and the first tag format 3.
-local HAS_CHUNKED_WRITES, HAS_TAG = 2, 3
+-- A thread starts with format 1. The first pending write in chunks gives it format 2, the first tag format 3, and
+-- encryption format 4.
+local HAS_CHUNKED_WRITES, HAS_TAG, IS_ENCRYPTED = 2, 3, 4
 
 -- Returns the state of a new thread. Its revision comes from the clock, so no earlier thread of this name had it.
-local function new_thread(now)
+-- fields: receives the fields of a new thread; key: the caller's data key, or ''.
+local function new_thread(now, fields, key)
   local rev = string.format('%.0f', now[1] * 1000000 + now[2])
-  return { format = 1, rev = rev, bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
+  fields[#fields + 1], fields[#fields + 2] = '@rewritten', rev
+  if key ~= '' then fields[#fields + 1], fields[#fields + 2] = '@key', key end
+  return { format = key == '' and 1 or IS_ENCRYPTED, rev = rev, bytes = 0, blobs = 0, writes = 0, tag = '', ttl = false }
 end
 
 -- Sets the tag of a thread. The tag contains the revision. So a put that is sent twice does not set the same tag again

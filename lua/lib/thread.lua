@@ -2,7 +2,7 @@
 
 -- The newest format of a thread, the first number of @state. Python reads it here. docs/storage-format.md says when to
 -- raise it.
-local FORMAT = 3
+local FORMAT = 4
 
 -- Returns true for a valid TTL field: milliseconds, empty, or missing.
 local function is_ttl(field)
@@ -47,6 +47,15 @@ local function open_thread(index, data, ...)
   local meta = { format = format, rev = rev, bytes = bytes, blobs = blobs, writes = writes, tag = tag }
   meta.ttl, meta.dirty = fields[2], fields[3]
   return meta, nil, fields
+end
+
+-- Returns an error unless the caller has the data key of the thread, or neither has one.
+-- stored: the field @key, or false. key: the caller's data key: its id of 16 bytes, and the wrapped key if the thread may
+-- be new; '' if the caller does not encrypt.
+local function check_key(data, meta, stored, key)
+  local has = meta and stored or ''
+  if string.sub(has, 1, 16) == string.sub(key, 1, 16) or not meta and #key > 16 then return nil end
+  return redis.error_reply('OTHERKEY the data key of ' .. data .. ' is not the one that the caller uses')
 end
 
 -- Sets the deadline of both keys: now + the thread's own TTL, or else the saver's default.

@@ -18,7 +18,7 @@
 --   ENDED   0  the fill lease has ended
 --   FILLED  1  done
 --   ABSENT  2  cold has nothing, and the thread is not here; the fill lease stays
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 
 --- @include lib/thread
 --- @include lib/revise

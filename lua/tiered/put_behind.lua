@@ -11,7 +11,7 @@
 --
 -- Returns the reply of put.lua, or
 --   REFUSED  -1  the write has to go to cold first: nothing was done
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
 --- @include lib/may_write

@@ -14,7 +14,7 @@
 -- or if an older form of the checkpoint is here, it drops the thread.
 -- Returns the reply of put.lua. If chunks are missing, the intent stays. Or
 --   REFUSED  -1  this server may lack a part of the checkpoint: it was not stored, and the intent has ended
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 
 --- @include lib/put
 --- @include lib/tiers

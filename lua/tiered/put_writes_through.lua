@@ -11,7 +11,7 @@
 --
 -- If the thread will be flushed once more, the writes are recorded as dirty, too.
 -- Returns the reply of put_writes.lua.
--- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
+-- Errors: DAMAGED, KEYCONFLICT, OTHERKEY, UNSUPPORTED.
 
 --- @include lib/put_writes
 --- @include lib/intents

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.serde.types import TASKS, SendProtocol
@@ -20,6 +21,7 @@ from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import chunks as chunked, codec, header
 from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver.errors import decoding
 
 VersionText: TypeAlias = str | int | float
@@ -262,10 +264,18 @@ def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Oper
 def _decoded(context: Context, address: config.Address, channel: str, answer: Sequence[Any]) -> Any:
     """Decode the value in a reply of `lua/checkpoint/get_channel.lua`. None if there is no value."""
     with decoding("channel {!r} of {}", channel, address):
-        _, _, _, stored, flat = answer
+        raw_id, head, version, stored, flat = answer
+        chunks, allowance = codec.as_chunks(context, flat, address.thread_id), limits.Allowance(context.limits, address)
+        if (cipher := context.opener()) is not None:
+            ns = names.component(address.checkpoint_ns)
+            field = b"b%b%b%b" % (ns, names.component(channel), version)
+            opened, flags = cipher.open_header(b"c" + ns + raw_id, head)
+            flag = flags[header.fields(opened, chunks, b"b" + ns).index(field)]
+            if flag == ord(header.PRESENT) and not stored:
+                raise ValueError("its value was removed")
+            stored = cipher.open_value(field, stored) if stored else stored
         if not stored:
             return None
-        chunks, allowance = codec.as_chunks(context, flat, address.thread_id), limits.Allowance(context.limits, address)
         return codec.decode_value(context, stored, chunks, channel, address, allowance)
 
 
@@ -327,7 +337,11 @@ def _entry(
     """Decode a checkpoint. `values` holds the sizes of all values of its page."""
     raw_id, raw_ns, raw_header, raw_writes, measured = stored
     ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
-    decoded = header.decode(context, raw_header, checkpoint_id, chunks, config.Address(thread, ns, checkpoint_id))
+    address, opened = (
+        config.Address(thread, ns, checkpoint_id),
+        header.opened(context, b"c" + raw_ns + raw_id, raw_header),
+    )
+    decoded = header.decode(context, opened, checkpoint_id, chunks, address)
     checkpoint, metadata = decoded.checkpoint, decoded.metadata
     step, source, time = metadata.get("step"), metadata.get("source"), checkpoint.get("ts")
     flags, channels = header.flags_of(raw_header), list(checkpoint["channel_versions"])
@@ -483,8 +497,11 @@ def latest_values(
                 [Call(scripts.GET_CHANNEL, context.keyspace.keys(thread), arguments) for thread in batch]
             )
             pairs = zip(batch, answers, strict=True)
-            read = [_value(context, thread, ns, channel, answer) for thread, answer in pairs if answer is not None]
-            values = [value for value in read if value is not None]
+            values = list[ChannelValue]()
+            for thread, answer in pairs:
+                decode = partial(_value, thread=thread, ns=ns, channel=channel, answer=answer)
+                if answer is not None and (value := (yield from with_key(context, thread, decode))) is not None:
+                    values.append(value)
             yield Page(values)
             length = 1 + sum(value.bytes for value in values)
             size = max(1, min(MAX_BATCH, 4 * size, len(batch) * BYTES_PER_BATCH // length))
@@ -494,7 +511,9 @@ def _given(thread_ids: Sequence[str]) -> Stream[str]:
     yield Page(thread_ids)
 
 
-def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequence[Any]) -> ChannelValue | None:
+def _value(
+    context: Context, *, thread: str, ns: str, channel: str, answer: Sequence[Any]
+) -> Operation[ChannelValue | None]:
     """Decode a reply. Returns None if the channel has no value and is no `DeltaChannel`."""
     with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):
         raw_id, head, version, stored, flat = answer
@@ -510,3 +529,4 @@ def _value(context: Context, thread: str, ns: str, channel: str, answer: Sequenc
             value=codec.held(_decoded(context, address, channel, answer)),
             stored=bool(stored),
         )
+    yield  # makes it an operation

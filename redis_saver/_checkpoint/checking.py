@@ -16,7 +16,7 @@ from redis_saver._checkpoint.threads import not_there
 from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Call, Command, Operation
-from redis_saver._storage import chunks, codec, compression, header
+from redis_saver._storage import chunks, codec, header
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import first, take, unpack
 from redis_saver.errors import KeyConflict, LimitExceeded, ThreadBusy, ThreadDamaged, decoding
@@ -47,7 +47,7 @@ _CONFLICT = "find out which program owns that key; then choose another prefix, o
 _INDEX = "copy_thread() makes a copy with a new index"
 _MARKS = (
     *(b"@state", b"@ttl", b"@gc_roots", b"@rewritten", b"@cold_backed", b"@complete", b"@has_latest", b"@no_task_path"),
-    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages"),
+    *(b"@deferred_ttl", b"@cold_gaps", b"@flushed_head", b"@copy", b"@copy_pages", b"@key"),
     *(b"@history", b"@over_at", b"@trim_at", b"@sweep_at"),
 )
 
@@ -356,9 +356,7 @@ class Inventory:
             self._look_at_values(field, stored)
         elif kind in chunks.KINDS and len(field) == 1 + chunks.DIGEST:
             self.chunks.add(field)
-            chunk = compression.decompress(stored, self._allowance()) if kind == chunks.ZSTD else stored
-            if field[1:] != chunks.digest(chunk):
-                raise ValueError("its bytes do not match the digest in its name: they were changed")
+            chunk = codec.as_chunks(self._context, (field, stored), self._thread)[field]
             if kind == chunks.LIST:
                 self._lists[field] = chunk
                 chunks.children(chunk[:1], chunk[1:])
@@ -377,7 +375,8 @@ class Inventory:
         if self._decodes and _named(stored) in self._names:
             with self._findings.reading(describe(field), _READ):
                 address = config.Address(self._thread, ns, checkpoint_id)
-                header.decode(self._context, stored, checkpoint_id, self._names, address)
+                opened = header.opened(self._context, field, stored)
+                header.decode(self._context, opened, checkpoint_id, self._names, address)
 
     def _look_at_values(self, field: bytes, stored: bytes) -> None:
         """Check a value, or a record of pending writes."""
@@ -388,7 +387,8 @@ class Inventory:
             self.writes += len(self._writes_in(field, stored)[1])
         if roots := roots_of(field, stored):
             for root in roots:
-                chunks.check(root)
+                if self._context.cipher is None:  # else decoding opens it
+                    chunks.check(root, chunks.digest)
             self._in_chunks[field] = stored
         elif stored and self._decodes:  # a value is empty if a later put emptied its version
             self._decode(field, stored, {})
@@ -399,14 +399,16 @@ class Inventory:
         """Return the checkpoint and the writes of a record."""
         ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
         address = config.Address(self._thread, ns, checkpoint_id)
-        return address, codec.decode_writes((names.component(task), record), address)
+        return address, codec.decode_writes(self._context, (names.component(task), record), address)
 
     def _decode(self, field: bytes, stored: bytes, its_chunks: codec.Chunks) -> None:
         """Decode a value, or the writes in a record."""
         with self._findings.reading(describe(field), _READ):
             if field[:1] == b"b":
                 channel, thread = names.name_of(field[1:].split(b"\0", 2)[1] + b"\0"), f"thread {self._thread!r}"
-                codec.decode_value(self._context, stored, its_chunks, channel, thread, self._allowance())
+                cipher = self._context.opener()
+                value = stored if cipher is None else cipher.open_value(field, stored)
+                codec.decode_value(self._context, value, its_chunks, channel, thread, self._allowance())
                 return
             address, writes = self._writes_in(field, stored)
             for write in writes:

@@ -10,11 +10,14 @@ from uuid import uuid4
 from redis_saver._checkpoint import guards, pruning, reading, scripts
 from redis_saver._checkpoint.checking import describe
 from redis_saver._checkpoint.retention import ReachableChunks, References, reachable_chunks, read_references, roots_of
-from redis_saver._common import limits, names
+from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Call, Command, Operation
 from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, default_ttl
+from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.keys import FIELD
+from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 FIELDS_PER_PAGE = 500
@@ -33,7 +36,10 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         if (references := (yield from read_references(context, source))) is None:
             return
         reachable = yield from reachable_chunks(context, source, references)
-        counted = yield from _stage(context, source, target, references, reachable, staged)
+        sealing = None
+        if context.data_keys is not None and (cipher := context.opener()) is not None:
+            sealing = yield from context.data_keys.make(target, None, cipher.data_key)
+        counted = yield from _stage(context, source, target, references, reachable, staged, sealing)
         if counted is not None:
             keys, writer = (*context.keyspace.keys(target), *staged), guards.writer_of(context, target, deletes=True)
             arguments = (token, counted[0], default_ttl(context), *counted[1:], references.format)
@@ -66,9 +72,15 @@ def _fields(references: References, reachable: ReachableChunks) -> dict[bytes, l
 
 
 def _stage(
-    context: Context, source: str, target: str, references: References, reachable: ReachableChunks, staged: names.Keys
+    context: Context,
+    source: str,
+    target: str,
+    references: References,
+    reachable: ReachableChunks,
+    staged: names.Keys,
+    sealing: Cipher | None,
 ) -> Operation[tuple[int, ...] | None]:
-    """Copy the fields into keys beside the target.
+    """Copy the fields into keys beside the target. `sealing` is the target's cipher.
 
     Returns the numbers of pages, bytes, values and pending writes, or None if the copy has to start again.
     """
@@ -79,6 +91,8 @@ def _stage(
     while left:
         values = yield Call(scripts.READ_FIELDS, (data,), (reading.BYTES_PER_PAGE, *left[:FIELDS_PER_PAGE]))
         pairs, members = list[Argument](), list[bytes]()
+        if sealing is not None and not pages:
+            pairs += (FIELD, sealing.argument)
         with decoding("the contents of thread {!r}", source):
             if not values:
                 raise ValueError("the server answered a page without values")
@@ -91,7 +105,7 @@ def _stage(
                     raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
                 if not _is_as_planned(field, stored, references, reachable):
                     return None
-                value = header.copied(context, stored, source, target) if field[:1] == b"c" else stored
+                value = _copied(context, field, stored, source, target, sealing)
                 blobs += field[:1] == b"b"
                 writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
                 size += len(value)
@@ -108,6 +122,20 @@ def _stage(
         if not (yield Call(scripts.STAGE, staged, (ABANDONED_AFTER, pages, len(pairs) // 2, *pairs, *members))):
             return None
     return pages, size, blobs, writes
+
+
+def _copied(context: Context, field: bytes, stored: bytes, source: str, target: str, sealing: Cipher | None) -> bytes:
+    """Return the contents of a field for the target. Headers and pending writes are sealed for the target."""
+    if field[:1] == b"c":
+        address = config.Address(source, *names.components(field[1:]))
+        copy = header.copied(context, header.opened(context, field, stored), address, target)
+        return copy if sealing is None else sealing.seal_header(field, copy)
+    if field[:1] == b"w" and sealing is not None and context.cipher is not None:
+        task = field[: field.rindex(b"\0") + 1]
+        frames = context.cipher.open_writes(task, unpack(stored))
+        records = [pack(frames[begin : begin + 5]) for begin in range(0, len(frames), 5)]
+        return b"".join(sealing.seal_writes(task, records))
+    return stored
 
 
 def _is_as_planned(field: bytes, stored: bytes, references: References, reachable: ReachableChunks) -> bool:

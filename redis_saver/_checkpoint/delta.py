@@ -147,6 +147,8 @@ def walk(
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             pages.append(_page(basis, page, len(points), remaining.values()))
+            cipher = context.opener() if page else None
+            opened = (lambda _, value: value) if cipher is None else cipher.open_value
             for raw_id, raw_seeds, raw_writes, number in page:
                 if raw_id in seen:
                     # A caller put an ancestor again, below its own descendant. All below was collected already.
@@ -154,10 +156,10 @@ def walk(
                     break
                 seen.add(raw_id)
                 wanted = set(remaining.values())
-                writes = codec.decode_writes(raw_writes, f"an ancestor in thread {shown(thread)}")
+                writes = codec.decode_writes(context, raw_writes, config.Address(thread, ns, names.name_of(raw_id)))
                 writes = [write for write in writes if write.channel in wanted]
                 triples = zip(raw_seeds[::3], raw_seeds[1::3], raw_seeds[2::3], strict=True)
-                seeds = {remaining.pop(escaped): Seed(field, value) for escaped, field, value in triples}
+                seeds = {remaining.pop(escaped): Seed(field, opened(field, value)) for escaped, field, value in triples}
                 ancestors.append(Ancestor(names.name_of(raw_id), seeds, writes))
                 if number:
                     used.append(points[number - 1].checkpoint_id)
@@ -254,7 +256,9 @@ def _histories(
     for ancestor in walked.ancestors:
         for write in reversed(ancestor.writes):
             is_whole = write.type != chunked.IN_CHUNKS
-            writes[write.channel].append(write if is_whole else codec.whole_write(write, chunks, thread, allowance))
+            writes[write.channel].append(
+                write if is_whole else codec.whole_write(context, write, chunks, thread, allowance)
+            )
         seeds.update(ancestor.seeds)
     answers: dict[str, DeltaChannelHistory] = {}
     learned: dict[str, History] = {}

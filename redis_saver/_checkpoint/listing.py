@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import operator
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from redis_saver._engine.requests import Argument, Batch, Call, Command, Operati
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import codec, header
 from redis_saver._storage.context import Context, refresh_arguments
+from redis_saver._storage.keys import stream_with_key, with_key
 from redis_saver.errors import decoding
 
 CHECKPOINTS_PER_PAGE = 50
@@ -58,7 +60,8 @@ def list_checkpoints(context: Context, asked: Query) -> Stream[CheckpointTuple]:
     if asked.config is None:
         yield from _all_threads(context, asked)
     else:
-        yield from _one_thread(context, asked, asked.config)
+        one = partial(_one_thread, asked=asked, requested=asked.config)
+        yield from stream_with_key(context, config.thread_id(asked.config), one)
 
 
 def bounds(ns: str | None, checkpoint_id: str | None, before: str | None) -> tuple[bytes, bytes]:
@@ -133,7 +136,8 @@ def _passes(context: Context, matches: Predicate | None, thread: str, stored: Se
 
 def _tuples(context: Context, thread: str, stored: Sequence[Any], flat: Sequence[bytes]) -> list[CheckpointTuple]:
     chunks = codec.as_chunks(context, flat, thread)
-    return [codec.decode_tuple(context, thread, saved, chunks) for saved in stored if saved is not None]
+    wanted = [codec.opened(context, thread, saved, chunks) for saved in stored if saved is not None]
+    return [codec.decode_tuple(context, thread, saved, chunks) for saved in wanted]
 
 
 def load(context: Context, wanted: Sequence[config.Address]) -> Stream[CheckpointTuple]:
@@ -230,6 +234,17 @@ class _Newest:
         return bool(self.stored[-1][:2] > other.stored[-1][:2])
 
 
+def _passing(
+    context: Context, *, matches: Predicate | None, thread: str, stored: Sequence[Any]
+) -> Operation[config.Address | None]:
+    return _passes(context, matches, thread, stored)
+    yield  # makes it an operation
+
+
+def _loaded(context: Context, *, wanted: Sequence[config.Address]) -> Operation[list[CheckpointTuple]]:
+    return (yield from collect(load(context, wanted)))
+
+
 def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
     """Merge the checkpoints of all threads by id.
 
@@ -253,7 +268,8 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
             if not heap or len(drawn) == left:
                 break
             newest = heap[0]
-            if address := _passes(context, asked.matches, newest.thread, newest.stored.pop()):
+            passes = partial(_passing, matches=asked.matches, thread=newest.thread, stored=newest.stored.pop())
+            if address := (yield from with_key(context, newest.thread, passes)):
                 drawn.append(address)
             if not newest.stored and newest.upper > b"(":
                 newest.fill((yield newest.request(context, lower, what)))
@@ -264,7 +280,8 @@ def _all_threads(context: Context, asked: Query) -> Stream[CheckpointTuple]:
         by_address: dict[config.Address, CheckpointTuple] = {}
         for thread in dict.fromkeys(address.thread_id for address in drawn):
             wanted = [address for address in drawn if address.thread_id == thread]
-            for saved in (yield from collect(load(context, wanted))):
+            loaded = partial(_loaded, wanted=wanted)
+            for saved in (yield from with_key(context, thread, loaded)):
                 by_address[config.address(saved.config)] = saved
         yield Page([by_address[address] for address in drawn if address in by_address])
         if left is not None:

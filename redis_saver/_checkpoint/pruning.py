@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import NamedTuple
 
 from langgraph.checkpoint.base.id import UUID
@@ -23,6 +24,7 @@ from redis_saver._common.logs import ThrottledLog, log_text
 from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._storage import chunks, header
 from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 
 NAMES_PER_STEP, WEIGHT_OF_HEADER = 500, 9
@@ -72,7 +74,8 @@ def prune(context: Context, thread_ids: Sequence[str], kept: Retention | None, d
                 total = added(total, counted)
         else:
             writer = guards.writer_of(context, thread)
-            total = added(total, (yield from _prune_thread(context, thread, kept, writer, dry_run=dry_run)))
+            pruned = partial(_prune_thread, thread=thread, kept=kept, writer=writer, dry_run=dry_run)
+            total = added(total, (yield from with_key(context, thread, pruned)))
     return total
 
 
@@ -117,7 +120,8 @@ def delete_for_runs(context: Context, run_ids: Sequence[str]) -> Operation[None]
     members = [names.run(run) for run in run_ids]
     threads, unread = yield from threads_with_runs(context, members)
     for thread in threads:
-        yield from remove_runs(context, thread, set(members), guards.writer_of(context, thread))
+        remove = partial(remove_runs, thread=thread, runs=set(members), writer=guards.writer_of(context, thread))
+        yield from with_key(context, thread, remove)
     for thread, text in unread.items():
         error = from_text(text.decode("utf-8", "backslashreplace"), context.keyspace.keys(thread))
         raise error or ThreadDamaged(f"thread {shown(thread)} cannot be read")
@@ -282,8 +286,8 @@ def _roots_of_calls(context: Context, thread: str, checkpoints: Checkpoints) -> 
         with decoding("the subgraph calls of thread {!r}", thread):
             for (ns, checkpoint_id), raw in zip(page, stored, strict=True):
                 if raw is not None:  # else it was removed just now, and the plan is void
-                    described = f"checkpoint {shown(checkpoint_id)} of thread {shown(thread)}"
-                    roots[ns] = retention.root_of(header.metadata(context, raw, described))
+                    address = config.Address(thread, ns, checkpoint_id)
+                    roots[ns] = retention.root_of(header.metadata(context, raw, address))
     return roots
 
 

@@ -92,6 +92,8 @@ def read(
             chunks.update(version.stored.chunks)
         if reply.chunks:
             chunks.update(codec.as_chunks(context, reply.chunks, thread))
+        if not is_expected:
+            reply = Reply(*codec.opened(context, thread, reply, chunks))
         try:
             saved = codec.decode_tuple(context, thread, reply, chunks, had, used)
         except DecodeError as error:

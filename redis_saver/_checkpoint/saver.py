@@ -14,7 +14,7 @@ from typing_extensions import Self, TypedDict, Unpack
 from redis_saver._checkpoint import auditing, checking, copying, delta, listing, pruning, reading, threads, writing
 from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInfo
 from redis_saver._checkpoint.checking import CheckReport
-from redis_saver._checkpoint.interface import Interface, as_method
+from redis_saver._checkpoint.interface import Interface, as_method, keyed
 from redis_saver._checkpoint.ownership import take
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._client import aio, base, sync
@@ -28,10 +28,13 @@ from redis_saver._engine.requests import Request, Stream
 from redis_saver._engine.runner import Driver, DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
-from redis_saver._storage import compression as compressions, encryption
+from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
+from redis_saver._storage.encryption import check as check_encryption
+from redis_saver._storage.keys import DataKeys, stream_with_key, with_key
+from redis_saver.encryption import Encryption
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]
 OnFork: TypeAlias = Literal["allow", "raise"]
@@ -41,6 +44,7 @@ class SaverSettings(TypedDict, total=False):
     """The settings of a saver, for `from_conn_string`. The constructor of `Saver` explains them."""
 
     serde: SerializerProtocol | None
+    encryption: Encryption | None
     prefix: str
     ttl: TTL
     history: History
@@ -73,6 +77,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         client: ClientT,
         *,
         serde: SerializerProtocol | None = None,
+        encryption: Encryption | None = None,
         prefix: str = "langgraph",
         ttl: TTL = None,
         history: History = "all",
@@ -97,6 +102,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 `JsonPlusSerializer`. With another serializer, values are stored whole and their versions share no
                 chunks. A `JsonPlusSerializer`, also inside an `EncryptedSerializer`, is copied. The copy is safe for
                 values that other OS threads change (`docs/changing-state.md`).
+            encryption: Encrypts threads with keys of yours (`redis_saver.encryption`, `docs/encryption.md`). Each process
+                needs one more round trip for each thread. None: nothing is encrypted, except by `serde`.
             prefix: The beginning of all keys. Savers with different prefixes share no data.
             ttl: Time after its last write when a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or
                 LangGraph's `{"default_ttl": minutes, "refresh_on_read": bool}`. None: threads do not expire.
@@ -153,13 +160,14 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             keyspace=keyspace,
             expiry=ttls.parse(ttl),
             compression=compressions.check(compression, type(self)),
-            require_encryption=encryption.check(require_encryption, serializer),
+            require_encryption=check_encryption(require_encryption, serializer),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=configs.parse_history(history),
             counted=self._counting.call,
             requires_owner=ownership == "required",
             refuses_forks=self._refuses_forks,
+            data_keys=None if encryption is None else DataKeys(encryption, keyspace),
         )
         super().__init__()
 
@@ -182,13 +190,13 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
     # -- operations, as `Interface` calls them
 
-    _get_tuple_gen = as_method(reading.get_tuple)
-    _put_gen = as_method(writing.put)
-    _put_writes_gen = as_method(writing.put_writes)
-    _get_delta_channel_history_gen = as_method(delta.get_delta_channel_history)
+    _get_tuple_gen = keyed(reading.get_tuple)
+    _put_gen = keyed(writing.put, creates=True)
+    _put_writes_gen = keyed(writing.put_writes, creates=True)
+    _get_delta_channel_history_gen = keyed(delta.get_delta_channel_history)
     _delete_thread_gen = as_method(threads.delete_thread)
     _delete_for_runs_gen = as_method(pruning.delete_for_runs)
-    _copy_thread_gen = as_method(copying.copy_thread)
+    _copy_thread_gen = keyed(copying.copy_thread)
     _prune_gen = as_method(pruning.prune)
     _stream_threads_gen = as_method(threads.stream_threads)
     _get_thread_gen = as_method(threads.get_thread)
@@ -254,7 +262,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
 
     def _writes(self, thread_id: str, ns: str | None) -> Generator[Any, Any, None]:
         ns = None if ns is None else configs.name(ns, "checkpoint_ns")
-        return auditing.writes(self._context, configs.name(thread_id, "thread_id"), ns)
+        thread = configs.name(thread_id, "thread_id")
+        return stream_with_key(self._context, thread, lambda context: auditing.writes(context, thread, ns))
 
     @keywords.checked
     def channel_history(self, thread_id: str, channel: str, *, checkpoint_ns: str = "") -> Iterator[VersionInfo]:
@@ -279,8 +288,11 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         return self._astream(self._history(thread_id, channel, checkpoint_ns), "channel_history")
 
     def _history(self, thread_id: str, channel: str, ns: str) -> Generator[Any, Any, None]:
-        names = configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")
-        return auditing.channel_history(self._context, configs.name(thread_id, "thread_id"), *names)
+        names, thread = (
+            (configs.name(channel, "channel"), configs.name(ns, "checkpoint_ns")),
+            configs.name(thread_id, "thread_id"),
+        )
+        return stream_with_key(self._context, thread, lambda context: auditing.channel_history(context, thread, *names))
 
     @keywords.checked
     def latest_values(
@@ -355,11 +367,15 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             ThreadNotFound: There is no such thread.
             ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
         """
-        return self._run(checking.check(self._context, configs.name(thread_id, "thread_id"), values=values))
+        return self._run(self._check(thread_id, values=values))
 
     async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """`check` for asyncio."""
-        return await self._arun(checking.check(self._context, configs.name(thread_id, "thread_id"), values=values))
+        return await self._arun(self._check(thread_id, values=values))
+
+    def _check(self, thread_id: str, *, values: bool) -> Generator[Any, Any, CheckReport]:
+        thread = configs.name(thread_id, "thread_id")
+        return with_key(self._context, thread, lambda context: checking.check(context, thread, values=values))
 
 
 def context_of(saver: Saver[Any]) -> Context:

@@ -249,11 +249,19 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
     packed = list(chunks.values())
     if context.compression is not None:
         packed = [compression.compress(chunk) if field[:1] == ZSTD else chunk for field, chunk in chunks.items()]
+    sealed, key, contents = header, b"", list(stored_values.values())
+    if (cipher := context.cipher) is not None:
+        sealed, key = cipher.seal_header(member, header), cipher.argument
+        contents = [cipher.seal_value(*value) for value in stored_values.items()]
+        packed = [
+            chunk if field[:1] == LIST or field == table.names_chunk else cipher.seal_chunk(field, chunk)
+            for field, chunk in zip(chunks, packed, strict=True)
+        ]
     arguments: list[Argument] = [
-        member, by_age, run, header, flags,
+        member, by_age, run, sealed, flags,
         context.expiry.milliseconds or b"", settings.ttl or b"", limit if is_limited else _NO_LIMIT,
         known.tag if is_known else b"", b"%016x" % names.random(), len(stored_values), len(chunks), len(emptied),
-        *stored_values, *chunks, *emptied, *stored_values.values(), *packed,
+        key, *stored_values, *chunks, *emptied, *contents, *packed,
     ]  # fmt: skip
     return Encoded(arguments, seen, KnownCheckpoint(member, header, table.names_chunk, of_checkpoint))
 
@@ -381,9 +389,12 @@ def store_writes(
     check_names(context, address, task_id, "a task")
     chunks: dict[bytes, bytes] = {}
     regular, special = codec.encode_writes(context, writes, task_path, chunks)
+    member, key = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id), b""
+    if (cipher := context.cipher) is not None:
+        regular, key = cipher.seal_writes(member, regular), cipher.argument
+        special = {index: cipher.seal_writes(member, [record])[0] for index, record in special.items()}
     arguments: list[Argument] = [
-        names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id), b"".join(regular), len(regular),
-        context.expiry.milliseconds or b"", settings.ttl or b"",
+        member, b"".join(regular), len(regular), context.expiry.milliseconds or b"", settings.ttl or b"", key,
     ]  # fmt: skip
     for index, record in special.items():
         arguments += (index, record)
@@ -391,7 +402,7 @@ def store_writes(
         return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
     cache, data_key = context.chunk_cache, by.keys[1]
     stored = fields_in(cache.of(data_key).versions)
-    while isinstance(missing := (yield by.call([*arguments, *_packed(chunks, stored)])), list):
+    while isinstance(missing := (yield by.call([*arguments, *_packed(context, chunks, stored)])), list):
         with decoding("what put_writes lacks of thread {!r}", address.thread_id):
             if not stored:
                 raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")
@@ -400,15 +411,16 @@ def store_writes(
     if missing == PutReply.REFUSED:
         return False
     # The next put need not send these chunks.
-    key = address.checkpoint_ns, WRITTEN
-    cache.remember(data_key, {key: written_version(chunks, cache.of(data_key).versions.get(key))})
+    written = address.checkpoint_ns, WRITTEN
+    cache.remember(data_key, {written: written_version(chunks, cache.of(data_key).versions.get(written))})
     return True
 
 
-def _packed(chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
+def _packed(context: Context, chunks: Mapping[bytes, bytes], stored: Collection[bytes]) -> list[Argument]:
     """Return the chunks as `lua/checkpoint/put_writes.lua` takes them, except those that the server should have."""
     pairs: list[Argument] = []
     for field, chunk in chunks.items():
         if field not in stored:
-            pairs += (field, compression.compress(chunk) if field[:1] == ZSTD else chunk)
+            packed = compression.compress(chunk) if field[:1] == ZSTD else chunk
+            pairs += (field, packed if context.cipher is None else context.cipher.seal_chunk(field, packed))
     return pairs

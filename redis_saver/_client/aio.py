@@ -15,7 +15,7 @@ from redis_saver._client import clients, loops
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.link import ALONE, Exchange, Link, Newcomer, Send, Together, Tries, as_command, name_of
 from redis_saver._common import forks
-from redis_saver._engine.requests import Argument, Batch, Call, Command, Request, Sleep, T, key_of
+from redis_saver._engine.requests import Argument, Ask, Batch, Call, Command, Request, Sleep, T, key_of
 from redis_saver._engine.runner import arun
 
 REQUESTS_PER_PIPELINE = 64
@@ -94,6 +94,8 @@ class Batcher:
         """Answer a request. Requests of the same turn of the loop share a pipeline."""
         if isinstance(request, Sleep):
             return asyncio.sleep(request.seconds)
+        if isinstance(request, Ask):
+            return request.aask(*request.arguments)
         link = self.link
         if not link.is_plain:
             request = link.on_primary(request)

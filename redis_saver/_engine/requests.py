@@ -6,7 +6,7 @@ sync and async callers, and encodes requests next to the code that decodes their
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from redis_saver._engine.scripts import Script
@@ -56,6 +56,15 @@ class Sleep(NamedTuple):
     seconds: float
 
 
+class Ask(NamedTuple):
+    """Ask the provider of keys. Reply: its answer."""
+
+    ask: Callable[..., Any]
+    aask: Callable[..., Awaitable[Any]]
+    """`ask` for asyncio."""
+    arguments: Sequence[Any]
+
+
 class Page(Generic[T]):
     """Results of an operation that streams. Reply: None."""
 
@@ -63,7 +72,7 @@ class Page(Generic[T]):
         self.items = items
 
 
-Request: TypeAlias = Call | Command | Batch | Scan | Sleep
+Request: TypeAlias = Call | Command | Batch | Scan | Sleep | Ask
 
 
 @overload

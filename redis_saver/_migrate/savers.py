@@ -203,7 +203,7 @@ class OurEndpoint(SaverEndpoint):
         for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
             flat += (names.component(task_id) + end, stored) if stored is not None else ()
         writes: dict[Task, Write] = {}
-        for write in codec.decode_writes(flat, Address(thread, *key)):
+        for write in codec.decode_writes(self._context, flat, Address(thread, *key)):
             writes.setdefault((write.task_id, min(write.idx, 0)), write)
         return writes
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence, Set as AbstractSet
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set as AbstractSet
 from hashlib import sha256
 from itertools import accumulate, chain, repeat
 from typing import NamedTuple, TypeAlias
@@ -108,6 +108,10 @@ def digest(chunk: bytes) -> bytes:
     return sha256(chunk).digest()[:DIGEST]
 
 
+Digests: TypeAlias = Callable[[bytes], bytes]
+"""Names chunks: `digest`, or the keyed digest of a thread's cipher."""
+
+
 def shared(stored: Stored, last: Stored) -> tuple[int, ...]:
     """Return the counts of the leaves at the front of a value that need not be decoded again.
 
@@ -132,7 +136,7 @@ def in_chunks(value: bytes) -> bool:
     return value[:1] in KINDS
 
 
-def check(value: bytes) -> None:
+def check(value: bytes, digest: Digests) -> None:
     """Compare a root with the digest in it.
 
     Raises:
@@ -142,7 +146,13 @@ def check(value: bytes) -> None:
         raise ValueError("its root does not match its digest: the stored bytes were changed")
 
 
-def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last: Stored | None = None) -> Stored:
+def join(
+    value: bytes,
+    chunks: Mapping[bytes, bytes],
+    allowance: Allowance,
+    last: Stored | None = None,
+    digest: Digests = digest,
+) -> Stored:
     """Join a value from its root and its chunks.
 
     A few small lists can name the same chunks many times. So each level is counted before it is made.
@@ -153,13 +163,14 @@ def join(value: bytes, chunks: Mapping[bytes, bytes], allowance: Allowance, last
             (`codec.as_chunks`), so no list contains itself.
         allowance: The size that the value may have.
         last: Another version of the value. It makes joining faster.
+        digest: Names chunks.
 
     Raises:
         ChunkMissing: A chunk is missing.
         LimitExceeded: The value is too long, or has too many chunks.
         ValueError: The root or a list of chunks is damaged.
     """
-    check(value)
+    check(value, digest)
     start = take(value, _FRAMES, 2)[1]
     fields, same, count = tuple(children(value[:1], value[start:])), 0, 0
     levels, kept = list[Level](), list[int]()
@@ -303,13 +314,14 @@ _CUT = 2**32 // BYTES_PER_CHUNK
 _CUT_LIST = 256 // CHUNKS_PER_LIST
 
 
-def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> Stored | None:
+def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None, digest: Digests = digest) -> Stored | None:
     """Cut a value into chunks.
 
     Args:
         encoded: The serializer's result. It may leave out elements at the front that are the same as in `before`.
         kind: `PLAIN` or `ZSTD`.
         before: The earlier version that the serializer compared with. It only saves work.
+        digest: Names chunks.
 
     Returns:
         None if the value has to be stored whole, or if the elements that were left out are needed.
@@ -326,16 +338,16 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None) -> 
     if lower and (kind != lower[0].fields[0][:1] or same != sum(lower[0].counts)):
         return None  # the first new leaf may begin within the elements that were left out
     if encoded.runs:
-        level = _cut_runs(elements, encoded.runs, kind)
+        level = _cut_runs(elements, encoded.runs, kind, digest)
     else:
-        level, same = _cut(elements, kind, lower[0] if lower else NO_LEVEL)
+        level, same = _cut(elements, kind, lower[0] if lower else NO_LEVEL, digest)
     if len(level.fields) < 2 or (len(level.fields) <= MAX_ROOT and sum(map(len, level.bytes)) < MIN_VALUE):
         return None
     levels, kept = [level], [same]
     while len(level.fields) > MAX_ROOT:
         upper = lower[len(levels)] if len(levels) < len(lower) else NO_LEVEL
         same = upper.whole(same)
-        level = _list(level.fields, upper, same)
+        level = _list(level.fields, upper, same, digest)
         levels.append(level)
         kept.append(same)
     below = pack([names.encode(encoded.type), elements[0]]) + digests_of(level.fields)
@@ -403,7 +415,7 @@ def _ends_chunk(size: int, element: bytes) -> bool:
     return size >= MAX_CHUNK or (size >= MIN_CHUNK and crc32(element) < len(element) * _CUT)
 
 
-def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, int]:
+def _cut(elements: Sequence[bytes], kind: bytes, before: Level, digest: Digests) -> tuple[Level, int]:
     """Return the leaves: those that are the same as before, then those of the elements. Also return the first number.
 
     If the last leaf is short because the value ended there, the first new elements are added to it.
@@ -430,17 +442,17 @@ def _cut(elements: Sequence[bytes], kind: bytes, before: Level) -> tuple[Level, 
     return before.with_more(kept, leaves, closed=not size), kept
 
 
-def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes) -> Level:
+def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes, digest: Digests) -> Level:
     """Return the leaves of a value whose runs of elements are cut separately."""
     levels, start = list[Level](), 1
     for count in runs:
-        levels.append(_cut([b"", *elements[start : start + count]], kind, NO_LEVEL)[0])
+        levels.append(_cut([b"", *elements[start : start + count]], kind, NO_LEVEL, digest)[0])
         start += count
     fields, leaves, counts, _closed = zip(*levels, strict=True)
     return Level(tuple(chain(*fields)), tuple(chain(*leaves)), tuple(chain(*counts)))
 
 
-def _list(below: Sequence[bytes], before: Level, same: int) -> Level:
+def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> Level:
     """Return the lists of chunks above a level: the first `same` lists of `before`, then new ones.
 
     A list has at least two chunks. It ends after a chunk whose digest says so.

@@ -48,7 +48,7 @@ def encode_value(context: Context, value: Any, channel: str, before: Stored | No
             encoded = dumps_elements(context.serde, value, before.elements if before else None)
             if context.require_encryption:
                 encryption.check_written(context, encoded.type)
-            if (stored := chunked.cut(encoded, kind, before)) is not None:
+            if (stored := chunked.cut(encoded, kind, before, context.digest)) is not None:
                 _check_chunks(context, stored, channel)
                 return stored
             if encoded.same:
@@ -118,7 +118,7 @@ def decode_stored(
             in_place = len(stored) >= _LONG and kind == b"msgpack" and takes_views(context.serde)
             return _loads(context, kind, memoryview(stored)[start:] if in_place else stored[start:], allowance), None
         last = last if last and last.levels else None
-        whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last)
+        whole = last if last and last.value == stored else chunked.join(stored, chunks, allowance, last, context.digest)
         if context.require_encryption:
             encryption.check_read(context, chunked.type_of(whole))
         loads_elements = getattr(type(context.serde), "loads_elements", None)
@@ -147,6 +147,28 @@ def _loads(context: Context, kind: bytes, data: Any, allowance: Allowance) -> An
     return context.serde.loads_typed((names.decode(kind), data))
 
 
+def opened(context: Context, thread: str, stored: Sequence[Any], chunks: Chunks) -> Sequence[Any]:
+    """Open the header and the values of a checkpoint from a script's reply. Its pending writes stay sealed.
+
+    Args:
+        context: The saver.
+        thread: The thread.
+        stored: Id, namespace, header, values, and more.
+        chunks: The chunks of its names, and possibly others.
+    """
+    with decoding("a checkpoint of thread {!r}", thread):
+        if (cipher := context.opener()) is None:
+            return stored
+        raw_id, raw_ns, header, values, *others = stored
+        header, flags = cipher.open_header(b"c" + raw_ns + raw_id, header)
+        plain = list[bytes | None]()
+        for field, flag, value in zip(headers.fields(header, chunks, b"b" + raw_ns), flags, values, strict=True):
+            if flag == ord(headers.PRESENT) and not value:
+                raise ValueError(f"the value of {shown(field)} was removed")
+            plain.append(cipher.open_value(field, value) if value else value)
+    return [raw_id, raw_ns, header, plain, *others]
+
+
 def held(value: Any) -> Any:
     """Return the contents of a `DeltaChannel`'s snapshot, or any other value unchanged."""
     kind: Any = fallback.delta_snapshot
@@ -156,7 +178,7 @@ def held(value: Any) -> Any:
 def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[bytes, bytes]:
     """Return chunks by field, decompressed, from a script's flat reply (field, bytes, field, bytes, ...).
 
-    Each chunk is compared with the digest in its field, which takes about 2 microseconds.
+    Each chunk is compared with the digest in its field, which takes about 2 microseconds. A sealed chunk is opened.
 
     Raises:
         DecodeError: A chunk was changed or cannot be decompressed.
@@ -164,11 +186,17 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
     allowance: Allowance | None = None
     try:
         chunks = dict(zip(flat[::2], flat[1::2], strict=True))
-        for field, stored in chunks.items():
+        cipher = context.opener() if chunks else None
+        for field, sealed in chunks.items():
+            stored, is_open, digest = sealed, cipher is None or field[:1] == chunked.LIST, context.digest
+            if cipher is not None and not is_open:
+                is_names_chunk = field == chunked.PLAIN + chunked.digest(sealed)
+                stored = sealed if is_names_chunk else cipher.open(sealed, b"chunk", field)
+                chunks[field] = stored
             if field[:1] == ZSTD:
                 allowance = allowance or Allowance(context.limits, f"thread {shown(thread)}")
                 chunks[field] = compression.decompress(stored, allowance)
-            if field[1:] != chunked.digest(chunks[field]):
+            if is_open and field[1:] != digest(chunks[field]):
                 raise ValueError("its bytes do not match the digest in its name: they were changed")
     except RedisSaverError:
         raise
@@ -241,22 +269,26 @@ def encode_write(context: Context, write: PendingWrite) -> Write:
     return Write("", task_id, 0, channel, kind, data)
 
 
-def decode_writes(stored: Sequence[bytes | None], owner: object) -> list[Write]:
-    """Return the writes in a flat list (task and kind, record, ...), in `writes_sort_key` order."""
+def decode_writes(context: Context, stored: Sequence[bytes | None], address: Address) -> list[Write]:
+    """Return a checkpoint's writes in a flat list (task and kind, record, ...), in `writes_sort_key` order."""
     writes = list[Write]()
     if not stored:
         return writes
     try:
+        cipher = context.opener()
         for suffix, record in zip(stored[::2], stored[1::2], strict=True):
             if suffix is None or record is None:
                 raise ValueError("the index names a record of pending writes that the data lacks")
             task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
             frames = take(record, 0)[0]
+            if cipher is not None:
+                task = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id)
+                frames = cipher.open_writes(task, frames)
             for begin in range(0, len(frames), 5):
                 index, path, channel, kind, data = frames[begin : begin + 5]
                 writes.append(Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))
     except Exception as error:
-        raise decoding("the writes of {}", owner).of(error) from error
+        raise decoding("the writes of {}", address).of(error) from error
     return sorted(writes, key=lambda write: writes_sort_key(write.task_path, write.task_id, write.idx))
 
 
@@ -278,10 +310,10 @@ def count_writes(record: bytes, thread: str) -> int:
         return len(unpack(record)) // 5
 
 
-def whole_write(write: Write, chunks: Chunks, owner: object, allowance: Allowance) -> Write:
+def whole_write(context: Context, write: Write, chunks: Chunks, owner: object, allowance: Allowance) -> Write:
     """Join a pending write that is stored in chunks."""
     with decoding("a write to channel {!r} of task {!r} of {}", write.channel, write.task_id, owner):
-        kind, data = chunked.typed_bytes(chunked.join(write.data, chunks, allowance))
+        kind, data = chunked.typed_bytes(chunked.join(write.data, chunks, allowance, digest=context.digest))
         return write._replace(type=names.encode(kind), data=data)
 
 
@@ -290,7 +322,7 @@ def load_write(
 ) -> PendingWrite:
     """Decode a pending write, which may be stored in chunks."""
     if write.type == IN_CHUNKS:
-        write = whole_write(write, chunks, owner, allowance)
+        write = whole_write(context, write, chunks, owner, allowance)
     try:
         return write.task_id, write.channel, _loads(context, write.type, write.data, allowance)
     except RedisSaverError:
@@ -346,7 +378,7 @@ def decode_tuple(
                 last_names = names_version(names_chunk, chunks[names_chunk])
             used[ns, None] = last_names
         pending = list[PendingWrite]()
-        for write in decode_writes(writes, address):
+        for write in decode_writes(context, writes, address):
             pending.append(load_write(context, write, address, allowance, chunks))
         return CheckpointTuple(
             config=to_config(thread_id, ns, checkpoint_id),

@@ -10,8 +10,12 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import Expiry
+from redis_saver._storage import chunks
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.compression import Compression
+from redis_saver._storage.keys import DataKeys
+from redis_saver._storage.sealing import Cipher
+from redis_saver.errors import NotEncrypted
 
 Counted: TypeAlias = "Callable[[Generator[Any, Any, Any], str], Generator[Any, Any, Any]]"
 """Returns an operation that is counted under a name (`Counting.call`)."""
@@ -36,6 +40,30 @@ class Context(NamedTuple):
     """True if a write without a token to an owned thread is refused."""
     refuses_forks: bool = False
     """True if a loop's checkpoint is refused when its parent is no longer the newest."""
+    data_keys: DataKeys | None = None
+    """The data keys of threads, with `encryption=`."""
+    cipher: Cipher | None = None
+    """The cipher of the operation's thread. None: the saver does not encrypt, or there is no such thread."""
+
+    def digest(self, chunk: bytes) -> bytes:
+        """Return the digest that names a chunk."""
+        return chunks.digest(chunk) if self.cipher is None else self.cipher.digest(chunk)
+
+    def opener(self) -> Cipher | None:
+        """Return the cipher that opens stored records, or None if they are plain.
+
+        Raises:
+            NotEncrypted: The saver encrypts, but the thread is plain.
+        """
+        if self.data_keys is not None and self.cipher is None:
+            raise NotEncrypted(PLAIN_THREAD)
+        return self.cipher
+
+
+PLAIN_THREAD = (
+    "it is not encrypted, and this saver has encryption=. It was not decoded. Encrypt the thread with redis-saver "
+    "migrate. If you did not write it, somebody without the key did: see docs/security.md"
+)
 
 
 def default_ttl(context: Context) -> int | bytes:

@@ -21,6 +21,7 @@ from langgraph.checkpoint.base import ChannelVersions, Checkpoint, CheckpointMet
 
 from redis_saver._common import names
 from redis_saver._common.bounded_cache import BoundedCache
+from redis_saver._common.config import Address
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
 from redis_saver._storage import encryption
@@ -203,22 +204,40 @@ def own_entries(entries: Iterable[bytes]) -> list[bytes]:
     return [entry for entry in entries if entry[:1] != RETAINED]
 
 
-def metadata(context: Context, header: bytes, owner: object) -> dict[str, Any]:
-    """Decode the metadata of a header alone. An error names its `owner`."""
-    with decoding("the metadata of {}", owner):
-        *_, kind, data = unpack(header)
+def fields(header: bytes, chunks: Mapping[bytes, bytes], prefix: bytes) -> list[bytes]:
+    """Return the fields of the values of a header's channels. `chunks` has its names chunk, `prefix` its namespace."""
+    names_chunk, flags, slots, tokens = take(header, 0, 7)[0][3:]
+    channels, versions = chunks[names_chunk].split(b"\0"), unpack(tokens)
+    numbers = struct.unpack(f">{len(flags)}H", slots)
+    return [b"%b%b\0%b" % (prefix, channels[place], versions[slot]) for place, slot in enumerate(numbers)]
+
+
+def opened(context: Context, member: bytes, header: bytes) -> bytes:
+    """Return a header as it was before it was sealed. `member` is its checkpoint's."""
+    cipher = context.opener()
+    return header if cipher is None else cipher.open_header(member, header)[0]
+
+
+def metadata(context: Context, header: bytes, address: Address) -> dict[str, Any]:
+    """Decode the metadata of a stored header alone."""
+    with decoding("the metadata of {}", address):
+        member = names.checkpoint(address.checkpoint_ns, address.checkpoint_id or "")
+        *_, kind, data = unpack(opened(context, member, header))
         return _mapping(encryption.loads(context, kind, data))
 
 
-def copied(context: Context, header: bytes, source: str, target: str) -> bytes:
-    """Return the header for the copy of a thread. It has no run, and its metadata name the target as their thread."""
-    with decoding("a header of thread {!r}", source):
+def copied(context: Context, header: bytes, source: Address, target: str) -> bytes:
+    """Return the opened header for the copy of a thread.
+
+    It has no run, and its metadata name the target as their thread.
+    """
+    with decoding("a header of {}", source):
         chunks = unpack(header)
         if len(chunks) != FRAMES:
             raise ValueError(f"it has {len(chunks)} frames instead of {FRAMES}")
+        about = _mapping(encryption.loads(context, *chunks[_ABOUT:]))
     chunks[_RUN] = b""
-    about = metadata(context, header, f"a checkpoint of thread {shown(source)}")
-    if about.get("thread_id") == source:
+    if about.get("thread_id") == source.thread_id:
         with encoding("the metadata of a checkpoint"):
             kind, chunks[_ABOUT + 1] = encryption.dumps(context, {**about, "thread_id": target})
         chunks[_ABOUT] = names.encode(kind)

@@ -227,7 +227,7 @@ def task_paths_in_hot(hot: Context, thread: str, checkpoints: Iterable[Checkpoin
         records = yield Command(("HMGET", data, *fields))
         for suffix, record in zip(suffixes, records, strict=True):
             if record is not None:
-                for write in codec.decode_writes((suffix, record), address):
+                for write in codec.decode_writes(hot, (suffix, record), address):
                     paths[ns, checkpoint_id, write.task_id] = write.task_path
     return paths
 

@@ -427,7 +427,8 @@ class _Claim:
         with decoding("pending writes of {}", location):
             ns, checkpoint_id, task = names.components(record.member[1:])
             target = config.to_config(self.thread, ns, checkpoint_id)
-            writes = codec.decode_writes((names.component(task), record.writes), location)
+            address = config.Address(self.thread, ns, checkpoint_id)
+            writes = codec.decode_writes(hot, (names.component(task), record.writes), address)
             allowance = Allowance(hot.limits, location)
             chunks = codec.as_chunks(hot, record.chunks, self.thread)
             pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
@@ -444,11 +445,12 @@ class _Claim:
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", self.keys.data_key, *fields))), Allowance(hot.limits, location)
         with decoding("pending writes of {}", location):
+            address = config.Address(self.thread, *names.components(member[1:])[:2])
             special = [
                 codec.load_write(hot, write, location, allowance)[1:]
                 for record in records
                 if record
-                for write in codec.decode_writes((names.component(""), record), location)
+                for write in codec.decode_writes(hot, (names.component(""), record), address)
             ]
         if not special:
             return list(pairs)

@@ -1,0 +1,214 @@
+"""Encryption of threads with keys of yours (extra `encryption`).
+
+    from redis_saver import RedisSaver
+    from redis_saver.encryption import Encryption, Keyset
+
+    saver = RedisSaver(client, encryption=Encryption(Keyset.from_env("REDIS_SAVER_KEYS")))
+
+Each thread has a random data key. A key of the provider wraps it, and the wrapped key is stored with the thread. So it
+expires, is copied and is deleted with the thread. `docs/encryption.md` shows how to rotate and to destroy keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from langchain_core.runnables import RunnableConfig
+from typing_extensions import Self
+
+from redis_saver._common import config as configs
+from redis_saver._common.display import kind_of, shown
+from redis_saver._storage.framing import pack
+from redis_saver._storage.sealing import aead, derived
+from redis_saver.errors import KeyUnavailable
+
+__all__ = ["Encryption", "KeyContext", "KeyProvider", "Keyset", "WrappedKey"]
+
+CACHE_SECONDS = 300.0
+
+
+class KeyContext(NamedTuple):
+    """What a data key belongs to. A provider binds the wrapped key to it."""
+
+    prefix: str
+    """The saver's prefix."""
+    thread_id: str
+    """The thread."""
+
+    def as_dict(self) -> dict[str, str]:
+        """Return it as the encryption context of AWS KMS and others."""
+        return {"redis_saver.prefix": self.prefix, "redis_saver.thread_id": self.thread_id}
+
+    def as_bytes(self) -> bytes:
+        """Return it as associated data. Each part has its length before it, so no two contexts are the same bytes."""
+        return pack([part.encode("utf-8", "surrogatepass") for part in self])
+
+
+class WrappedKey(NamedTuple):
+    """A data key as it is stored."""
+
+    key_id: str
+    """The key that wrapped it."""
+    data: bytes
+    """The provider's answer."""
+
+
+class KeyProvider(ABC):
+    """Wraps and unwraps data keys: `Keyset`, or a class of yours over a KMS or Vault.
+
+    A saver asks once for each thread and process, and again after `cache_seconds`. It never asks for each value. The
+    asyncio forms run `wrap` and `unwrap` in worker threads, unless a subclass overrides them.
+    """
+
+    @abstractmethod
+    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
+        """Wrap a new data key of 32 bytes.
+
+        Args:
+            data_key: The data key.
+            context: The thread. `unwrap` gets the same.
+            name: The name that `key_for` returned, such as a tenant's. None: the primary key.
+
+        Raises:
+            KeyUnavailable: There is no such key.
+        """
+
+    @abstractmethod
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        """Return the data key.
+
+        Raises:
+            KeyUnavailable: The key that wrapped it was destroyed, or is not there.
+            ValueError: The wrapped key was changed, or belongs to another thread.
+        """
+
+    async def awrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
+        """`wrap` for asyncio."""
+        return await asyncio.to_thread(self.wrap, data_key, context, name)
+
+    async def aunwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        """`unwrap` for asyncio."""
+        return await asyncio.to_thread(self.unwrap, wrapped, context)
+
+
+class Keyset(KeyProvider):
+    """Keys in memory. It wraps with AES-SIV.
+
+    A key id is a name, or a name and a version: `2026-11`, `tenant-7`, `tenant-7/2`. The first key of a name wraps new
+    data keys of that name. The first key of all is the primary key.
+    """
+
+    def __init__(self, keys: Mapping[str, bytes]) -> None:
+        """Take keys of at least 16 bytes by id, the primary key first.
+
+        Raises:
+            ImportError: The extra `encryption` is not installed.
+            TypeError, ValueError: There is no key, or one is too short. The message does not contain it.
+        """
+        if not isinstance(keys, Mapping) or not keys:
+            raise ValueError(f"Keyset: {kind_of(keys)} has no keys; write {{'2026-11': 32 random bytes}}")
+        for key_id, key in keys.items():
+            if not isinstance(key_id, str) or not key_id or not key_id.isprintable() or set(key_id) & set(" =,"):
+                raise ValueError(f"Keyset: the id {shown(key_id)} is empty, or has a blank, a comma or an equals sign")
+            if not isinstance(key, bytes) or len(key) < 16:
+                raise ValueError(f"Keyset: key {shown(key_id)} is no bytes, or fewer than 16; write 32 random bytes")
+        self._ciphers = {key_id: aead(derived(key, b"redis_saver keyset", 64)) for key_id, key in keys.items()}
+        self.primary: str = next(iter(keys))
+        """The id of the primary key."""
+
+    @classmethod
+    def parse(cls, text: str, name: str) -> Self:
+        """Read `id=base64` entries, separated by commas, blanks or line ends. An error names the text by `name`."""
+        keys = dict[str, bytes]()
+        for number, entry in enumerate(text.replace(",", " ").split(), 1):
+            key_id, _, encoded = entry.partition("=")
+            try:
+                keys[key_id] = base64.b64decode(
+                    encoded, altchars=b"-_" if set(encoded) & set("-_") else None, validate=True
+                )
+            except ValueError:
+                raise ValueError(f"{name}: entry {number} is not `id=` and a key in base64") from None
+        try:
+            return cls(keys)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    @classmethod
+    def from_env(cls, name: str = "REDIS_SAVER_KEYS") -> Self:
+        """Read the keys from an environment variable: `2026-11=BASE64,2026-05=BASE64`, the primary key first.
+
+        Raises:
+            ValueError: The variable is not set, or is not in this form. The message contains no key.
+        """
+        if name not in os.environ:
+            raise ValueError(f"the environment variable {name} is not set; write {name}=2026-11=BASE64")
+        return cls.parse(os.environ[name], name)
+
+    @classmethod
+    def from_file(cls, path: str | Path) -> Self:
+        """Read the keys from a file with the form of `from_env`, such as one key in each line.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is not in this form. The message contains no key.
+        """
+        return cls.parse(Path(path).read_text(), str(path))
+
+    def wrap(self, data_key: bytes, context: KeyContext, name: str | None) -> WrappedKey:
+        """Wrap a data key with the first key of a name, or with the primary key."""
+        ids = [key_id for key_id in self._ciphers if name is None or name in (key_id, key_id.partition("/")[0])]
+        if not ids:
+            raise KeyUnavailable(f"the keyset has no key of the name {shown(name)}. Nothing was written")
+        return WrappedKey(ids[0], self._ciphers[ids[0]].encrypt(data_key, [context.as_bytes()]))
+
+    def unwrap(self, wrapped: WrappedKey, context: KeyContext) -> bytes:
+        """Return the data key."""
+        from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
+
+        if (cipher := self._ciphers.get(wrapped.key_id)) is None:
+            raise KeyUnavailable(
+                f"the data key of thread {shown(context.thread_id)} was wrapped by the key {shown(wrapped.key_id)}, "
+                "which the keyset does not have. Add that key. If it was destroyed, the thread cannot be read any more"
+            )
+        try:
+            return cipher.decrypt(wrapped.data, [context.as_bytes()])  # type: ignore[no-any-return]
+        except InvalidTag:
+            raise ValueError(
+                f"the key {shown(wrapped.key_id)} did not wrap this data key for thread {shown(context.thread_id)}: "
+                "it was changed or belongs to another thread, or another key has this id"
+            ) from None
+
+
+class Encryption:
+    """The setting `encryption` of a saver."""
+
+    def __init__(
+        self,
+        keys: KeyProvider,
+        *,
+        key_for: Callable[[str, RunnableConfig | None], str] | None = None,
+        cache_seconds: float = CACHE_SECONDS,
+    ) -> None:
+        """Use a provider of keys.
+
+        Args:
+            keys: A `Keyset`, or a `KeyProvider` of yours.
+            key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
+                LangGraph's config. The config is None where there is none, such as in `copy_thread`.
+            cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid.
+        """
+        if not isinstance(keys, KeyProvider):
+            raise TypeError(f"Encryption: keys is {kind_of(keys)}; write a Keyset or another KeyProvider")
+        configs.number("cache_seconds", cache_seconds, 0)
+        self.keys: KeyProvider = keys
+        self.key_for: Callable[[str, RunnableConfig | None], str] | None = key_for
+        self.cache_seconds: float = cache_seconds
