@@ -37,13 +37,15 @@ class KeyContext(NamedTuple):
     """What a data key belongs to. A provider binds the wrapped key to it."""
 
     prefix: str
-    """The saver's prefix."""
-    thread_id: str
-    """The thread."""
+    """The prefix of all keys in Redis."""
+    kind: str
+    """`thread`, `store` or `cache`."""
+    name: str
+    """The thread, the partition of the store, or empty for a cache."""
 
     def as_dict(self) -> dict[str, str]:
         """Return it as the encryption context of AWS KMS and others."""
-        return {"redis_saver.prefix": self.prefix, "redis_saver.thread_id": self.thread_id}
+        return {f"redis_saver.{field}": part for field, part in zip(self._fields, self, strict=True)}
 
     def as_bytes(self) -> bytes:
         """Return it as associated data. Each part has its length before it, so no two contexts are the same bytes."""
@@ -173,15 +175,15 @@ class Keyset(KeyProvider):
 
         if (cipher := self._ciphers.get(wrapped.key_id)) is None:
             raise KeyUnavailable(
-                f"the data key of thread {shown(context.thread_id)} was wrapped by the key {shown(wrapped.key_id)}, "
-                "which the keyset does not have. Add that key. If it was destroyed, the thread cannot be read any more"
+                f"the data key of {context.kind} {shown(context.name)} was wrapped by the key {shown(wrapped.key_id)}, "
+                "which the keyset does not have. Add that key. If it was destroyed, the data cannot be read any more"
             )
         try:
             return cipher.decrypt(wrapped.data, [context.as_bytes()])  # type: ignore[no-any-return]
         except InvalidTag:
             raise ValueError(
-                f"the key {shown(wrapped.key_id)} did not wrap this data key for thread {shown(context.thread_id)}: "
-                "it was changed or belongs to another thread, or another key has this id"
+                f"the key {shown(wrapped.key_id)} did not wrap this data key for {context.kind} {shown(context.name)}: "
+                "it was changed or moved, or another key has this id"
             ) from None
 
 

@@ -92,7 +92,7 @@ def read(
             chunks.update(version.stored.chunks)
         if reply.chunks:
             chunks.update(codec.as_chunks(context, reply.chunks, thread))
-        if not is_expected:
+        if context.data_keys is not None and not is_expected:
             reply = Reply(*codec.opened(context, thread, reply, chunks))
         try:
             saved = codec.decode_tuple(context, thread, reply, chunks, had, used)

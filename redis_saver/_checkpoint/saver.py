@@ -167,7 +167,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             counted=self._counting.call,
             requires_owner=ownership == "required",
             refuses_forks=self._refuses_forks,
-            data_keys=None if encryption is None else DataKeys(encryption, keyspace),
+            data_keys=None if encryption is None else DataKeys(encryption, keyspace.prefix, "thread"),
         )
         super().__init__()
 

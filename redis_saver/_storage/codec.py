@@ -186,18 +186,17 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
     allowance: Allowance | None = None
     try:
         chunks = dict(zip(flat[::2], flat[1::2], strict=True))
-        cipher = context.opener() if chunks else None
+        cipher = None if context.data_keys is None or not chunks else context.opener()
         for field, sealed in chunks.items():
-            stored, is_open, digest = sealed, cipher is None or field[:1] == chunked.LIST, context.digest
-            if cipher is not None and not is_open:
-                is_names_chunk = field == chunked.PLAIN + chunked.digest(sealed)
-                stored = sealed if is_names_chunk else cipher.open(sealed, b"chunk", field)
-                chunks[field] = stored
+            is_sealed, stored = cipher is not None and field[:1] != chunked.LIST, sealed
+            if cipher is not None and is_sealed and field != chunked.PLAIN + chunked.digest(sealed):  # names stay open
+                stored = chunks[field] = cipher.open_chunk(field, sealed)
             if field[:1] == ZSTD:
                 allowance = allowance or Allowance(context.limits, f"thread {shown(thread)}")
                 chunks[field] = compression.decompress(stored, allowance)
-            if is_open and field[1:] != digest(chunks[field]):
-                raise ValueError("its bytes do not match the digest in its name: they were changed")
+            if not is_sealed and field[1:] != context.digest(chunks[field]):
+                why = "" if cipher else ", or the thread is encrypted, and this saver has no encryption="
+                raise ValueError(f"its bytes do not match the digest in its name: they were changed{why}")
     except RedisSaverError:
         raise
     except Exception as error:
@@ -275,7 +274,7 @@ def decode_writes(context: Context, stored: Sequence[bytes | None], address: Add
     if not stored:
         return writes
     try:
-        cipher = context.opener()
+        cipher = None if context.data_keys is None else context.opener()
         for suffix, record in zip(stored[::2], stored[1::2], strict=True):
             if suffix is None or record is None:
                 raise ValueError("the index names a record of pending writes that the data lacks")

@@ -10,8 +10,8 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import Expiry
-from redis_saver._storage import chunks
 from redis_saver._storage.chunk_cache import ChunkCache
+from redis_saver._storage.chunks import Digests, digest
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.keys import DataKeys
 from redis_saver._storage.sealing import Cipher
@@ -44,10 +44,12 @@ class Context(NamedTuple):
     """The data keys of threads, with `encryption=`."""
     cipher: Cipher | None = None
     """The cipher of the operation's thread. None: the saver does not encrypt, or there is no such thread."""
+    digest: Digests = digest
+    """Names chunks: with a cipher, by its keyed digest."""
 
-    def digest(self, chunk: bytes) -> bytes:
-        """Return the digest that names a chunk."""
-        return chunks.digest(chunk) if self.cipher is None else self.cipher.digest(chunk)
+    def with_cipher(self, cipher: Cipher | None) -> Context:
+        """Return the context of an operation on the thread with this cipher."""
+        return self._replace(cipher=cipher, digest=digest if cipher is None else cipher.digest)
 
     def opener(self) -> Cipher | None:
         """Return the cipher that opens stored records, or None if they are plain.

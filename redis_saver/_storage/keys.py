@@ -1,4 +1,7 @@
-"""The data keys of threads. An operation loads or makes the key of its thread, and the process keeps it for a while."""
+"""Data keys. An operation loads or makes the key of its thread, and the process keeps it for a while.
+
+A partition of a store, and a cache, have data keys in the same form.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from langchain_core.runnables import RunnableConfig
 
 from redis_saver._common import names
 from redis_saver._common.bounded_cache import BoundedCache
-from redis_saver._common.names import Keyspace
 from redis_saver._engine.requests import Ask, Command, Operation, Page, Stream, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage.framing import pack, unpack
@@ -23,61 +25,62 @@ if TYPE_CHECKING:
     from redis_saver._storage.context import Context
 
 MAX_KEYS = 10_000
-"""Maximum number of threads whose data keys a process keeps."""
+"""Maximum number of data keys that a process keeps."""
 FIELD = b"@key"
-"""The field with a thread's data key: its id of 16 bytes, then frames of the wrapping key's id and the wrapped key."""
+"""The field with a data key: its id of 16 bytes, then frames of the wrapping key's id and the wrapped key."""
 
 
 class DataKeys:
-    """The data keys of a saver's threads."""
+    """The data keys of a saver's threads, or of a store's partitions."""
 
-    def __init__(self, encryption: Encryption, keyspace: Keyspace) -> None:
-        """Start without keys."""
-        self._encryption, self._keyspace = encryption, keyspace
+    def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
+        """Start without keys. The kind is that of `KeyContext`."""
+        self._encryption, self._prefix, self._kind = encryption, prefix, kind
         self._ciphers: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
 
-    def load(self, thread: str, failed: Cipher | None = None) -> Operation[Cipher | None]:
-        """Return the cipher of a stored thread, or None if the thread has no data key.
+    def load(self, name: str, key: bytes, failed: Cipher | None = None) -> Operation[Cipher | None]:
+        """Return the cipher of a thread or partition, or None if it has no data key.
 
         Costs a round trip and a question to the provider, unless this process has the data key.
 
         Args:
-            thread: The thread.
-            failed: The cipher that did not open or seal the thread. The data key is read again.
+            name: Its name.
+            key: The hash with its `@key`.
+            failed: The cipher that did not open or seal its data. The data key is read again.
         """
-        held = self._ciphers.get(thread)
+        held = self._ciphers.get(name)
         if held is not None and held is not failed and held.is_current:
             return held
-        key = self._keyspace.keys(thread).data_key
         stored = yield Command(("HGET", key, FIELD), (key,))
         if stored is None:
-            self._ciphers.forget(thread)
+            self._ciphers.forget(name)
             return None
         if held is not None and held.is_current and held.id == stored[:ID]:
             return held
-        keys, reading = self._encryption.keys, decoding("the data key of thread {!r}", thread)
+        keys, reading = self._encryption.keys, decoding(f"the data key of {self._kind} {{!r}}", name)
         with reading:
             key_id, wrapped = unpack(stored[ID:])
-            arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._keyspace.prefix, thread)
+            arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self._kind, name)
         try:
             data_key = yield Ask(keys.unwrap, keys.aunwrap, arguments)
         except ValueError as error:  # another error of the provider passes unchanged
             raise reading.of(error) from error
-        return self._kept(thread, stored, data_key)
+        return self._kept(name, stored, data_key)
 
-    def make(self, thread: str, config: RunnableConfig | None, data_key: bytes = b"") -> Operation[Cipher]:
-        """Make and wrap a data key for a new thread, or wrap the data key of the thread that it is a copy of."""
+    def make(self, name: str, config: RunnableConfig | None, data_key: bytes = b"") -> Operation[Cipher]:
+        """Make and wrap a data key for a new thread or partition, or wrap the data key of the thread that it is a copy of."""
         keys, key_for = self._encryption.keys, self._encryption.key_for
         data_key = data_key or os.urandom(32)
-        arguments = data_key, KeyContext(self._keyspace.prefix, thread), key_for(thread, config) if key_for else None
+        key_name = key_for(name, config) if key_for else None
+        arguments = data_key, KeyContext(self._prefix, self._kind, name), key_name
         wrapped = yield Ask(keys.wrap, keys.awrap, arguments)
         stored = os.urandom(ID) + pack([names.encode(wrapped.key_id), wrapped.data])
-        return self._kept(thread, stored, data_key)
+        return self._kept(name, stored, data_key)
 
-    def _kept(self, thread: str, stored: bytes, data_key: bytes) -> Cipher:
+    def _kept(self, name: str, stored: bytes, data_key: bytes) -> Cipher:
         until = time.monotonic() + self._encryption.cache_seconds
-        cipher = Cipher(stored, data_key, names.encode(thread), until)
-        self._ciphers.store(thread, cipher)
+        cipher = Cipher(stored, data_key, names.encode(name), until)
+        self._ciphers.store(name, cipher)
         return cipher
 
 
@@ -103,18 +106,18 @@ def with_key(
     """
     if (data_keys := context.data_keys) is None:
         return (yield from make(context))
-    failed: Cipher | None = None
+    failed, key = None, context.keyspace.keys(thread).data_key
     while True:
-        cipher = yield from data_keys.load(thread, failed)
+        cipher = yield from data_keys.load(thread, key, failed)
         if cipher is None and creates:
             cipher = yield from data_keys.make(thread, config)
         try:
-            result = yield from make(context._replace(cipher=cipher))
+            result = yield from make(context.with_cipher(cipher))
         except (KeyMismatch, DecodeError):
-            if failed is not None or cipher is (yield from data_keys.load(thread, cipher)):
+            if failed is not None or cipher is (yield from data_keys.load(thread, key, cipher)):
                 raise
             failed = cipher
-            context.chunk_cache.forget(context.keyspace.keys(thread).data_key)
+            context.chunk_cache.forget(key)
         else:
             return result
 
@@ -124,16 +127,17 @@ def stream_with_key(context: Context, thread: str, make: Callable[[Context], Str
     if (data_keys := context.data_keys) is None:
         yield from make(context)
         return
-    cipher, is_first = (yield from data_keys.load(thread)), True
+    key, is_first = context.keyspace.keys(thread).data_key, True
+    cipher = yield from data_keys.load(thread, key)
     while True:
-        pump = Pump(make(context._replace(cipher=cipher)))
+        pump = Pump(make(context.with_cipher(cipher)))
         try:
             for request in pump:
                 with pump:
                     is_first = is_first and not isinstance(request, Page)
                     pump.reply = yield request
         except DecodeError:
-            replaced = yield from data_keys.load(thread, cipher)
+            replaced = yield from data_keys.load(thread, key, cipher)
             if not is_first or cipher is replaced:
                 raise
             cipher = replaced
