@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from redis_saver import RedisSaver, telemetry
 from redis_saver._engine.stats import Counting
+from redis_saver.encryption import Encryption, Keyset
 
 Make = Callable[[Any], RedisSaver]
 """Makes a saver over a client."""
@@ -57,6 +58,10 @@ def logging_slow_calls(client: Any) -> RedisSaver:
 
 
 def encrypted(client: Any) -> RedisSaver:
+    return RedisSaver(client, encryption=Encryption(Keyset({"2026-11": bytes(32)})))
+
+
+def encrypted_whole(client: Any) -> RedisSaver:
     from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
     return RedisSaver(client, serde=EncryptedSerializer.from_pycryptodome_aes(key=b"0123456789abcdef"))
@@ -75,5 +80,6 @@ OPTIONS: dict[str, Option] = {
     'on_fork="raise"': Option(lambda client: RedisSaver(client, on_fork="raise")),
     "own(thread)": Option(RedisSaver, owns=True),
     'compression="zstd"': Option(lambda client: RedisSaver(client, compression="zstd")),
-    "EncryptedSerializer": Option(encrypted),
+    "encryption": Option(encrypted),
+    "EncryptedSerializer": Option(encrypted_whole),
 }
