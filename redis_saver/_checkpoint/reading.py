@@ -90,8 +90,7 @@ def read(
         chunks, used = dict[bytes, bytes](), None if wanted else dict[ChannelKey, Version]()
         for version in had.values():
             chunks.update(version.stored.chunks)
-        if reply.chunks:
-            chunks.update(codec.as_chunks(context, reply.chunks, thread))
+        chunks.update(codec.as_chunks(context, reply.chunks, thread))
         if context.data_keys is not None and not is_expected:
             reply = Reply(*codec.opened(context, thread, reply, chunks))
         try:
