@@ -87,7 +87,7 @@ def begin_intent(
         try:
             try:
                 answer = yield begin
-                if not isinstance(answer, list) or len(answer) != 3:
+                if not isinstance(answer, (list, tuple)) or len(answer) != 3:
                     wrong = ValueError(f"{shown(answer)} is no answer to a writer")
                     raise decoding("the write intents of thread {!r}", thread).of(wrong)
             except ThreadDamaged as damage:
