@@ -43,7 +43,7 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         if counted is not None:
             keys, writer = (*context.keyspace.keys(target), *staged), guards.writer_of(context, target, deletes=True)
             arguments = (token, counted[0], default_ttl(context), *counted[1:], references.format)
-            if (yield guards.owned_call(scripts.PROMOTE, keys, writer, arguments)):
+            if (yield guards.GuardedScript(scripts.PROMOTE, keys, writer).call(*arguments)):
                 context.chunk_cache.forget(keys[1])
                 return
         yield Command(("UNLINK", *staged))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
@@ -45,9 +45,20 @@ A loop that starts on an empty namespace has no marker in its configs, so its ne
 id. The next put of a forgotten loop is not checked for a fork."""
 
 
-def owned_call(script: Script, keys: Sequence[bytes], writer: bytes, arguments: Sequence[Argument]) -> Call:
-    """Return the call of a script with the rule `owned`. The owner's key is one of its keys only if needed."""
-    return Call(script, (*keys, names.owner_beside(keys[0])) if writer else keys, (*arguments, writer))
+class GuardedScript(NamedTuple):
+    """A script on the keys of a thread, with the writer that it checks if it has the rule `owned`."""
+
+    script: Script
+    keys: Sequence[bytes]
+    writer: bytes
+    more: Sequence[Argument] = ()
+    """Extra arguments, after those of `call`."""
+
+    def call(self, *arguments: Argument) -> Call:
+        """Return the call. The owner's key is one of its keys only if needed."""
+        keys = (*self.keys, names.owner_beside(self.keys[0])) if self.writer else self.keys
+        writer = (self.writer,) if self.script.is_owned else ()
+        return Call(self.script, keys, (*arguments, *self.more, *writer))
 
 
 def writer_of(context: Context, thread: str, token: str = "", *, deletes: bool = False) -> bytes:

@@ -83,7 +83,8 @@ def deletion(context: Context, thread: str, mode: bytes) -> Call:
     """Return the request that deletes a thread. The modes are those of `lua/checkpoint/delete_thread.lua`."""
     keys = context.keyspace.keys(thread)
     context.chunk_cache.forget(keys.data_key)
-    return guards.owned_call(scripts.DELETE_THREAD, keys, guards.writer_of(context, thread, deletes=True), (mode,))
+    writer = guards.writer_of(context, thread, deletes=True)
+    return guards.GuardedScript(scripts.DELETE_THREAD, keys, writer).call(mode)
 
 
 class Limit(NamedTuple):
@@ -517,7 +518,7 @@ def carry_out(
     is_known = is_known and sum(any(name[:1] == b"c" for name in step) for step in steps) == 1
     flags = b"1" if dry_run else b"0", b"1" if is_known else b"0"
     for step in steps:
-        removed = yield guards.owned_call(scripts.REMOVE, keys, writer, (revision, *flags, *step))
+        removed = yield guards.GuardedScript(scripts.REMOVE, keys, writer).call(revision, *flags, *step)
         if removed is None:
             return total, False
         with decoding("the reply to a removal from thread {!r}", thread):

@@ -17,15 +17,14 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.types import TASKS
 
 from redis_saver._checkpoint import scripts
-from redis_saver._checkpoint.guards import remember_loop, writer_of, writer_of_put
+from redis_saver._checkpoint.guards import GuardedScript, remember_loop, writer_of, writer_of_put
 from redis_saver._checkpoint.pruning import Limit, trim
 from redis_saver._common import config as configs, limits, names
 from redis_saver._common.config import NO_SETTINGS, Address, ThreadSettings
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import PutReply
-from redis_saver._engine.requests import Argument, Call, Operation
-from redis_saver._engine.scripts import Script
+from redis_saver._engine.requests import Argument, Operation
 from redis_saver._storage import codec, compression, header as headers
 from redis_saver._storage.chunk_cache import (
     NOTHING,
@@ -51,26 +50,6 @@ _NO_LIMIT = b"-"
 _NEW, _UNCHANGED, _EMPTIED = NEW[0], UNCHANGED[0], EMPTIED[0]
 
 
-class StoringScript(NamedTuple):
-    """`put.lua` or `put_writes.lua`, or a replacement script with extra keys and arguments."""
-
-    script: Script
-    keys: Sequence[bytes]
-    writer: bytes
-    """The writer, if the script checks it."""
-    more: Sequence[Argument] = ()
-    """Extra arguments, after the operation's own."""
-
-    def call(self, arguments: Sequence[Argument]) -> Call:
-        """Return the call with the operation's arguments."""
-        keys, more = self.keys, self.more
-        if self.writer:
-            keys = (*keys, names.owner_beside(keys[0]))
-        if self.script.is_owned:
-            more = (*more, self.writer)
-        return Call(self.script, keys, [*arguments, *more])
-
-
 def put(
     context: Context,
     config: RunnableConfig,
@@ -81,7 +60,7 @@ def put(
     """Store a checkpoint."""
     address, settings = configs.address_and_settings(config)
     writer = writer_of_put(context, address, settings, checkpoint, metadata)
-    by = StoringScript(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
+    by = GuardedScript(scripts.PUT, context.keyspace.keys(address.thread_id), writer)
     yield from store(context, address, settings, config, checkpoint, metadata, new_versions, by)
     if context.refuses_forks:
         remember_loop(context, address, checkpoint, metadata)
@@ -96,7 +75,7 @@ def store(
     checkpoint: Checkpoint,
     metadata: CheckpointMetadata,
     new_versions: ChannelVersions,
-    by: StoringScript,
+    by: GuardedScript,
 ) -> Operation[bool]:
     """Store a checkpoint. If the server lacks values that were not sent, send it again with all of them.
 
@@ -110,7 +89,7 @@ def store(
         checkpoint: The checkpoint.
         metadata: Its metadata.
         new_versions: The versions of the channels that were written.
-        by: The script that stores it.
+        by: `put.lua`, or a script that replaces it.
 
     Returns:
         False if the script refused the checkpoint.
@@ -118,7 +97,7 @@ def store(
     data_key, cache = by.keys[1], context.chunk_cache
     request = partial(encoded, context, address, settings, config, checkpoint, metadata, new_versions)
     stored = request(cache.of(data_key))
-    reply = yield by.call(stored.arguments)
+    reply = yield by.call(*stored.arguments)
     if isinstance(reply, list) and len(reply) > 3:
         _LOG.info(
             "the server no longer has values of thread %s, which expired or was deleted, pruned or restored; "
@@ -127,7 +106,7 @@ def store(
         )
         cache.forget(data_key)
         stored = request(sends_all=True)
-        reply = yield by.call(stored.arguments)
+        reply = yield by.call(*stored.arguments)
     if reply == PutReply.REFUSED:
         return False
     if not isinstance(reply, list) or list(map(type, reply)) != [bytes, bytes, int]:
@@ -357,7 +336,7 @@ def put_writes(
     address, settings = address_of_writes(config)
     if writes:
         writer = writer_of(context, address.thread_id, settings.owner)
-        by = StoringScript(scripts.PUT_WRITES, context.keyspace.keys(address.thread_id), writer)
+        by = GuardedScript(scripts.PUT_WRITES, context.keyspace.keys(address.thread_id), writer)
         yield from store_writes(context, address, settings, writes, task_id, task_path, by)
 
 
@@ -383,7 +362,7 @@ def store_writes(
     writes: Sequence[tuple[str, Any]],
     task_id: str,
     task_path: str,
-    by: StoringScript,
+    by: GuardedScript,
 ) -> Operation[bool]:
     """Store a non-empty list of pending writes. The result is that of `store`."""
     check_names(context, address, task_id, "a task")
@@ -399,10 +378,10 @@ def store_writes(
     for index, record in special.items():
         arguments += (index, record)
     if not chunks:
-        return (yield by.call(arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
+        return (yield by.call(*arguments)) != PutReply.REFUSED  # type: ignore[no-any-return]
     cache, data_key = context.chunk_cache, by.keys[1]
     stored = fields_in(cache.of(data_key).versions)
-    while isinstance(missing := (yield by.call([*arguments, *_packed(context, chunks, stored)])), list):
+    while isinstance(missing := (yield by.call(*arguments, *_packed(context, chunks, stored))), list):
         with decoding("what put_writes lacks of thread {!r}", address.thread_id):
             if not stored:
                 raise ValueError(f"the server asks again for {len(missing)} chunks that were sent to it")

@@ -76,7 +76,7 @@ def check() -> None:
     Raises:
         ForkMissed: The locks, loops and connections belong to the parent.
     """
-    if is_missed():
+    if os.getpid() != _process:
         raise ForkMissed(
             f"process {os.getpid()} was forked from process {_process} in C, without Python's fork hooks. The saver "
             "would use connections and OS threads of the parent. Nothing was sent. Under uWSGI set "

@@ -212,9 +212,8 @@ class Keyspace:
 
     def tier_keys(self, thread_id: str) -> TierKeys:
         """Return the keys of a thread over two tiers."""
-        index, data, intents, dirty = self.reading_keys(thread_id)
         tag = self._tag(thread_id)
-        return TierKeys(index, data, intents, tag + b"lease", dirty, tag + b"flush")
+        return TierKeys(tag + INDEX, tag + DATA, tag + INTENTS, tag + b"lease", tag + DIRTY, tag + b"flush")
 
     def reading_keys(self, thread_id: str) -> tuple[bytes, bytes, bytes, bytes]:
         """Return the keys of a read over two tiers.

@@ -78,6 +78,10 @@ Ended: TypeAlias = Callable[[float, "str | None", "BaseException | None", "bytes
 first request."""
 
 
+Around: TypeAlias = "Callable[[Generator[Any, Any, Any]], Generator[Any, Any, Any]]"
+"""Returns an operation that runs another one."""
+
+
 class Observer(Protocol):
     """Observes every call."""
 
@@ -91,7 +95,9 @@ class Observer(Protocol):
 class Counting:
     """Counter of the calls of a saver, a store or a cache."""
 
-    def __init__(self) -> None:
+    def __init__(self, around: Around | None = None) -> None:
+        """Start at zero. Each operation runs in `around`, which may turn its error into the one to count."""
+        self._around = around
         self.observers: tuple[Observer, ...] = ()
         """They observe every call. Without observers this costs nothing."""
         self.after_fork()
@@ -108,6 +114,7 @@ class Counting:
     def call(self, operation: Generator[R, Any, T], name: str = "") -> Generator[R, Any, T]:
         """Count an operation when it ends. Its default name is its generator's without leading underscores."""
         name = name or name_of(operation)
+        operation = operation if self._around is None else self._around(operation)
         observed = _Observed(self.observers, name) if self.observers else None
         began = perf_counter()
         try:
@@ -121,6 +128,7 @@ class Counting:
     def stream(self, operation: Generator[R, Any, None], name: str = "") -> Generator[R, Any, None]:
         """`call` for an operation that streams. Closing the iterator early counts as success."""
         name = name or name_of(operation)
+        operation = operation if self._around is None else self._around(operation)
         observed = _Observed(self.observers, name, is_stream=True) if self.observers else None
         pump, spent, began = Pump(operation), 0.0, perf_counter()
         try:

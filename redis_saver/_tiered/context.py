@@ -19,7 +19,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.base.id import uuid6
 
 from redis_saver._checkpoint import checking
-from redis_saver._checkpoint.saver import Saver, context_of
+from redis_saver._checkpoint.saver import Saver
 from redis_saver._common import config as configs, forks, names, postgres
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.config import Address
@@ -100,10 +100,14 @@ class Fills:
         if fill is None or fill.token != token:
             self.learn(thread, ns, Fill(token, self.now()))
 
-    def of(self, thread: str, ns: str) -> Fill | None:
-        """Return the last known fill of a namespace, else that of the root, which may cover the whole thread."""
+    def of(self, thread: str, ns: str, checkpoint_id: str | None = None) -> Fill | None:
+        """Return the last known fill of a namespace, else that of the root, which may cover the whole thread.
+
+        With the id of a checkpoint to put, return it only if the put may rely on it: it is older than the id.
+        """
         by_ns = self._threads.get(thread, {})
-        return by_ns.get(ns) or by_ns.get("")
+        fill = by_ns.get(ns) or by_ns.get("")
+        return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
 
 
 class Leases:
@@ -118,7 +122,7 @@ class Leases:
 
     def token(self, key: bytes) -> str:
         """Return a token for the next attempt on this key: the kept one, or a new one."""
-        return self._tokens.take(key) or uuid4().hex
+        return (key in self._tokens and self._tokens.take(key)) or uuid4().hex
 
     def keep(self, key: bytes, token: str) -> None:
         """Keep a token for the next attempt, which continues the lease if the token holds it."""
@@ -162,19 +166,13 @@ class Tiers:
     @property
     def hot(self) -> Context:
         """The hot saver's context, with its current serializer."""
-        return context_of(self._hot)
+        return self._hot._context  # noqa: SLF001 - it is of ours
 
     def over(self, hot: Saver[Any]) -> Tiers:
         """Return the same tiers over a clone of hot. Both share all caches."""
         clone = copy.copy(self)
         clone._hot = hot  # noqa: SLF001 - it is of this class
         return clone
-
-
-def known_fill(tiers: Tiers, address: Address, checkpoint_id: str | None = None) -> Fill | None:
-    """Return the last fill if a write may rely on it. A put may only rely on a fill older than its checkpoint's id."""
-    fill = tiers.fills.of(address.thread_id, address.checkpoint_ns)
-    return fill if fill and (checkpoint_id is None or fill.is_before(checkpoint_id)) else None
 
 
 def newest_of(ns: str) -> bytes:
@@ -195,7 +193,7 @@ def best_effort(tiers: Tiers, operation: Tiered[None]) -> Tiered[None]:
 
 def for_cold(config: RunnableConfig, *, ns: bool = True) -> RunnableConfig:
     """Return a config for other savers: names are strings, and with `ns` it always has a namespace."""
-    address, configurable = configs.address(config), dict(configs.configurable(config))
+    address, configurable = configs.address(config), dict(config["configurable"])
     configurable["thread_id"] = address.thread_id
     for key in configs.OURS:
         configurable.pop(key, None)  # settings of hot, which LangGraph would copy into the metadata

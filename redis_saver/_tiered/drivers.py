@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, driver_of
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
@@ -78,7 +78,7 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         self.hot: Hot = hot
         self.cold: BaseCheckpointSaver[Any] = cold
         self._opaque_cold, self._bypasses = opaque_cold, bypasses
-        self._failures = driver_of(hot).failures
+        self._failures = hot._driver.failures  # noqa: SLF001 - it is of ours
         self._flights = _Flights()
         self._generation = forks.generation
 
@@ -87,14 +87,6 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         clone.in_front = None
         clone.hot, clone.cold = hot, cold
         return clone
-
-    def check_open(self) -> None:
-        """Check that hot is open. Without hot, cold's answers may be old.
-
-        Raises:
-            Closed: Hot was closed.
-        """
-        driver_of(self.hot).check_open()
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
@@ -139,17 +131,19 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         if isinstance(request, Sleep):
             return time.sleep(request.seconds)
         try:
-            return driver_of(self.hot).request(request)
+            return self.hot._driver.request(request)  # noqa: SLF001 - it is of ours
         except self._failures as error:
             if self._bypasses:
                 raise HotFailed from error
             raise
 
     def _ask_cold(self, request: ColdCall) -> Any:
+        self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
         cold = self._opaque_cold if request.is_packed else self.cold
-        if self._is_forked and postgres.is_renewable(cold):
+        forks.check()
+        if self._generation != forks.generation and postgres.is_renewable(cold):
             cold = renewed(cold)
-        if ours := statements.method_of(cold, request.method):
+        if request.method in statements.METHODS and (ours := statements.method_of(cold, request.method)):
             return ours(*request.arguments, **request.options)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
         return list(answer) if request.method == "list" else answer
@@ -234,17 +228,18 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _ask_hot(self, request: Request) -> Any:
         try:
-            return await driver_of(self.hot).arequest(request)
+            return await self.hot._driver.arequest(request)  # noqa: SLF001 - it is of ours
         except self._failures as error:
             if self._bypasses:
                 raise HotFailed from error
             raise
 
     async def _ask_cold(self, request: ColdCall) -> Any:
+        self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
         cold = self._opaque_cold if request.is_packed else self.cold
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await arenewed(cold)
-        if ours := statements.amethod_of(cold, request.method):
+        if request.method in statements.METHODS and (ours := statements.amethod_of(cold, request.method)):
             return await ours(*request.arguments, **request.options)
         if request.method == "setup" and not hasattr(cold, "asetup"):
             return await _setup(cold)

@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from redis_saver._checkpoint import delta, listing, reading
-from redis_saver._checkpoint.guards import owned_call
+from redis_saver._checkpoint.guards import GuardedScript
 from redis_saver._common import config, names
 from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
@@ -77,7 +77,7 @@ def put_tombstone(tiers: Tiers, thread: str, writer: bytes) -> Tiered[bool]:
     """Delete a thread in hot, and record a tombstone for cold. Returns False if a writer has an intent."""
     keys = tiers.hot.keyspace.tier_keys(thread)
     tiers.hot.chunk_cache.forget(keys.data_key)
-    return bool((yield owned_call(scripts.PUT_TOMBSTONE, keys.writing, writer, ())))
+    return bool((yield GuardedScript(scripts.PUT_TOMBSTONE, keys.writing, writer).call()))
 
 
 def flush_now(tiers: Tiers, thread: str) -> Tiered[None]:

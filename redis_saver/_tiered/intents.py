@@ -7,20 +7,21 @@ than the tiers is only in hot. Enrolling marks all its data as dirty, and flushe
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from redis_saver._checkpoint import listing, threads
-from redis_saver._checkpoint.guards import owned_call
+from redis_saver._checkpoint.guards import GuardedScript
 from redis_saver._common.display import shown
 from redis_saver._common.logs import ThrottledLog, log_text
+from redis_saver._common.names import TierKeys
 from redis_saver._engine.replies import IntentReply, RepairReply
 from redis_saver._engine.requests import Call, Operation, Sleep, T
-from redis_saver._storage.context import default_ttl
 from redis_saver._tiered import context, flushing, scripts
 from redis_saver._tiered.context import Fill, Tiers, release
 from redis_saver._tiered.flushing import DELETIONS_KEPT, busy, flush_now
-from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered, attempt
+from redis_saver._tiered.requests import ColdCall, HotFailed, Tiered
 from redis_saver.errors import RedisSaverError, ThreadDamaged, decoding
 
 ALL, NOWHERE = b"*" * 16, b"?"
@@ -36,6 +37,8 @@ thread."""
 class Intent(NamedTuple):
     """A write intent with hot's answer."""
 
+    keys: TierKeys
+    """Keys of its thread."""
     token: str
     is_here: bool
     """True if hot has the thread."""
@@ -74,49 +77,45 @@ def begin_intent(
     Raises:
         ThreadBusy: Others kept flushing or writing the thread.
     """
-    keys = tiers.hot.keyspace.tier_keys(thread)
+    hot, granted = tiers.hot, fill.token if fill else b""
+    keys = hot.keyspace.tier_keys(thread)
     token = tiers.leases.token(keys.intents)
-    granted = fill.token if fill else b""
-    arguments = (token, default_ttl(tiers.hot), writes, granted, record, need, context.WRITER_GONE)
-    begin = owned_call(scripts.BEGIN_INTENT, (*keys.writing, keys.flush), writer, arguments)
-    deadline = flushing.until_busy()
+    arguments = (token, hot.expiry.milliseconds or b"", writes, granted, record, need, context.WRITER_GONE)
+    begin = GuardedScript(scripts.BEGIN_INTENT, keys, writer).call(*arguments)
+    repairs, deadline = REPAIRS, 0.0
     while True:
         try:
-            in_cold, is_pathless, nothing_since = yield from _begun(tiers, thread, begin, need)
+            try:
+                answer = yield begin
+                if not isinstance(answer, (list, tuple)) or len(answer) != 3:
+                    wrong = ValueError(f"{shown(answer)} is no answer to a writer")
+                    raise decoding("the write intents of thread {!r}", thread).of(wrong)
+            except ThreadDamaged as damage:
+                if not repairs:
+                    raise
+                repairs -= 1
+                is_unwanted = need == "nothing"
+                yield from threads.delete_thread(hot, thread) if is_unwanted else repair(tiers, thread, damage)
+                continue
         except Exception:
             yield from release(keys, token)  # the write does not happen, and cold got nothing
             raise
-        if in_cold in (IntentReply.BEHIND, IntentReply.UNNOTED, IntentReply.WAIT) and time.monotonic() >= deadline:
+        in_cold, is_pathless, nothing_since = answer
+        if in_cold not in (IntentReply.BEHIND, IntentReply.UNNOTED, IntentReply.WAIT):
+            newest = fill.field if fill and nothing_since else b""
+            is_here, has_all = in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE
+            return Intent(keys, token, is_here, has_all, bool(is_pathless), newest, granted)
+        deadline = deadline or flushing.until_busy()
+        if time.monotonic() >= deadline:
             raise busy(thread)
-        if in_cold == IntentReply.BEHIND:
+        if in_cold == IntentReply.WAIT:
+            yield Sleep(0.02)
+        elif in_cold == IntentReply.UNNOTED:
+            yield from _flush_enrolled(tiers, thread)
+        else:
             if need == "nothing":
                 yield from flushing.put_tombstone(tiers, thread, writer)
             yield from flush_now(tiers, thread)
-        elif in_cold == IntentReply.UNNOTED:
-            yield from _flush_enrolled(tiers, thread)
-        elif in_cold == IntentReply.WAIT:
-            yield Sleep(0.02)
-        else:
-            newest = fill.field if fill and nothing_since else b""
-            is_here, has_all = in_cold != IntentReply.ABSENT, in_cold == IntentReply.COMPLETE
-            return Intent(token, is_here, has_all, bool(is_pathless), newest, granted)
-
-
-def _begun(tiers: Tiers, thread: str, begin: Call, need: Need, repairs: int = REPAIRS) -> Tiered[tuple[int, int, int]]:
-    """Return the script's answer. Repairs a damaged thread first, up to `repairs` times."""
-    try:
-        answer = yield begin
-        with decoding("the write intents of thread {!r}", thread):
-            in_cold, is_pathless, nothing_since = answer
-    except ThreadDamaged as damage:
-        if not repairs:
-            raise
-        if need == "nothing":
-            yield from threads.delete_thread(tiers.hot, thread)
-        else:
-            yield from repair(tiers, thread, damage)
-        return (yield from _begun(tiers, thread, begin, need, repairs - 1))
-    return in_cold, is_pathless, nothing_since
 
 
 def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
@@ -139,13 +138,7 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
         _LOG.warning(text, shown(thread), log_text(damage))
 
 
-def end_intent(tiers: Tiers, thread: str, intent: Intent, needed: bytes) -> Operation[None]:
-    """End an intent. Hot drops the thread unless it has the field `needed`."""
-    arguments = (intent.token, intent.newest, needed, intent.fill)
-    yield Call(scripts.END_INTENT, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
-
-
-def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
+def end(tiers: Tiers, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
     """Run an operation over hot that ends an intent. Returns its result, or None if hot fails and is bypassed.
 
     If the operation fails but hot answers the next request, hot drops the thread. Otherwise the intent would stay,
@@ -155,12 +148,17 @@ def end(tiers: Tiers, thread: str, intent: Intent, operation: Operation[T]) -> T
         return (yield from operation)
     except Exception as error:
         if isinstance(error, HotFailed) or not isinstance(error, RedisSaverError):
-            keys = tiers.hot.keyspace.tier_keys(thread)
-            yield from attempt(Call(scripts.END_INTENT, keys.writing, (intent.token, b"", NOWHERE, b"")))
+            with suppress(Exception):
+                yield from drop(intent)
         if not isinstance(error, HotFailed):
             raise
     tiers.counts.bypasses += 1
     return None
+
+
+def drop(intent: Intent) -> Operation[None]:
+    """End an intent: hot drops the thread."""
+    yield Call(scripts.END_INTENT, intent.keys.writing, (intent.token, b"", NOWHERE, b""))
 
 
 def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need: Need = "") -> Tiered[Any]:
@@ -170,13 +168,13 @@ def change(tiers: Tiers, thread: str, writer: bytes, cold: ColdCall | None, need
         NotImplementedError: Cold does not support the call. Nothing was changed.
     """
     intent = yield from begin_intent(tiers, thread, ALL, writer, need=need)
-    answer = (yield from change_cold(tiers, {thread: intent}, cold)) if cold else None
-    yield from give_up(tiers, thread, intent)
+    answer = (yield from change_cold([intent], cold)) if cold else None
+    yield from give_up(tiers, intent)
     return answer
 
 
-def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> Tiered[Any]:
-    """Call cold, with an intent on each of these threads. Returns cold's result.
+def change_cold(intents: Iterable[Intent], call: ColdCall) -> Tiered[Any]:
+    """Call cold, with an intent on each thread that it may change. Returns cold's result.
 
     Raises:
         NotImplementedError: Cold does not support the call. Nothing was changed, and the intents are released.
@@ -184,27 +182,26 @@ def change_cold(tiers: Tiers, intents: Mapping[str, Intent], call: ColdCall) -> 
     try:
         return (yield call)
     except NotImplementedError:
-        yield from release_all(tiers, intents)
+        yield from release_all(intents)
         raise
 
 
-def release_all(tiers: Tiers, intents: Mapping[str, Intent]) -> Tiered[None]:
+def release_all(intents: Iterable[Intent]) -> Tiered[None]:
     """Release intents of writes that did not begin in cold."""
-    for thread, intent in intents.items():
-        yield from release(tiers.hot.keyspace.tier_keys(thread), intent.token)
+    for intent in intents:
+        yield from release(intent.keys, intent.token)
 
 
-def give_up(tiers: Tiers, thread: str, intent: Intent) -> Tiered[None]:
+def give_up(tiers: Tiers, intent: Intent) -> Tiered[None]:
     """End an intent: hot drops the thread. If it is dirty, the next reader flushes it first."""
-    tiers.hot.chunk_cache.forget(tiers.hot.keyspace.tier_keys(thread).data_key)
-    yield from end(tiers, thread, intent, end_intent(tiers, thread, intent, NOWHERE))
+    tiers.hot.chunk_cache.forget(intent.keys.data_key)
+    yield from end(tiers, intent, drop(intent))
 
 
-def erased(tiers: Tiers, thread: str, intent: Intent) -> Operation[None]:
+def erased(tiers: Tiers, intent: Intent) -> Operation[None]:
     """End an intent: hot deletes the thread, which cold has deleted."""
-    keys = tiers.hot.keyspace.tier_keys(thread)
-    tiers.hot.chunk_cache.forget(keys.data_key)
-    yield Call(scripts.ERASE, (*keys.writing, keys.flush), (intent.token, DELETIONS_KEPT))
+    tiers.hot.chunk_cache.forget(intent.keys.data_key)
+    yield Call(scripts.ERASE, intent.keys, (intent.token, DELETIONS_KEPT))
 
 
 def enroll(tiers: Tiers, thread: str | None) -> Tiered[None]:

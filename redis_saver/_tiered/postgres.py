@@ -242,21 +242,22 @@ def _kept(outline: Mapping[CheckpointKey, Mapping[str, Any]], retention: Retenti
     return {key for key in keep if key[0] not in finished}
 
 
-_METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
+METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
     function.__name__: function
     for function in (
         *(checkpoints_of_run, count_thread, delete_for_runs, delete_checkpoints, describe_threads),
         *(prune_thread, task_paths, thread_names, threads_with_delta_channels),
     )
 }
+"""The functions that a cold saver may lack."""
 
 
 def _statements(saver: BaseCheckpointSaver[Any], method: str, own: str) -> Callable[..., Statements[Any]] | None:
-    """Return a function of this module if the saver's tables are known and it lacks the method."""
-    if method not in _METHODS or not postgres.has_history(saver):
+    """Return the function for one of `METHODS` if the saver's tables are known and it lacks the method."""
+    if not postgres.has_history(saver):
         return None
     has_own = hasattr(BaseCheckpointSaver, own) and postgres.has_own(saver, own)
-    return None if has_own else _METHODS[method]
+    return None if has_own else METHODS[method]
 
 
 def method_of(saver: BaseCheckpointSaver[Any], method: str) -> Callable[..., Any] | None:

@@ -7,7 +7,7 @@ import copy
 import threading
 import time
 import warnings
-from collections.abc import AsyncIterator, Collection, Generator, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Generic, TypeVar, cast
@@ -24,7 +24,7 @@ from redis_saver._common import config as configs, forks, keywords
 from redis_saver._common.logs import Log, log_text
 from redis_saver._engine.requests import Operation, Sleep, T
 from redis_saver._engine.runner import Driver, DriverWrapper
-from redis_saver._engine.stats import Counting, name_of
+from redis_saver._engine.stats import Counting
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
 from redis_saver._tiered import listing, reading, thread_info, threads, writing
@@ -115,13 +115,12 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
         configs.number("flush_interval", flush_interval, 0.001)
         configs.number("backlog_timeout", backlog_timeout, 0)
         super().__init__(serde=hot.serde)
-        self._counting = Counting()
+        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None)
         self._refuses_forks = context_of(hot).refuses_forks
         if context_of(hot).data_keys is not None:
             raise ValueError(
                 f"{type(self).__name__}: hot has encryption=, which two tiers do not have yet; leave it out"
             )
-        self._lifetime = Lifetime()
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place, because a copy would later make its own connections
         self.hot: Hot = hot
@@ -137,6 +136,7 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
                 self._context.backlog, cold_history, flush_interval, max_backlog, backlog_timeout, flushes=flusher
             )
         self._flusher = Flusher(self, self._context, driver, flush_workers)
+        self._lifetime = Lifetime(self._flusher if self._flushes else None)
         if self._flushes and self._hot_class is RedisSaver:  # an asyncio client waits for the loop of the first call
             self._flusher.start()
 
@@ -167,40 +167,29 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
         return driver_of(self.hot)
 
     def _take(self, terms: Terms, nonce: str) -> Tiered[Record]:
-        self._lifetime.check_open()
-        return threads.take(self._context, terms, nonce)
-
-    def _counted(self, operation: Tiered[T], name: str) -> Generator[Any, Any, T]:
-        return self._counting.call(with_own_errors(operation), name or name_of(operation))
+        with self._lifetime:
+            return threads.take(self._context, terms, nonce)
 
     def _run(self, operation: Tiered[T], name: str = "") -> T:
-        self._begin()
         with self._lifetime:
-            return self._driver.run(self._counted(operation, name))
+            return self._driver.run(self._counting.call(operation, name))
 
     async def _arun(self, operation: Tiered[T], name: str = "") -> T:
         queue = self._context.flush_queue
         if queue and name in ("put", "put_writes"):  # this wait blocks no worker thread and no close()
-            self._begin()
-            await self._driver.arun_sleeping(queue.wait_for_capacity(is_writing=False))
-        self._begin()
+            with self._lifetime:
+                waiting = queue.wait_for_capacity(is_writing=False)
+            await self._driver.arun_sleeping(waiting)
         with self._lifetime:
-            return await self._driver.arun(self._counted(operation, name))
+            return await self._driver.arun(self._counting.call(operation, name))
 
     def _stream(self, operation: TieredStream[T], name: str = "") -> Iterator[T]:
-        self._begin()
-        return self._driver.stream(self._counting.stream(with_own_errors(operation), name))
+        with self._lifetime:
+            return super()._stream(operation, name)
 
     def _astream(self, operation: TieredStream[T], name: str = "") -> AsyncIterator[T]:
-        self._begin()
-        return self._driver.astream(self._counting.stream(with_own_errors(operation), name))
-
-    def _begin(self) -> None:
-        """Check that this saver and hot are open, and start the flusher if needed."""
-        self._lifetime.check_open()
-        self._driver.check_open()
-        if self._flushes:
-            self._flusher.start()
+        with self._lifetime:
+            return super()._astream(operation, name)
 
     def _drain(self, timeout: float | None) -> Tiered[int]:
         return drain(self._context, self._flusher.workers, timeout)
@@ -251,8 +240,6 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
 
     def _entered(self) -> Self:
         self._lifetime.enter_block()
-        if self._flushes:
-            self._flusher.again()
         return self
 
     @contextmanager
@@ -301,10 +288,15 @@ def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[Tiere
 
 
 class Lifetime:
-    """The lifetime of a saver and its clones. A `with` block counts as a call, for which `close` waits."""
+    """The lifetime of a saver and its clones. Each call runs in a `with` block of it, and `close` waits for these.
 
-    def __init__(self) -> None:
-        self._is_closed = False
+    Raises:
+        Closed: The saver was closed. Raised at the beginning of a block.
+    """
+
+    def __init__(self, flusher: Flusher | None) -> None:
+        """Begin. Calls start the flusher, if any, and a `with` block of the saver starts it again."""
+        self._flusher, self._is_closed = flusher, False
         self.after_fork()
         forks.watch(self)
 
@@ -313,15 +305,6 @@ class Lifetime:
         self.calls: int = 0
         """Number of calls under way."""
 
-    def check_open(self) -> None:
-        """Check that the saver is open.
-
-        Raises:
-            Closed: The saver was closed.
-        """
-        if self._is_closed:
-            raise closed("the saver over two tiers")
-
     def close(self) -> None:
         """Refuse further calls. Calls under way continue."""
         with self._lock:
@@ -329,9 +312,11 @@ class Lifetime:
 
     def __enter__(self) -> None:
         """Begin a call."""
+        if self._flusher:
+            self._flusher.start()
         with self._lock:
             if self._is_closed:
-                self.check_open()
+                raise closed("the saver over two tiers")
             self.calls += 1
 
     def __exit__(self, *_: object) -> None:
@@ -343,6 +328,8 @@ class Lifetime:
         """Begin a `with` block of the saver, which opens a closed saver again."""
         with self._lock:
             self._blocks, self._is_closed = self._blocks + 1, False
+        if self._flusher:
+            self._flusher.again()
 
     def leave_block(self) -> bool:
         """End a block. Returns True for the last one, after which the saver has to be closed."""

@@ -9,7 +9,7 @@ from typing import Any
 from langgraph.checkpoint.base import CheckpointTuple
 
 from redis_saver._checkpoint import listing, ownership, pruning, threads as hot_threads
-from redis_saver._checkpoint.guards import owned_call, writer_of
+from redis_saver._checkpoint.guards import GuardedScript, writer_of
 from redis_saver._checkpoint.ownership import Record, Terms
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.retention import Retention
@@ -42,8 +42,8 @@ def delete_thread(tiers: Tiers, thread: str) -> Tiered[None]:
             tiers.backlog.wrote(1)
             return
     intent = yield from begin_intent(tiers, thread, ALL, writer, need="nothing")
-    yield from change_cold(tiers, {thread: intent}, ColdCall("delete_thread", (thread,)))
-    yield from intents.end(tiers, thread, intent, intents.erased(tiers, thread, intent))
+    yield from change_cold([intent], ColdCall("delete_thread", (thread,)))
+    yield from intents.end(tiers, intent, intents.erased(tiers, intent))
 
 
 def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
@@ -58,10 +58,10 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     if tiers.cold_is_postgres:
         paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
     intent = yield from begin_intent(tiers, target, ALL, writer_of(tiers.hot, target, deletes=True), need="nothing")
-    yield from change_cold(tiers, {target: intent}, ColdCall("delete_thread", (target,)))
+    yield from change_cold([intent], ColdCall("delete_thread", (target,)))
     for saved in reversed(checkpoints):
         yield from calls_for(saved, target, paths)
-    yield from intents.give_up(tiers, target, intent)
+    yield from intents.give_up(tiers, intent)
 
 
 def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
@@ -71,7 +71,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
         ThreadBusy: Others kept writing such a thread, so its coalesced checkpoints could not be flushed first.
         NotImplementedError: Cold cannot delete by run. Nothing was deleted.
     """
-    members, begun, concerned = [names.run(run) for run in run_ids], dict[str, Intent](), set[str]()
+    members, begun, concerned = [names.run(run) for run in run_ids], list[Intent](), set[str]()
     for run in run_ids:  # also threads that a reader may be bringing to hot
         of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
         concerned.update(config.thread_id(saved.config) for saved in of_run)
@@ -80,17 +80,17 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     try:
         for thread in sorted(concerned):
             # A coalesced checkpoint may become the newest one.
-            begun[thread] = yield from begin_intent(tiers, thread, ALL, writer_of(tiers.hot, thread), need="all")
+            begun.append((yield from begin_intent(tiers, thread, ALL, writer_of(tiers.hot, thread), need="all")))
     except Exception:
-        yield from intents.release_all(tiers, begun)
+        yield from intents.release_all(begun)
         raise
     except BaseException:  # cancelled: no request works any more, so this process's next writer ends the intents
-        for thread, intent in begun.items():
-            tiers.leases.keep(tiers.hot.keyspace.tier_keys(thread).intents, intent.token)
+        for intent in begun:
+            tiers.leases.keep(intent.keys.intents, intent.token)
         raise
-    yield from change_cold(tiers, begun, ColdCall("delete_for_runs", (run_ids,)))
-    for thread, intent in begun.items():
-        yield from intents.give_up(tiers, thread, intent)
+    yield from change_cold(begun, ColdCall("delete_for_runs", (run_ids,)))
+    for intent in begun:
+        yield from intents.give_up(tiers, intent)
 
 
 def prune(tiers: Tiers, thread_ids: Sequence[str], kept: Retention | None, dry_run: bool) -> Tiered[Pruned]:
@@ -244,7 +244,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
             *(names.checkpoint(ns, checkpoint_id) for ns, checkpoint_id in in_cold),
             *(name for step in removal.names for name in step),
         )
-        answer = yield owned_call(scripts.ROLL_BACK, (*keys.writing, keys.flush), writer, arguments)
+        answer = yield GuardedScript(scripts.ROLL_BACK, keys, writer).call(*arguments)
         if answer == RollBackReply.UNKNOWN:
             asked = True
         elif answer not in (RollBackReply.CHANGED, RollBackReply.WRITING):

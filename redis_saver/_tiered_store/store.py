@@ -30,7 +30,7 @@ from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
 from redis_saver._engine.runner import DriverWrapper
-from redis_saver._engine.stats import Counting, name_of
+from redis_saver._engine.stats import Counting
 from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
 from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, method_of
@@ -80,7 +80,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
             TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
         """
         super().__init__()
-        self._counting = Counting()
+        self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None)
         self._check_tiers(hot, cold, BaseStore, "store, such as PostgresStore")
         config.one_of(type(self), "on_hot_error", on_hot_error, "raise", "bypass")
         self.hot: Hot = hot
@@ -97,12 +97,10 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         return f"{type(self).__name__}(hot={self.hot!r}, cold={type(self.cold).__name__})"
 
     def _run(self, operation: Tiered[T], name: str = "") -> T:
-        self._driver.check_open()
-        return self._driver.run(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+        return self._driver.run(self._counting.call(operation, name))
 
     def _arun(self, operation: Tiered[T], name: str = "") -> Awaitable[T]:
-        self._driver.check_open()
-        return self._driver.arun(self._counting.call(with_own_errors(operation), name or name_of(operation)))
+        return self._driver.arun(self._counting.call(operation, name))
 
     # As LangGraph's, by `batch`, with an error for unknown arguments such as the `if_version` of a `RedisStore`.
     @keywords.checked

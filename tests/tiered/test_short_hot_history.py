@@ -14,7 +14,7 @@ from tests.support.seeds import seeds_and_slow, targets
 from tests.support.tiering import BEHIND, FlakySaver, Tiers, drained, keys_of, plain
 from tests.support.wrappers import Around
 
-from redis_saver._checkpoint.guards import ANYBODY, owned_call
+from redis_saver._checkpoint.guards import ANYBODY, GuardedScript
 from redis_saver._common import names
 from redis_saver._checkpoint import scripts
 from redis_saver._tiered import scripts as tiered_scripts
@@ -172,7 +172,7 @@ async def test_a_trim_keeps_checkpoints_that_get_writes_meanwhile(tiers: Tiers) 
             (record,), _ = codec.encode_writes(uniform.saver.hot._context, [("n", "late")], "path")
             of_checkpoint = b"w" + names.checkpoint("", ids_of(configs)[4])[1:]
             arguments = (member, record, 1, "", "", "", "", of_checkpoint)
-            yield owned_call(tiered_scripts.PUT_WRITES_BEHIND, keys.writing, ANYBODY, arguments)
+            yield GuardedScript(tiered_scripts.PUT_WRITES_BEHIND, keys.writing, ANYBODY).call(*arguments)
         return (yield request)
 
     Around(uniform.saver.hot, around)
