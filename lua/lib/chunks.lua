@@ -1,6 +1,7 @@
 -- Shared by the scripts (included): the chunks of long values (docs/storage-format.md).
 --
--- The field of a chunk is its kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes.
+-- The field of a chunk is its kind and a digest of 16 bytes. The kind is n (a list of chunks), p (bytes) or z
+-- (compressed bytes).
 -- A list of chunks is the kind of its children and their digests. A root also has a digest of the rest, and frames of
 -- type and head, between these two. The bytes of a pending write in chunks are such a root.
 

@@ -11,7 +11,7 @@
 -- ARGV[3] writes     prefix of the members of a checkpoint's pending writes, or ''
 -- ARGV[4] fill_token token of the last fill that the caller knows, or ''
 -- ARGV[5] record     16 bytes that name the written record; sixteen * for the whole thread
--- ARGV[6] need       'all' if cold needs all coalesced checkpoints; 'nothing' if the writer deletes the thread; else ''
+-- ARGV[6] need       'all' if cold needs all coalesced checkpoints, 'nothing' if the writer deletes the thread, else ''
 -- ARGV[7] gone       milliseconds after which a writer is gone
 --
 -- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted), the record, and the token. Two intents about
@@ -50,7 +50,7 @@ local function first(code)
 end
 
 -- Drops an earlier intent of this token, and marks intents of others about the same record as conflicted. Returns the
--- state of the new intent: '-'; '!' if it conflicts; ALL_CHANGES if it conflicts with a change of the whole thread.
+-- state of the new intent: '!' if it conflicts, ALL_CHANGES if with a change of the whole thread, else '-'.
 local function conflict_others(others)
   local all, state = string.rep('*', 16), '-'
   for _, other in ipairs(others) do
