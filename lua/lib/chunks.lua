@@ -2,8 +2,8 @@
 --
 -- The field of a chunk is its kind and a digest of 16 bytes. The kind is n (a list of chunks), p (bytes) or z
 -- (compressed bytes).
--- A list of chunks is the kind of its children and their digests. A root also has a digest of the rest, and frames of
--- type and head, between these two. The bytes of a pending write in chunks are such a root.
+-- The bytes of a list of chunks are the kind of its children, and their digests. Between these two, a root also has a
+-- digest of the rest, and frames of type and head. The bytes of a pending write in chunks are such a root.
 
 --- @include lib/framing
 

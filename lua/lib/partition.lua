@@ -9,7 +9,7 @@ local CHECKSUM = 2 ^ 50
 local SWEPT = 1000
 -- Milliseconds by which the keys outlive the last item. So their deadline need not move with each refresh.
 local GRACE = 60000
--- Milliseconds for which the directory keeps a partition after its last item, as another node's clock may be ahead.
+-- Milliseconds for which the directory keeps a partition after its last item. Another node's clock may be ahead.
 local SKEW = 300000
 -- Milliseconds for which a token that was given back is refused.
 local RETIRED = 60000

@@ -468,7 +468,7 @@ class ChannelValue:
 def latest_values(
     context: Context, channel: str, thread_ids: Sequence[str] | None, thread_prefix: str, ns: str
 ) -> Stream[ChannelValue]:
-    """Stream a channel's newest values: of these threads in their order, or of all threads with a prefix."""
+    """Stream a channel's newest values, either of these threads in this order, or of all threads with a prefix."""
     arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
     pump = Pump(listing.scan_threads(context) if thread_ids is None else _given(thread_ids))
     for step in pump:

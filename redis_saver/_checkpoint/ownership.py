@@ -103,7 +103,7 @@ class Record(NamedTuple):
         return cls(token, int(until), int(since), run_id, before, by)
 
     def owner(self, left: int) -> Owner:
-        """Return the public form. `left` is the rest of the lease in milliseconds."""
+        """Return the owner as users see it. `left` is the rest of the lease in milliseconds."""
         since = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=self.since)
         return Owner(self.by, since, self.run_id, timedelta(milliseconds=max(0, left)))
 

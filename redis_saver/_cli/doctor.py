@@ -511,7 +511,7 @@ def _inspect(
         thread THREAD: Print the URL of this thread. Default: the URL of the list of threads.
         host HOST: Address to listen on. Unless it is a loopback address, other machines can connect.
         port N: Port to listen on, or 0 for a free one.
-        allowed_host NAME: Another host name in URLs of the pages. May be repeated.
+        allowed_host NAME: Host name under which browsers open the pages, besides this machine's. May be repeated.
         mask PATTERN: Hide the values of channels, keys and fields with such a name (*token*); '*' hides all
             values. May be repeated.
         token TEXT: Token in the URL. Default: a random one.

@@ -417,7 +417,7 @@ class _Run:
             checked_at, were_up = time.monotonic(), are_up
 
     def _catch_up(self, saver: TieredSaver) -> None:
-        """Flush at once the records whose next try an outage of Postgres has delayed."""
+        """Flush at once after an outage of Postgres. The records would otherwise wait for their next try."""
         before: float = math.inf
         while not self.stop.asked:
             left = self.attempt(lambda: saver.flush(_TURN))

@@ -117,7 +117,8 @@ def _default(value: Any, tries: int = 4) -> Any:
 # ormsgpack reads the length of a list once, and holds no reference to an element while it packs it. It keeps the
 # interpreter's lock, so nothing changes until it runs Python code: `default`, or the value of a key that is an Enum.
 # Then other OS threads may run. If one of them shortens a list that is being packed, the interpreter crashes
-# (`docs/upstream/ormsgpack-concurrent-mutation.md`). A graph can do that to state that is saved in the background.
+# (`docs/upstream/ormsgpack-concurrent-mutation.md`). That can happen to a graph's state while it is saved in the
+# background.
 #
 # So this module copies the containers that ormsgpack walks through: lists, dicts, tuples, and subclasses of lists and
 # dicts. Each is copied in one step, so all of it is from one moment. Two containers may be from different moments.

@@ -30,7 +30,7 @@ from redis_saver._storage.framing import pack, take, unpack
 from redis_saver.errors import RedisSaverError, decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
-"""Flags of a header's channels: with a value, without one."""
+"""Flags of a header's channels. The first means that the channel has a value."""
 NEW, UNCHANGED, EMPTIED, EMPTY = b"v", b"u", b"e", b"x"
 """Flags of the channels in a `put`: its value is sent; is stored already; was removed; never existed."""
 _MAX_NAMES = 65535

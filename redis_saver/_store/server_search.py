@@ -308,7 +308,7 @@ def _unknown(
     ranked: Iterable[Iterable[tuple[bytes, float | None]]],
     known: dict[Partition, set[bytes]],
 ) -> dict[Partition, list[bytes]]:
-    """Return the items of documents that were not ranked before, and add them to the known ones."""
+    """Return the items of newly ranked documents, and add them to the known ones."""
     new: dict[Partition, list[bytes]] = {}
     for documents in ranked:
         for document, _ in documents:

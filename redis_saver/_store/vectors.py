@@ -75,7 +75,7 @@ class VectorIndex:
         self._number: dict[bytes, int] = {}
         """Position in `_fields` of each present item."""
         self._alive = np.zeros(0, np.bool_)
-        """True for each item of `_fields` that is present, with the rows at that position."""
+        """For each position in `_fields`: true if the item is present, and its rows are those at this position."""
         self._starts: Integers = np.zeros(1, np.intp)
         """First row of each item of `_fields`; then the number of rows."""
         self._lengths: Floats = np.zeros(0)
