@@ -1,5 +1,5 @@
--- Shared by the store's scripts (included): the directory of partitions. The script binds its keys before: partitions,
--- deadlines, tokens.
+-- Shared by the store's scripts (included): the directory of partitions. The including script first defines its keys:
+-- partitions, deadlines, tokens.
 
 -- Removes an entry. Returns 1 if it had no deadline, else 0.
 local function take_out(partition)

@@ -1,5 +1,5 @@
 -- Shared by the store's scripts (included): a partition's state, its deadlines, its expired items.
--- docs/storage-format.md has the data. The script binds the partition's keys, KEYS[1] to KEYS[6], before.
+-- docs/storage-format.md has the data. The including script first names the partition's keys, KEYS[1] to KEYS[6].
 
 -- Format of a partition, the first number of its @state.
 local STORE_FORMAT = 1

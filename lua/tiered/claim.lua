@@ -38,7 +38,7 @@ for _, intent in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEB
     return BUSY
   end
 end
-redis.call('HDEL', flush, '') -- a write first, else a full server refuses the script
+redis.call('HDEL', flush, '') -- a full server accepts this write, and then the others
 local unacked = held[1] or redis.call('HEXISTS', flush, 'fenced') == 1
 local answer, bases, seen = { {}, redis.call('ZCARD', dirty), unacked and 1 or 0 }, {}, {}
 local aside, from, has_tombstone = redis.call('HLEN', flush) > 0, 0, false

@@ -46,7 +46,7 @@ local answer, doomed = { 0, 0, 0, 0, '' }, {}
 if #ARGV > 3 + n then
   answer, doomed = remove_fields(index, data, meta, ARGV, 4 + n, { keeps_empty = is_whole })
 end
-redis.call('UNLINK', lease) -- also a write first, else a full server refuses the script
+redis.call('UNLINK', lease) -- a full server accepts this write, and then the others
 for from = 1, #doomed, BATCH do redis.call('ZREM', dirty, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
 
 local notes, listed, fields = {}, {}, {}

@@ -182,7 +182,7 @@ def _prune_thread(
 
 
 def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]:
-    """Return the checkpoints that cold lacks, or lacks writes of."""
+    """Return the checkpoints that cold lacks, or whose writes it lacks."""
     members = yield Command(("ZRANGE", dirty, 0, -1))
     with decoding("the dirty records of thread {!r}", thread):
         return {_key_of(member) for member in members if member[:1] in (b"c", b"w")}

@@ -36,7 +36,8 @@ extensions with a thousand lists each, 20 kB, would overflow the stack and crash
 stack of 8 MB, even with a thousand lists in each of the first six extensions.
 """
 _DEEPEST_CONTAINERS: Final = 1024
-"""Maximum nesting of lists and dicts without an object. A value that is nested deeper most likely contains itself."""
+"""Maximum nesting of lists and dicts that contain no object. A value that is nested deeper most likely contains
+itself."""
 
 
 class _Packing(threading.local):
@@ -181,7 +182,7 @@ def _copied(item: Any, kind: type) -> list[Any] | dict[Any, Any] | None:
         return dict(item)
     if type(kind) is EnumMeta:
         return None
-    # The contents of subclasses, without their own methods.
+    # Copy the contents of subclasses without calling their own methods.
     if issubclass(kind, list):
         return list(list.__iter__(item))
     if issubclass(kind, dict):

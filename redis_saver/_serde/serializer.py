@@ -82,7 +82,7 @@ class FastSerializer(SafeSerializer):
         A list, or a dict whose keys are strings, is cut between its elements. The result is its head, then one piece
         for each element (or key with its value). Small elements are encoded together, always the same number, so a list
         that grows keeps all except the last pieces. A `_DeltaSnapshot` of such a list or dict is cut in the same way.
-        Any other value is one element, and so is a short one. If a subclass has its own `dumps_typed`, which may
+        A short value, and any other kind of value, is one element. If a subclass has its own `dumps_typed`, which may
         encrypt, the result is one element.
 
         Args:

@@ -204,7 +204,7 @@ def by_field(
 
     Args:
         levels: The levels, starting with the leaves.
-        kept: For each level, how many of its first chunks an earlier version has too.
+        kept: For each level, the number of its first chunks that an earlier version also has.
         before: That version. Copying and changing its table is faster than making a new one.
     """
     places = 0
