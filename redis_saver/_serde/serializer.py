@@ -80,9 +80,9 @@ class FastSerializer(SafeSerializer):
         """Encode a value as elements. Joined, they are the result of `dumps_typed` (except `EncodedElements.same`).
 
         A list, or a dict whose keys are strings, is cut between its elements. The result is its head, then one piece
-        for each element (or key with its value). Small elements are encoded together, always the same number, so a list
-        that grows keeps all except the last pieces. A `_DeltaSnapshot` of such a list or dict is cut in the same way.
-        A short value, and any other kind of value, is one element. If a subclass has its own `dumps_typed`, which may
+        for each element (or key with its value). Small elements are encoded in groups of a fixed size, so a list that
+        grows keeps all pieces except the last. A `_DeltaSnapshot` of such a list or dict is cut in the same way. A
+        short value, and any other kind of value, is one element. If a subclass has its own `dumps_typed`, which may
         encrypt, the result is one element.
 
         Args:

@@ -196,7 +196,8 @@ class KnownThread(NamedTuple):
         return any(key[1] in point.histories for point in self.points.get(key[0], ()))
 
     def updated(self, seen: Update) -> Cached:
-        """Return the versions, updated. A snapshot, or a channel with a history, keeps its version until a new one."""
+        """Return updated versions. Those of snapshots, and of channels with a history, stay until there are new
+        ones."""
         versions = dict(self.versions)
         for key, version in seen.items():
             if version is not None:

@@ -240,7 +240,7 @@ class VersionTable(NamedTuple):
     present: bytes
     """A flag for each channel: `PRESENT` or `ABSENT`."""
     flags: bytes
-    """A flag for each channel, in the form of `put`."""
+    """A flag for each channel, as `put.lua` takes it."""
     slots: bytes
     """The position of each channel's version among the tokens, in two bytes."""
     tokens: bytes

@@ -240,7 +240,7 @@ class Mirror:
     """All items of a partition at one moment. A mirror is never changed."""
 
     entries: dict[bytes, Entry] = field(default_factory=dict)
-    """By field, oldest first."""
+    """The items by field, oldest first."""
     token: bytes = b""
     """Token of the partition in the directory. It changes if the partition was emptied and filled again."""
     checksum: int = 0

@@ -430,10 +430,10 @@ def _converted(vectors: Any, count: int, dims: int) -> Rows:
         with np.errstate(over="ignore"):  # numbers that are too large become infinity
             rows: Rows = np.asarray(vectors, np.float64).astype(np.float32)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"vectors that are not of numbers, or not of one length: {error}") from error
+        raise ValueError(f"vectors that are not lists of numbers, or have different lengths: {error}") from error
     if rows.shape != (count, dims):
         raise ValueError(
-            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] has to be what the model has"
+            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] must be the model's"
         )
     if (wrong := _unusable(rows)) is not None:
         raise ValueError(f"a vector {wrong}")

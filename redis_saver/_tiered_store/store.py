@@ -320,7 +320,7 @@ def _begun(tiers: StoreTiers, begun: Begun) -> Operation[Begun]:
 
 
 def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
-    """Read the items that were put back from cold. None if that fails. Then later reads fill hot."""
+    """Read the written items from cold. None if that fails. Then later reads fill hot."""
     puts = [op for of_partition in writes.values() for op in of_partition.values() if op.value is not None]
     if not puts:
         return {}
