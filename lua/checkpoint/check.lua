@@ -9,7 +9,7 @@
 --
 -- Returns a list, or nil if there is no such thread.
 --   state     @state as stored
---   expiry    milliseconds until the index expires, then the same of the data; -1: never
+--   expiry    milliseconds until the index expires, then until the data expire, -1 for never
 --   sizes     number of members of the index, then of fields of the data
 --   lacking   number of dirty records: those that cold lacks
 --   kept      milliseconds until the key of these records expires, -1: never, -2: there is none

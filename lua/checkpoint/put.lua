@@ -33,7 +33,7 @@
 -- Returns {before, tag, keep} if the checkpoint is stored
 --   before   the thread's old tag, or ''
 --   tag      its new tag, or ''
---   keep     the history limit if the namespace is over it, so that the caller prunes the thread; else 0
+--   keep     the history limit if the namespace is over it, else 0. Over it, the caller prunes the thread
 -- Returns {before, '', 0, missing...} if the server lacks something that was not sent. Then nothing was written, and
 -- the caller sends all values.
 --   missing  positions (from 1) of entries flagged u, and fields of chunks

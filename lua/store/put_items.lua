@@ -41,8 +41,8 @@ local function remember()
   redis.call('HSET', items, '@compared', string.sub(puts, -16 * 17))
 end
 
--- The common case: one item without TTL and vectors, in an existing partition in which nothing has any. Any other case
--- continues below.
+-- The common case: one item without TTL and vectors, in an existing partition whose items have none either. Any other
+-- case continues below.
 if #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' then
   local field, expected, put = ARGV[3], ARGV[4], ARGV[6]
   local text, old = unpack(redis.call('HMGET', items, '@state', field))

@@ -16,8 +16,10 @@
 --
 -- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted), the record, and the token. Two intents about
 -- one record conflict, because their writes may reach cold and this server in different orders.
--- Returns {code, pathless, still}. pathless is 1 if those writes came from a fill, else 0. still is 1 if the thread has
--- not changed since that fill, else 0. The code says what cold has of the thread:
+-- Returns {code, pathless, still}
+--   pathless  1 if those writes came from a fill, else 0
+--   still     1 if the thread has not changed since that fill, else 0
+-- The code says what cold has of the thread:
 --   ABSENT     0  unknown: the thread is not here
 --   COMPLETE   1  all values that are here
 --   PARTIAL    2  maybe not all values: checkpoints were coalesced, or another writer changes the whole thread

@@ -13,9 +13,12 @@
 -- Returns {bases, number of records, 1 if the last claim was not acked, record...}, or
 --   BUSY  1  another flusher has the claim, or a writer has an intent. That writer must record its write first,
 --            because a fenced flusher may have undone it in cold
--- A record: its member of the index (`d`, always first, for a deleted thread), its score, the number of refusals, and
--- for pending writes their record (nil if it is gone) and a flat list of (field, bytes) of its chunks.
--- The bases: a flat list of namespaces, each with the id of the last checkpoint that cold stored there, both escaped.
+-- A record is {member, score, refusals, writes, chunks}
+--   member    its member of the index. `d`, for a deleted thread, is always first
+--   refusals  how often cold refused it
+--   writes    the record of pending writes, nil if it is gone, or if the member is of another kind
+--   chunks    the chunks of these writes, as a flat list of (field, bytes)
+-- The bases are a flat list of (namespace, id of the last checkpoint that cold stored there), both escaped.
 -- Errors: none of ours.
 
 --- @include lib/chunks

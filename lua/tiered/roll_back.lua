@@ -13,7 +13,7 @@
 --
 -- A note is the member of the index with r instead of c. It names the id and not the run, so a late deletion in cold
 -- removes nothing that was written later.
--- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does; the first four count removals here. Or
+-- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does. The first four count removals here. Or
 --   CHANGED  0  the thread is not at that revision: nothing was done
 --   UNKNOWN  1  the thread is not complete here, so the caller has to ask cold: nothing was done
 --   WRITING  2  a writer has an intent: nothing was done

@@ -1,7 +1,7 @@
 """The server's own index of vectors (`search="server"`): RediSearch, and modules with the same commands.
 
-An item with vectors has a *document*, a hash that the server indexes. The scripts that store, refresh and remove the
-vectors of an item do so with its document, too, whichever store calls them.
+An item with vectors has a *document*, a hash that the server indexes. The scripts that store, refresh or remove the
+vectors of an item treat its document in the same way, whichever store calls them.
 
 The server only ranks candidates. A search reads their vectors from the partitions, together with the records, and
 compares them here, as other searches do. So an item that is gone is not found, and scores are the same. Filters run

@@ -194,7 +194,7 @@ class VectorIndex:
         return np.array(sorted([number[field] for field in among if field in number]), np.intp)
 
     def _candidates(self, query: Floats, length: float, items: Integers, most: int, distance: Distance) -> Integers:
-        """Return the items that may be among the `most` best: their upper bounds reach the `most`-th lower bound."""
+        """Return the items that may be among the `most` best ones. The upper bound of any other item is too low."""
         if most >= len(items):
             return items
         low, high = self._bounds(query, length, items, distance)
