@@ -34,7 +34,7 @@ local function in_chunks(value)
   return kind == 112 or kind == 110 or kind == 122 -- p, n, z
 end
 
--- Returns an empty collection of chunks for a reply: flat is a list of (field, bytes), each once; bytes is their size.
+-- Returns an empty collection of chunks for a reply. flat is a list of (field, bytes), each once, and bytes their size.
 -- leaves: true to collect all chunks, false to collect only lists of chunks.
 -- roots: digests from the roots of values whose chunks are left out, or nil.
 local function new_chunks(leaves, roots)

@@ -245,7 +245,7 @@ def _walk(
 
 
 def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Operation[list[Entry]]:
-    """Add the nodes of their `Send`s to the checkpoints that have writes of such tasks."""
+    """Add the nodes of tasks that a `Send` started, to the checkpoints with writes of these tasks."""
     keys, sends = context.keyspace.keys(thread), dict[tuple[str, str], Sequence[str]]()
     pushing = [entry for entry in entries if any(_PUSHED.match(write.path) for write in entry.writes)]
     for first in range(0, len(pushing), _SENDS_PER_BATCH):

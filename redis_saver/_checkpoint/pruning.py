@@ -420,8 +420,8 @@ def _plan(
     Args:
         references: The links of the thread.
         reachable: Its chunks.
-        order: The victims. With the newest first, a removal that dies leaves no checkpoint without its ancestors.
-            Subgraph calls come before root checkpoints, which show that calls are finished.
+        order: The victims, newest first. So if the removal dies, no checkpoint is left without its ancestors. Subgraph
+        calls come before root checkpoints, which show that calls are finished.
         strays: Members of other writes to remove.
 
     Each victim is removed in one step, so the next removal finds all that a dead one has left. `remove.lua` removes up

@@ -140,7 +140,7 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
 
 
 async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """`call` for a task of any loop. Cancelling the task cancels the coroutine.
+    """Run a coroutine as `call` does, for a task of any loop. Cancelling the task cancels the coroutine.
 
     Raises:
         LoopEnded: The given loop ended first.

@@ -111,7 +111,7 @@ class ForeignSource(Source):
     get: ClassVar[str]
     """Command that returns a value as JSON."""
     refusals: tuple[type[Exception], ...] = (*Source.refusals, AttributeError, RecursionError)
-    """Includes errors of other programs' documents, which may have any form and depth."""
+    """Other programs' documents may have any form and depth, so their errors are included."""
 
     def __init__(self, driver: RedisDriver, serde: SerializerProtocol, name: str, prefix: str | None) -> None:
         """Use a driver. The caller closes its client.

@@ -148,7 +148,7 @@ def _copy_in_python(value: Any) -> tuple[Any, int]:
     top = [value]
     copies: list[tuple[Any, int]] = [(top, 0)]
     deepest = 0
-    # Depth first, so a list that contains itself twice is copied only as often as the maximum nesting.
+    # It goes depth first. So it copies a list that contains itself only as often as the maximum nesting allows.
     while copies:
         container, depth = copies.pop()
         deepest = max(deepest, depth)

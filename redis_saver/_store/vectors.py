@@ -66,7 +66,7 @@ class VectorIndex:
     """
 
     def __init__(self, dims: int) -> None:
-        """Start without vectors of `dims` dimensions."""
+        """Make an empty index of vectors of `dims` dimensions."""
         self.dims = dims
         self._blocks: list[Rows] = []
         """Rows. A block is never changed."""
