@@ -33,7 +33,7 @@ local function open_partition(text)
     local known = ', and this redis_saver knows those up to ' .. STORE_FORMAT
     return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
   end
-  -- Doubles hold 16 digits, if the first is a small one.
+  -- A double holds 16 digits exactly if the first digit is small.
   if not indexed or format ~= '1' or string.find(text, string.rep('%d', 17)) then
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
   end

@@ -365,7 +365,7 @@ def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements,
 
 
 def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
-    """Return leaves that were read, with counts.
+    """Return leaves that were read, with the number of elements in each.
 
     Return None if they do not end where elements of these sizes end. (The head's size comes first.)
     """

@@ -121,7 +121,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
             namespace: Its namespace.
             key: Its key.
             value: A value that cold can store. None deletes the item.
-            index: As cold takes it.
+            index: What cold's `put` takes as `index`.
             ttl: Minutes after which it expires in cold. None means never. The default is that of cold's `TTLConfig`.
 
         Raises:
