@@ -309,7 +309,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             checkpoint_ns: The namespace, empty for the root.
 
         Raises:
-            TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
+            TypeError, ValueError: Threads and a prefix are both given, or both missing. Raised by the call itself.
             ThreadDamaged: A thread cannot be read. Raised by the iterator. The message names the thread.
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")

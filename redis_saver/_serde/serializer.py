@@ -4,8 +4,8 @@ Most of a chat's checkpoint is LangChain's messages. Plain messages take a short
 `JsonPlusSerializer` does everything else and raises every error. Its functions call the short path for nested values.
 
 That relies on private names of `langgraph-checkpoint`, which any release may change. So `fallback.py` checks them at
-import. If one is missing or has changed, `FastSerializer` leaves everything to `JsonPlusSerializer`. Then it is as
-right, but slower.
+import. If one is missing or has changed, `FastSerializer` leaves everything to `JsonPlusSerializer`. Then it gives the
+same results, but slower.
 
 Another OS thread of a graph may change a value while it is encoded. Then `JsonPlusSerializer` may crash the
 interpreter. The serializers of this module do not (`SafeSerializer`), and `safe` protects a user's serializer.

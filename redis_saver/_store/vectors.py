@@ -77,7 +77,7 @@ class VectorIndex:
         self._alive = np.zeros(0, np.bool_)
         """For each position in `_fields`: true if the item is present, and its rows are those at this position."""
         self._starts: Integers = np.zeros(1, np.intp)
-        """First row of each item of `_fields`; then the number of rows."""
+        """First row of each item of `_fields`, and at the end the number of rows."""
         self._lengths: Floats = np.zeros(0)
 
     def __len__(self) -> int:
