@@ -318,7 +318,7 @@ _STOPPED = re.compile(
     r"""(?:user_script|\[string "[^"\n]*"\]):\d+: """
     r"""(attempt to [^\n]*|bad argument [^\n]*|table index is [^\n]*|'for' [^\n]*)"""
 )
-"""Messages of Lua, on all servers, about data that no saver stores."""
+"""Error messages of Lua, on all servers. They come from data that no saver stores."""
 _CODE = re.compile(rf"\b({'|'.join(_REMEDIES)}) (.*?)(?: script: [0-9a-f]{{40}}.*)?$", re.DOTALL)
 
 

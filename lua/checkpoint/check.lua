@@ -9,13 +9,13 @@
 --
 -- Returns a list, or nil if there is no such thread.
 --   state     @state as stored
---   expiry    milliseconds until the index expires, then the same of the data; -1: never
+--   expiry    milliseconds until the index expires, then until the data expire, -1 for never
 --   sizes     number of members of the index, then of fields of the data
 --   lacking   number of dirty records: those that cold lacks
---   kept      milliseconds until the key of these records expires, -1: never, -2: there is none
---   age       milliseconds since the oldest open write intent began, -1: there is none
+--   kept      milliseconds until the key of these records expires, -1 for never, -2 without the key
+--   age       milliseconds since the oldest open write intent began, -1 without one
 --   refused   flat list of (member, note) of records that cold refused
---   marks     @cold_backed, @complete, @cold_gaps, '1' if there is @deferred_ttl; '' for each that is missing
+--   marks     @cold_backed, @complete, @cold_gaps, '1' if there is @deferred_ttl. '' for each that is missing
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

@@ -5,8 +5,9 @@
 -- ARGV[1] budget     bytes after which the reply ends
 -- ARGV[2..]          fields of values, of records of pending writes, or @gc_roots
 --
--- Returns {chunks, roots...}. chunks is a flat list of (field, bytes): all lists of chunks below the roots. roots has
--- an entry for each field: the root of a value, the frames of a record's roots, the content of @gc_roots, or ''.
+-- Returns {chunks, root...}
+--   chunks  all lists of chunks below the roots, as a flat list of (field, bytes)
+--   root    for each field: the root of a value, the frames of a record's roots, the content of @gc_roots, or ''
 -- If the reply has fewer roots than there are fields, the caller asks again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.

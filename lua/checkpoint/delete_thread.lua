@@ -2,7 +2,9 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] mode       'count': only count; 'sound': remove the thread unless it is damaged; 'any': remove it anyway
+-- ARGV[1] mode       'count'  only count
+--                    'sound'  remove the thread unless it is damaged
+--                    'any'    remove it, damaged or not
 --
 -- Returns {checkpoints, writes, values, bytes}, or nil if it removed a damaged thread.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.

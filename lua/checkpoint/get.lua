@@ -13,10 +13,12 @@
 -- ARGV[7] tag        the thread's tag as the caller knows it, or ''
 -- ARGV[8] known      the field of the newest checkpoint that the caller knows, or ''
 --
--- Returns {id, namespace, header, values, writes, chunks, tag, fill}, or nil if there is no such checkpoint here.
---   values have the order of the entries. chunks is a flat list of (field, bytes) of the chunks of names, values and
---   writes. tag is the thread's, or ''. If tag and checkpoint are those of the caller, header is '' and there are no
---   values. fill is the token of the fill that stored the newest checkpoint in hot, or ''.
+-- Returns {id, namespace, header, values, writes, chunks, tag, fill}, or nil if there is no such checkpoint here
+--   values   in the order of the entries
+--   chunks   the chunks of names, values and writes, as a flat list of (field, bytes)
+--   tag      the thread's tag, or ''
+--   fill     the token of the fill that stored the newest checkpoint in hot, or ''
+-- If tag and checkpoint are those of the caller, header is '' and there are no values.
 -- Over two tiers it may also return
 --   INTENTS  1  the thread has write intents
 -- or {NOWHERE}, or {NOWHERE, fill}:

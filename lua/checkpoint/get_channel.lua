@@ -6,10 +6,11 @@
 -- ARGV[2] channel    the channel, escaped
 -- ARGV[3] id         the checkpoint's id, escaped; '' for the newest of the namespace
 --
--- Returns {id, header, version, value, chunks}, or nil if there is no such thread, checkpoint or channel. header ends
--- after its time. chunks is a flat list of (field, bytes) of the value's chunks. If the channel has a version but no
--- value, header is complete, value is '', and chunks is empty. If the thread is encrypted, header is complete, and
--- chunks has its names chunk, too.
+-- Returns {id, header, version, value, chunks}, or nil if there is no such thread, checkpoint or channel
+--   header  the checkpoint's header, up to its time
+--   chunks  the value's chunks, as a flat list of (field, bytes)
+-- If the channel has a version but no value, header is complete, value is '', and chunks is empty. If the thread is
+-- encrypted, header is complete, and chunks has its names chunk, too.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

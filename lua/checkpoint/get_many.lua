@@ -5,9 +5,10 @@
 -- ARGV[1] budget     bytes after which the reply ends
 -- ARGV[2..]          pairs: namespace, checkpoint id, both escaped
 --
--- Returns {chunks, checkpoint...} in the requested order. A checkpoint is {id, namespace, header, values, writes}, or
--- nil if it is gone. chunks is a flat list of (field, bytes) of all chunks, each once. If the reply has fewer
--- checkpoints than pairs, the caller asks again for the rest.
+-- Returns {chunks, checkpoint...} in the requested order
+--   chunks      a flat list of (field, bytes) of all chunks, each once
+--   checkpoint  {id, namespace, header, values, writes}, or nil if it is gone
+-- If the reply has fewer checkpoints than pairs, the caller asks again for the rest.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

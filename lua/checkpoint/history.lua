@@ -6,24 +6,29 @@
 -- KEYS[3] intents    sorted set  <prefix>:{<thread>}:intents, only over two tiers
 -- KEYS[4] dirty      sorted set  <prefix>:{<thread>}:dirty, only over two tiers
 -- ARGV[1] ns         namespace, escaped
--- ARGV[2] id         first id of the page, escaped: the target, or `next` of the last page; '' for the newest
--- ARGV[3] target     the target, escaped, on a later page; '' on the first page, where its own writes do not count
+-- ARGV[2] id         first id of the page, escaped: the target, or `next` of the last page. '' for the newest
+-- ARGV[3] target     the target, escaped, on a later page. '' on the first page, where its own writes do not count
 -- ARGV[4] lowest     `lowest` of the last page
 -- ARGV[5] limit      maximum number of ancestors on a page
--- ARGV[6] budget     bytes after which the page ends; it also ends once four times as many were read
+-- ARGV[6] budget     bytes after which the page ends. It also ends when four times as many were read
 -- ARGV[7] refresh    '1' to move the deadline as a write does
 -- ARGV[8] default    the saver's TTL in milliseconds, or ''
 -- ARGV[9] n          number of channels
 -- ARGV[10] m         number of known points
--- ARGV[11..]         n pairs of a channel's name and its escaped name. Then m known points: the checkpoint's id,
---                    escaped; rewritten, lowest, checkpoints and tasks of its basis; a byte for each channel, '1' if
---                    the caller knows its history there. Then fields of chunks that the caller has, with all below
+-- ARGV[11..]         n pairs of a channel's name and its escaped name
+--                    m known points, each with
+--                      the checkpoint's id, escaped
+--                      rewritten, lowest, checkpoints and tasks of its basis
+--                      a byte for each channel, '1' if the caller knows its history there
+--                    fields of chunks that the caller has, with all below
 --
 -- Returns {next, chunks, basis, ancestor...}
---   next is the first id of the next page, or ''. chunks is a flat list of (field, bytes): the chunks of values and
---   writes. An ancestor is {id, seeds, writes, point}. seeds is a flat list of (escaped channel, field, value). writes
---   is a flat list of (task and kind, record): the records that may hold the channels. point is the number (from 1) of
---   the known point at which the walk of some channels ended, or 0.
+--   next      the first id of the next page, or ''
+--   chunks    the chunks of values and writes, as a flat list of (field, bytes)
+--   ancestor  {id, seeds, writes, point}
+--     seeds   stored values, as a flat list of (escaped channel, field, value)
+--     writes  records that may hold the channels, as a flat list of (task and kind, record)
+--     point   the number (from 1) of the known point at which the walk of some channels ended, or 0
 -- The basis lists the facts on which the reply depends:
 --   target                   its id, or '' if it is not there
 --   rewritten                @rewritten

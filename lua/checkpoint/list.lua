@@ -10,9 +10,10 @@
 -- ARGV[6] refresh    '1' to move the deadline as a write does
 -- ARGV[7] default    the saver's TTL in milliseconds, or ''
 --
--- Returns {next, chunks, checkpoint...}. next is the upper bound of the next page, '' at the end. chunks is a flat list
--- of (field, bytes) of all chunks, each once. A checkpoint is {id, namespace, header, values, writes}, or its first
--- three or two parts.
+-- Returns {next, chunks, checkpoint...}
+--   next        the upper bound of the next page, '' at the end
+--   chunks      a flat list of (field, bytes) of all chunks, each once
+--   checkpoint  {id, namespace, header, values, writes}, or the first three or two of these
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

@@ -7,10 +7,11 @@
 -- ARGV[2] limit      maximum number of checkpoints
 --
 -- Returns {revision, format, bytes, strays, writes, chunks, member, links, member, links...}, or nil if there is no
--- such thread.
---   revision, format and bytes are those of the thread. strays is the size of @gc_roots. writes holds the first 500
---   members of pending writes, only on the first page. chunks is a flat list of (field, bytes) of names chunks. links
---   is the header up to the end of its links.
+-- such thread. revision, format and bytes are those of the thread
+--   strays  the size of @gc_roots
+--   writes  the first 500 members of pending writes, only on the first page
+--   chunks  the names chunks, as a flat list of (field, bytes)
+--   links   the header of a member, up to the end of its links
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

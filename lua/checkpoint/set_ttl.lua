@@ -2,7 +2,11 @@
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
--- ARGV[1] action     'get'; 'set' its own TTL; 'clear' that, back to the default; 'pin'; 'unpin': clear if it is pinned
+-- ARGV[1] action     'get'    only read
+--                    'set'    give it its own TTL
+--                    'clear'  return to the default
+--                    'pin'    keep it for ever
+--                    'unpin'  the same as 'clear', if it is pinned
 -- ARGV[2] ttl        milliseconds: its own TTL for 'set', else the saver's default, or ''
 --
 -- Returns the milliseconds left, -1 if the thread does not expire, nil if there is no such thread.

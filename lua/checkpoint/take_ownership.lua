@@ -5,7 +5,9 @@
 -- ARGV[1] nonce      16 hex digits that name this owner
 -- ARGV[2] lease      milliseconds until the lease expires, unless it is renewed
 -- ARGV[3] kept       milliseconds by which the key outlives the lease; during these a late owner may still write
--- ARGV[4] mode       'free': take it unless somebody has a lease; 'wait': the same, in order of arrival; 'any': always
+-- ARGV[4] mode       'free'  take it unless somebody has a lease
+--                    'wait'  the same, in order of arrival
+--                    'any'   take it always
 -- ARGV[5] run        the owner's run, percent-encoded, or '-'
 -- ARGV[6] by         the owner's description of itself, in printable ASCII
 -- ARGV[7] arrival    the arrival in the last reply to this waiter, '0' in its first poll

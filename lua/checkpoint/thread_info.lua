@@ -13,10 +13,16 @@
 -- ARGV[9] owned      '1' if it has an owner whose lease has not expired, '0' if not, or '' for any
 --
 -- Returns {id, header, checkpoints, bytes, left, waits, pinned, failed, owner, lease}, or nil if there is no such
--- thread, or if it does not match.
---   id and header (up to its time) are those of the newest checkpoint, or ''. checkpoints is their number. left and
---   lease are milliseconds; left is -1 without a deadline. waits and failed are 1 if the newest checkpoint of the root
---   has a pending interrupt or error. pinned is 1 or 0. owner is the content of the owner's key, or ''.
+-- thread, or if it does not match
+--   id           of the newest checkpoint, or ''
+--   header       of that checkpoint, up to its time, or ''
+--   checkpoints  their number
+--   left         milliseconds until the thread expires, -1 without a deadline
+--   waits        1 if the newest checkpoint of the root has a pending interrupt, else 0
+--   pinned       1 or 0
+--   failed       1 if that checkpoint has a pending error, else 0
+--   owner        the content of the owner's key, or ''
+--   lease        the rest of the owner's lease in milliseconds
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 

@@ -15,8 +15,8 @@ local function misplaced_writes(index, data)
   return found
 end
 
--- Appends the members of all checkpoints, parents before children, then of all writes. The last flushed checkpoint is
--- no longer a base. After a deletion, all writes are included.
+-- Appends the members of all checkpoints, parents before children, then of all writes. It also forgets which checkpoint
+-- was flushed last. After a deletion, all writes are included.
 local function add_all(index, data, members)
   local misplaced = members[1] == 'd' and {} or misplaced_writes(index, data)
   for _, range in ipairs({ { '[c', '(d' }, { '[w', '(x' } }) do

@@ -1,8 +1,9 @@
 -- Shared by the scripts (included): the chunks of long values (docs/storage-format.md).
 --
--- The field of a chunk is its kind (n: a list of chunks; p: bytes; z: compressed bytes) and a digest of 16 bytes.
--- A list of chunks is the kind of its children and their digests. A root also has a digest of the rest, and frames of
--- type and head, between these two. The bytes of a pending write in chunks are such a root.
+-- The field of a chunk is its kind and a digest of 16 bytes. The kind is n (a list of chunks), p (bytes) or z
+-- (compressed bytes).
+-- The bytes of a list of chunks are the kind of its children, and their digests. Between these two, a root also has a
+-- digest of the rest, and frames of type and head. The bytes of a pending write in chunks are such a root.
 
 --- @include lib/framing
 
@@ -33,7 +34,7 @@ local function in_chunks(value)
   return kind == 112 or kind == 110 or kind == 122 -- p, n, z
 end
 
--- Returns an empty collection of chunks for a reply: flat is a list of (field, bytes), each once; bytes is their size.
+-- Returns an empty collection of chunks for a reply. flat is a list of (field, bytes), each once, and bytes their size.
 -- leaves: true to collect all chunks, false to collect only lists of chunks.
 -- roots: digests from the roots of values whose chunks are left out, or nil.
 local function new_chunks(leaves, roots)

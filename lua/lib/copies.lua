@@ -1,5 +1,5 @@
 -- Shared by the store's scripts (included): copies of a cold store's items, and the write intents that keep them
--- current. docs/storage-format.md has the data. The script binds `notes` before, and `noted` if it writes.
+-- current. docs/storage-format.md has the data. The including script defines `notes` first, and `noted` if it writes.
 
 --- @include lib/store_items
 

@@ -1,5 +1,5 @@
--- Shared by the store's scripts (included): the directory of partitions. The script binds its keys before: partitions,
--- deadlines, tokens.
+-- Shared by the store's scripts (included): the directory of partitions. The including script first defines its keys:
+-- partitions, deadlines, tokens.
 
 -- Removes an entry. Returns 1 if it had no deadline, else 0.
 local function take_out(partition)
@@ -22,9 +22,9 @@ local function close_directory(last, lasting)
   end
 end
 
--- Repairs the directory from its other keys if one of them was lost. O(n) of its entries.
--- If the keys have a TTL, each entry had a deadline. Then an entry whose deadline was lost gets the latest one.
--- Otherwise it gets none. Returns the same as open_directory.
+-- Repairs the directory from its other keys if one of them was lost. It takes O(n) time for n entries. If the keys have
+-- a TTL, each entry had a deadline. Then an entry whose deadline was lost gets the latest one. Otherwise it gets none.
+-- Returns the same as open_directory.
 local function repair_directory()
   local ttl, names, time = -1, {}, redis.call('TIME')
   for _, key in ipairs({ partitions, deadlines, tokens }) do ttl = math.max(ttl, redis.call('PTTL', key)) end

@@ -6,8 +6,9 @@ local INTENTS_KEPT = 30 * 24 * 3600 * 1000 -- milliseconds by which an intent ou
 -- If the intent is conflicted or gone, other processes may have relied on stale data. So hot drops the thread, and
 -- the intents of other writers become conflicted. A dirty thread is not dropped. Its intent stays, too, as if the
 -- writer were gone, and the next reader first writes the thread to cold (fill_lease.lua).
--- newest: the field to set if hot has what it stands for, or ''; fill: its value. The other arguments are those of
--- end_intent.lua.
+-- newest: the field to set if hot has what it stands for, or ''.
+-- fill: the value of that field.
+-- The other arguments are those of end_intent.lua.
 -- Returns 1 if hot's data is valid unless there are other intents, else 0.
 local function end_intent(index, data, intents, lease, dirty, token, newest, needed, fill)
   local own

@@ -13,7 +13,8 @@ local function now_in_milliseconds()
 end
 
 -- Starts a new lease for an owner. Returns the new record.
--- record: the content of the key; lease, kept: milliseconds, as in take_ownership.lua.
+-- record: the content of the key.
+-- lease, kept: milliseconds, as in take_ownership.lua.
 local function renewed(owner, record, lease, kept)
   local token, _, since, run, before, by = owner_of(record)
   local new = string.format('%s %.0f %s %s %s %s', token, now_in_milliseconds() + lease, since, run, before, by)
@@ -22,7 +23,8 @@ local function renewed(owner, record, lease, kept)
 end
 
 -- Returns the error reply to a writer who does not own the thread, or nil.
--- token: the writer's token, or ''; is_required: '!' to refuse writes without a token while somebody owns the thread.
+-- token: the writer's token, or ''.
+-- is_required: '!' to refuse writes without a token while somebody owns the thread.
 local function refused_writer(owner, token, is_required)
   if token == '' and is_required ~= '!' then return nil end
   local held, until_then, since, _, _, by = owner_of(redis.call('GET', owner))
@@ -33,7 +35,8 @@ end
 
 -- Returns the error reply to a checkpoint whose parent is not the newest of its namespace, or nil. It accepts a
 -- checkpoint that is already stored.
--- checkpoint: its member of the index; parent: its parent's id, escaped, or ''.
+-- checkpoint: its member of the index.
+-- parent: its parent's id, escaped, or ''.
 local function refused_parent(index, checkpoint, parent)
   local ns = string.sub(checkpoint, 1, (string.find(checkpoint, '%z')))
   local newest = redis.call('ZREVRANGEBYLEX', index, '(' .. string.sub(ns, 1, -2) .. '\1', '[' .. ns, 'LIMIT', 0, 1)[1]

@@ -1,5 +1,5 @@
 -- Shared by the store's scripts (included): a partition's state, its deadlines, its expired items.
--- docs/storage-format.md has the data. The script binds the partition's keys, KEYS[1] to KEYS[6], before.
+-- docs/storage-format.md has the data. The including script first names the partition's keys, KEYS[1] to KEYS[6].
 
 -- Format of a partition, the first number of its @state.
 local STORE_FORMAT = 1
@@ -9,7 +9,7 @@ local CHECKSUM = 2 ^ 50
 local SWEPT = 1000
 -- Milliseconds by which the keys outlive the last item. So their deadline need not move with each refresh.
 local GRACE = 60000
--- Milliseconds for which the directory keeps a partition after its last item, as another node's clock may be ahead.
+-- Milliseconds for which the directory keeps a partition after its last item. Another node's clock may be ahead.
 local SKEW = 300000
 -- Milliseconds for which a token that was given back is refused.
 local RETIRED = 60000
@@ -33,7 +33,7 @@ local function open_partition(text)
     local known = ', and this redis_saver knows those up to ' .. STORE_FORMAT
     return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
   end
-  -- Doubles hold 16 digits, if the first is a small one.
+  -- A double holds 16 digits exactly if the first digit is small.
   if not indexed or format ~= '1' or string.find(text, string.rep('%d', 17)) then
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
   end

@@ -26,7 +26,9 @@ end
 
 -- Returns a header with the flags of kept values. It also retains the values that the checkpoint held before. So no
 -- value loses its last holder unnoticed.
--- kept: '1' by position; entries: channel and version by position; held, order: results of held_before.
+-- kept: '1' by position.
+-- entries: channel and version by position.
+-- held, order: results of held_before.
 local function merge_header(header, kept, entries, held, order)
   local of = links(header)
   local flags, holds, retained = {}, {}, unpack_frames(of.retained)
@@ -72,7 +74,9 @@ local function commit(index, data, meta, fields, members, bytes, added, random, 
 end
 
 -- Stores a checkpoint after checking everything that it relies on. Returns the reply of put.lua.
--- argv: arguments of put.lua; meta, found: results of look_up; is_home: true if cold has the rest of the thread;
+-- argv: arguments of put.lua.
+-- meta, found: results of look_up.
+-- is_home: true if cold has the rest of the thread.
 -- is_tiered: true if cold gets this checkpoint.
 local function put_any(index, data, argv, meta, found, is_home, is_tiered)
   local checkpoint, by_age, run, header, flags = argv[1], argv[2], argv[3], argv[4], argv[5]

@@ -23,7 +23,9 @@ end
 -- Counts the checkpoints of the put's namespace. Returns the history limit if the caller must prune, because there are
 -- many more. Returns 0 otherwise. If a prune failed, or had to keep more, the next one comes when the namespace has
 -- grown by a quarter of the excess, or by `slack`.
--- argv: arguments of put.lua; found: result of look_up; is_tiered: true if a cold saver gets the checkpoint.
+-- argv: arguments of put.lua.
+-- found: result of look_up.
+-- is_tiered: true if cold gets the checkpoint.
 local function over_limit(index, data, argv, found, is_tiered)
   local MIN_SLACK = 32 -- checkpoints
   local asked, stored = argv[8], found[5]
@@ -66,7 +68,9 @@ end
 -- replaces something deletes or replaces the tag in its first command. So none of these data are gone. One HSET writes
 -- a tag and everything it proves. So a server that lost its newest writes (failover, truncated file) has the tag with
 -- everything it proves, or an earlier tag.
--- argv: arguments of put.lua; meta, found: results of look_up; is_home: true if cold has the rest of the thread.
+-- argv: arguments of put.lua.
+-- meta, found: results of look_up.
+-- is_home: true if cold has the rest of the thread.
 local function put_known(index, data, argv, meta, found, is_home)
   local n, p, q, tag = tonumber(argv[11]), tonumber(argv[12]), tonumber(argv[13]), argv[9]
   if not meta or tag == '' or meta.tag ~= tag or found[4] or n + p > 400 then return false end

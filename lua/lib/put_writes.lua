@@ -12,7 +12,8 @@ end
 
 -- Stores the pending writes of a task, without further checks. Returns the number of new writes.
 -- If chunks that they need are neither stored nor sent, it writes nothing, and returns a list of their fields.
--- argv: the arguments of put_writes.lua, up to argv[last]; meta, found: from open_thread, with the task's record;
+-- argv: the arguments of put_writes.lua, up to argv[last].
+-- meta, found: results of open_thread, with the task's record.
 -- is_home: true if cold has the rest of the thread.
 local function put_any_writes(index, data, argv, last, meta, found, is_home)
   local member, regular, count, default, own, key = argv[1], argv[2], argv[3], argv[4], argv[5], argv[6]

@@ -1,4 +1,5 @@
--- Shared by the store's scripts (included): storing items in a partition. The script binds NOT_ANNOUNCED before.
+-- Shared by the store's scripts (included): storing items in a partition. The including script defines NOT_ANNOUNCED
+-- first.
 
 --- @include lib/partition
 

@@ -38,7 +38,7 @@ local function open_thread(index, data, ...)
     local known = ', and this redis_saver knows those up to ' .. FORMAT
     return fail('UNSUPPORTED ' .. data .. ' is of format ' .. format .. known)
   end
-  -- Lua counts exactly with up to 15 digits. The revision, a clock's microseconds, has up to 16.
+  -- Lua counts exactly with up to 15 digits. The revision is a time in microseconds, with up to 16 digits.
   local is_sound = format > 0 and rev and #rev <= 16 and #bytes <= 15 and #blobs <= 15 and #writes <= 15
   if not is_sound or not is_ttl(fields[2]) or not is_ttl(fields[3]) then
     return fail('DAMAGED the counters of ' .. data .. ' cannot be read')

@@ -4,11 +4,13 @@
 
 -- Checks that hot may acknowledge a write: no writer writes the thread to cold, cold has the rest of the thread, and
 -- hot lacks nothing that belongs to the write.
--- fill: the token of a fill that the caller knows, or ''; gain: the field to set if nothing happened since that fill
--- lease was granted; ns: an escaped namespace.
+-- fill: the token of a fill that the caller knows, or ''.
+-- gain: the field to set if nothing happened since that fill lease was granted.
+-- ns: an escaped namespace.
 -- needed: a field of the data that the write depends on unless hot has the whole thread, or ''.
 -- is_newest: true if hot must also have the newest checkpoint of the namespace.
--- checkpoint: the field of the checkpoint that is put, whose writes hot must have (has_its_writes); '' for writes.
+-- checkpoint: the field of the checkpoint that is put, whose writes hot must have (has_its_writes). '' if it only puts
+-- writes.
 -- Returns the field to set and its value, or nil if the write has to go to cold first.
 local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint)
   if redis.call('EXISTS', intents) == 1 then return nil end
@@ -39,7 +41,8 @@ local function put_tombstone(dirty)
 end
 
 -- Records what was written to hot alone. The thread has no deadline until cold has it.
--- ttl: the TTL from then on, in milliseconds, or ''; field, value: results of `standing`.
+-- ttl: the TTL from then on, in milliseconds, or ''.
+-- field, value: results of `standing`.
 local function mark(index, data, lease, dirty, members, ttl, field, value)
   note(dirty, members)
   if ttl == '' then ttl = redis.call('HGET', data, '@deferred_ttl') or math.max(0, redis.call('PTTL', index)) end

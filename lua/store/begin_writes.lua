@@ -11,8 +11,10 @@
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
 -- ARGV[1] writer      16 hex digits that name this write
 -- ARGV[2..]           the fields of the items, each once
--- Returns {change, left} for end_writes. `change` is the number of this change. `left` is the number of copies that are
--- left if the partition had copies of all items, else ''. Or returns a code
+-- Returns {change, left} for end_writes
+--   change  the number of this change
+--   left    the number of copies that are left if the partition had copies of all items, else ''
+-- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
 -- Rules: confirmed.

@@ -7,9 +7,12 @@
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] cursor      cursor of the reply before; '0' to begin
--- Returns {cursor, count, ...}: the next cursor, '0' at the end; the count of the partition's own namespace; then the
--- labels below it and the count of each other namespace, some of them twice. Returns an empty list if there is no such
--- partition; or a code
+-- Returns {cursor, own, labels, count, ...}, or an empty list if there is no such partition
+--   cursor  the next cursor, '0' at the end
+--   own     the count of the partition's own namespace
+--   labels  the labels of another namespace after the partition's two. Some namespaces come twice
+--   count   its count
+-- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.

@@ -7,12 +7,17 @@
 -- KEYS[5] vectors     hash        <prefix>:store:{<partition>}:vectors
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>
--- ARGV[1] mark        new value of `@documents`: '0' at the beginning, so that all puts make documents, too; '' in
---                     between; at the end the number of dimensions, a space, the maximum number of vectors per item
+-- ARGV[1] mark        new value of `@documents`:
+--                       at the beginning '0', so that all puts make documents, too
+--                       then ''
+--                       at the end the number of dimensions, a space, the maximum number of vectors per item
 -- ARGV[2] dims        number of dimensions that the vectors must have
--- ARGV[3..]           the field of the item of each document, in their order; then the tags of each
--- Returns {made, most, field, ...}: the number of documents that were made, and the maximum number of vectors of one,
--- both as text; then the field of each item that has other vectors. Or returns a code
+-- ARGV[3..]           the field of the item of each document, in their order. Then the tags of each
+-- Returns {made, most, field, ...}
+--   made   the number of documents that were made, as text
+--   most   the maximum number of vectors of one, as text
+--   field  the field of an item that has other vectors
+-- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 

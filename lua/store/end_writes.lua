@@ -15,7 +15,7 @@
 -- ARGV[4] change      as begin_writes returned it
 -- ARGV[5] left        as begin_writes returned it if these copies make the partition complete again, else ''
 -- ARGV[6..]           five for each item, as in fill_copies; the value is '' if there is nothing to store
--- Returns {the number of stored copies, as text}; or a code, alone or first in a list
+-- Returns {the number of stored copies, as text}, or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) the write has not ended: announce the partition for this TTL, with a greater token
 --   EMPTIED        4  (token) done, and the partition has no items: give this token back to the directory

@@ -11,10 +11,13 @@
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] miss        as get_copies returned it
--- ARGV[4..]           five for each item, each item once: its field; created_at in microseconds; the TTL of the copy in
---                     milliseconds ('0' for none); updated_at in microseconds, as 14 hex digits; the value (a frame of
---                     the type, then the bytes)
--- Returns {the number of stored copies, as text}; or a code, alone or first in a list
+-- ARGV[4..]           five arguments for each item, each item once:
+--                       its field
+--                       created_at in microseconds
+--                       the TTL of the copy in milliseconds, '0' for none
+--                       updated_at in microseconds, as 14 hex digits
+--                       the value: a frame of the type, then the bytes
+-- Returns {the number of stored copies, as text}, or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
 -- Errors: PARTITION, UNSUPPORTED.

@@ -9,10 +9,14 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- KEYS[7] notes       hash        <prefix>:store:{<partition>}:notes
 -- ARGV[1..]           fields; none to check if the partition has copies of all items
--- Returns {miss, record, ...}: the name of the miss, '' if all copies are there; the record of each field, nil if there
--- is no copy. Without fields it returns {miss}, or {token, count, checksum} if the partition has copies of all: the
--- token in the directory, '' for a partition without items; the number of items, and the sum of their versions modulo
--- 2^50, as text. Or returns a code
+-- Returns {miss, record, ...}
+--   miss      the name of the miss, '' if all copies are there
+--   record    the record of each field, nil if there is no copy
+-- Without fields it returns {miss}, or {token, count, checksum} if the partition has copies of all
+--   token     its token in the directory, '' for a partition without items
+--   count     the number of its items, as text
+--   checksum  the sum of their versions modulo 2^50, as text
+-- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.

@@ -9,10 +9,11 @@
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
--- ARGV[3] refresh     '1' to restart the TTLs of these items; '2' to do only that, and return no records; else '0'
+-- ARGV[3] refresh     '1' to restart the TTLs of these items, '2' to do only that and return no records, else '0'
 -- ARGV[4..]           fields, each once
--- Returns the record of each field, nil if there is no such item; then '1' if nothing in the partition has a TTL.
--- Returns an empty list if there is no such partition, or if refresh is 2; or a code, alone or first in a list
+-- Returns the record of each field, nil if there is no such item. Then follows '1' if nothing in the partition has a
+-- TTL. Returns an empty list if there is no such partition, or if refresh is 2. Or returns a code, alone or first in a
+-- list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
 --   DOCUMENTED     7  the items have documents: name their keys

@@ -9,10 +9,15 @@
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
 -- ARGV[1] token       token of an announcement of the partition in the directory, above the partition's; or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
--- ARGV[3..]           eight for each item, each item once: its field; the version that it must have ('0' if it must not
---                     exist); created_at and updated_at in microseconds; its TTL in milliseconds ('0' for none); its
---                     deadline in milliseconds ('0' for none); 16 hex digits that name this put; its value (a frame of
---                     the type, then the bytes)
+-- ARGV[3..]           eight arguments for each item, each item once:
+--                       its field
+--                       the version that it must have, '0' if it must not exist
+--                       created_at in microseconds
+--                       updated_at in microseconds
+--                       its TTL in milliseconds, '0' for none
+--                       its deadline in milliseconds, '0' for none
+--                       16 hex digits that name this put
+--                       its value: a frame of the type, then the bytes
 -- The version of an item is its updated_at, or the server's time if that is earlier, so that later puts have greater
 -- versions. If another item has that version, it is the next free one. An item with another version than expected
 -- stays, and so does one that this put has stored already, because a request may be sent twice. The old vectors of an

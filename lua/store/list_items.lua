@@ -8,9 +8,13 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] above       a version; '0' for all
 -- ARGV[2] what        records, vectors (records and vectors), or versions (no records)
--- Returns {token, count, checksum, is_last, field, record, ...}: the partition's token; the number of its items; the
--- sum of all versions modulo 2^50; 1 if no more items follow, else 0; then the field and the record (or version) of
--- each item, and its vectors if asked for ('' for none). Returns an empty list if there is no such partition; or a code
+-- Returns {token, count, checksum, is_last, field, record, ...}, or an empty list if there is no such partition
+--   token     the partition's token
+--   count     the number of its items
+--   checksum  the sum of all versions modulo 2^50
+--   is_last   1 if no more items follow, else 0
+--   record    the record (or version) of an item, followed by its vectors if asked for ('' for none)
+-- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.

@@ -11,7 +11,7 @@
 -- KEYS[8] noted       sorted set  <prefix>:store:{<partition>}:noted
 -- ARGV[1] miss        as get_copies returned it, before the cold store listed all items
 -- ARGV[2..]           the fields of all items that cold has, each once
--- Returns {'1'} if the partition is complete, else {'0'}; or a code
+-- Returns {'1'} if the partition is complete, else {'0'}. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.

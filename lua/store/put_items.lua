@@ -10,12 +10,12 @@
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] field       field of an item
--- ARGV[4] expected    the version that it must have; '0' if it must not exist; '' for any
+-- ARGV[4] expected    the version that it must have, '0' if it must not exist, '' for any
 -- ARGV[5] ttl         its TTL in milliseconds; '0' for none
 -- ARGV[6] put         16 hex digits that name this put
 -- ARGV[7] value       a frame of the serializer's type, then its bytes; '' to delete the item
--- ARGV[8] vectors     the number of dimensions, a frame of the serializer's type, its bytes; '' for none
--- ARGV[9..]           the same six for each other item, each item once; then the tags of each document, if any
+-- ARGV[8] vectors     the number of dimensions, a frame of the serializer's type, its bytes. '' for none
+-- ARGV[9..]           the same six for each other item, each item once. Then the tags of each document, if any
 -- The version of a stored item is the server's time in microseconds, or one more than the last version. An item that
 -- this put has already stored stays, so a request may be sent twice. `@compared` holds the last 16 requests that expect
 -- versions, by their first puts. If one of them is sent again after others put the item, it changes nothing. Removing
@@ -41,8 +41,8 @@ local function remember()
   redis.call('HSET', items, '@compared', string.sub(puts, -16 * 17))
 end
 
--- The common case: one item without TTL and vectors, in an existing partition in which nothing has any. Any other case
--- continues below.
+-- The common case: one item without TTL and vectors, in an existing partition whose items have none either. Any other
+-- case continues below.
 if #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' then
   local field, expected, put = ARGV[3], ARGV[4], ARGV[6]
   local text, old = unpack(redis.call('HMGET', items, '@state', field))

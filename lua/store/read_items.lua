@@ -8,10 +8,13 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] what        vectors, or deadlines
 -- ARGV[2..]           fields, each once; or none
--- Returns {documents, indexed, record, vectors or deadline, ...}: the field `@documents`, '' if there is none; the
--- number of items with vectors; the record of each item in the order of the fields, '' for each that is missing; its
--- vectors, '' if it has none, or its deadline in milliseconds, '0' for none. With deadlines it ends after about a
--- megabyte. Returns an empty list if there is no such partition; or a code
+-- Returns {documents, indexed, record, detail, ...}, or an empty list if there is no such partition. With deadlines it
+-- ends after about a megabyte
+--   documents  the field `@documents`, '' if there is none
+--   indexed    the number of items with vectors
+--   record     the record of an item, in the order of the fields, '' if it is missing
+--   detail     its vectors, '' if it has none; or its deadline in milliseconds, '0' for none
+-- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.

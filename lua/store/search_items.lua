@@ -9,18 +9,21 @@
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
 -- ARGV[3] refresh     '1' to restart the TTLs of these items, else '0'
--- ARGV[4] prefix      beginning of the fields: labels below the partition's
--- ARGV[5] below       version below which to continue; '' from the newest
+-- ARGV[4] prefix      beginning of the fields: the labels after the partition's two
+-- ARGV[5] below       version below which to continue, '' to begin with the newest
 -- ARGV[6] offset      number of items to skip
 -- ARGV[7] limit       maximum number of items to return, up to 1,000
--- ARGV[8] known       token of the page that the caller knows; '' for none
+-- ARGV[8] known       token of the page that the caller knows, '' for none
 -- ARGV[9] count       number of items of that page
--- ARGV[10] newest     greatest version of these
--- ARGV[11] oldest     smallest version of these
+-- ARGV[10] newest     greatest version of these items
+-- ARGV[11] oldest     smallest version of these items
 -- ARGV[12] sum        sum of their versions modulo 2^50
--- Returns {token, below, passed, field, version, record, ...}: the partition's token; the version below which to
--- continue, '' if the page is complete; the number of skipped items; the field, the version and the record of each
--- item. A record is '' if the caller knows its version. Or returns a code, alone or first in a list
+-- Returns {token, below, passed, field, version, record, ...}
+--   token   the partition's token
+--   below   the version below which to continue, '' if the page is complete
+--   passed  the number of skipped items
+--   record  the record of an item, '' if the caller knows its version
+-- Or returns a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
 --   SAME           5  the page is the one that the caller knows

@@ -8,9 +8,12 @@
 -- KEYS[6] retired     string      <prefix>:store:{<partition>}:retired
 -- ARGV[1] token       the directory's token of the partition; '0' for none
 -- ARGV[2] what        expired; or all, which also removes a damaged partition
--- Returns {more, gone, left, token}: 1 if more has expired than one call removes; the number of removed items, and of
--- those that are left; if nothing is left, the greatest token that is refused and may leave the directory. If `more` is
--- a code, nothing was done
+-- Returns {more, gone, left, token}
+--   more   1 if more has expired than one call removes
+--   gone   the number of removed items
+--   left   the number of items that are left
+--   token  if nothing is left, the greatest token that is refused and may leave the directory
+-- If `more` is a code, nothing was done
 --   DOCUMENTED  7  the items have documents: delete them by put_items, which also removes these
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads, confirmed.

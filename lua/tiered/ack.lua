@@ -36,7 +36,7 @@ local BASES = ASIDE + 3 * m
 
 local meta, problem = open_thread(index, data)
 if problem and not string.find(problem.err, '^DAMAGED') then return problem end
-redis.call('HDEL', flush, '') -- a write first, else a full server refuses the script
+redis.call('HDEL', flush, '') -- a full server accepts this write, and then the others
 local own = redis.call('HGET', flush, 'token') == token
 if not own then
   local tried, has_deleted = {}, false

@@ -11,13 +11,15 @@
 -- ARGV[3] writes     prefix of the members of a checkpoint's pending writes, or ''
 -- ARGV[4] fill_token token of the last fill that the caller knows, or ''
 -- ARGV[5] record     16 bytes that name the written record; sixteen * for the whole thread
--- ARGV[6] need       'all' if cold needs all coalesced checkpoints; 'nothing' if the writer deletes the thread; else ''
+-- ARGV[6] need       'all' if cold needs all coalesced checkpoints, 'nothing' if the writer deletes the thread, else ''
 -- ARGV[7] gone       milliseconds after which a writer is gone
 --
 -- An intent is 15 digits of milliseconds, '-' ('!' if it is conflicted), the record, and the token. Two intents about
 -- one record conflict, because their writes may reach cold and this server in different orders.
--- Returns {code, pathless, still}. pathless is 1 if those writes came from a fill, else 0. still is 1 if the thread has
--- not changed since that fill, else 0. The code says what cold has of the thread:
+-- Returns {code, pathless, still}
+--   pathless  1 if those writes came from a fill, else 0
+--   still     1 if the thread has not changed since that fill, else 0
+-- The code says what cold has of the thread:
 --   ABSENT     0  unknown: the thread is not here
 --   COMPLETE   1  all values that are here
 --   PARTIAL    2  maybe not all values: checkpoints were coalesced, or another writer changes the whole thread
@@ -50,7 +52,7 @@ local function first(code)
 end
 
 -- Drops an earlier intent of this token, and marks intents of others about the same record as conflicted. Returns the
--- state of the new intent: '-'; '!' if it conflicts; ALL_CHANGES if it conflicts with a change of the whole thread.
+-- state of the new intent: '!' if it conflicts, ALL_CHANGES if with a change of the whole thread, else '-'.
 local function conflict_others(others)
   local all, state = string.rep('*', 16), '-'
   for _, other in ipairs(others) do

@@ -13,9 +13,12 @@
 -- Returns {bases, number of records, 1 if the last claim was not acked, record...}, or
 --   BUSY  1  another flusher has the claim, or a writer has an intent. That writer must record its write first,
 --            because a fenced flusher may have undone it in cold
--- A record: its member of the index (`d`, always first, for a deleted thread), its score, the number of refusals, and
--- for pending writes their record (nil if it is gone) and a flat list of (field, bytes) of its chunks.
--- The bases: a flat list of namespaces, each with the id of the last checkpoint that cold stored there, both escaped.
+-- A record is {member, score, refusals, writes, chunks}
+--   member    its member of the index. `d`, for a deleted thread, is always first
+--   refusals  how often cold refused it
+--   writes    the record of pending writes, nil if it is gone, or if the member is of another kind
+--   chunks    the chunks of these writes, as a flat list of (field, bytes)
+-- The bases are a flat list of (namespace, id of the last checkpoint that cold stored there), both escaped.
 -- Errors: none of ours.
 
 --- @include lib/chunks
@@ -38,7 +41,7 @@ for _, intent in ipairs(redis.call('EXISTS', dirty) == 1 and redis.call('ZRANGEB
     return BUSY
   end
 end
-redis.call('HDEL', flush, '') -- a write first, else a full server refuses the script
+redis.call('HDEL', flush, '') -- a full server accepts this write, and then the others
 local unacked = held[1] or redis.call('HEXISTS', flush, 'fenced') == 1
 local answer, bases, seen = { {}, redis.call('ZCARD', dirty), unacked and 1 or 0 }, {}, {}
 local aside, from, has_tombstone = redis.call('HLEN', flush) > 0, 0, false

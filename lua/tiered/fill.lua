@@ -34,7 +34,7 @@ if redis.call('HGET', lease, 'token') ~= token then return ENDED end
 local meta, problem = open_thread(index, data)
 if problem then return problem end
 if #ARGV == 5 and not meta then return ABSENT end
--- A write first, else a full server refuses the script.
+-- A full server accepts this write, and then also the others of the script.
 if last == '1' then redis.call('UNLINK', lease) else redis.call('HDEL', lease, '') end
 if #ARGV == 5 then
   redis.call('HSET', data, '@has_latest' .. newest, token)

@@ -48,7 +48,7 @@ if #lags == MAX_RECORDS then return BEHIND end
 for _, member in ipairs(lags) do
   if string.sub(member, 2, #ns + 1) == ns then return BEHIND end
 end
--- A write first, else a full server refuses the script.
+-- A full server accepts this write, and then also the others of the script.
 redis.call('HDEL', lease, 'barrier')
 redis.call('HSET', lease, 'token', token)
 redis.call('PEXPIRE', lease, length)

@@ -13,6 +13,6 @@ local text, length, once = ARGV[1], ARGV[2], ARGV[3]
 
 local before = once == '1' and redis.call('GET', note)
 if before and before ~= text then return 0 end
-redis.call('PERSIST', note) -- a write first, else a full server refuses the script
+redis.call('PERSIST', note) -- a full server accepts this write, and then the others
 redis.call('SET', note, text, 'PX', length)
 return 1

@@ -19,7 +19,7 @@ local function number(text)
   return value and math.abs(value) < 1e15 and value or 0
 end
 
-redis.call('PERSIST', unflushed) -- a write first, else a full server refuses the script
+redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others
 local written = number(redis.call('HGET', unflushed, 'written'))
 if before > written then before = 0 end -- the count was lost meanwhile
 local flushed = before - records

@@ -17,7 +17,7 @@ for _, intent in ipairs(redis.call('ZRANGEBYLEX', intents, '-', '+')) do
   if string.sub(intent, 33) == token then held = redis.call('ZREM', intents, intent) end
 end
 if redis.call('HGET', flush, 'token') == token then
-  redis.call('HDEL', flush, '') -- a write first, else a full server refuses the script
+  redis.call('HDEL', flush, '') -- a full server accepts this write, and then the others
   redis.call('HSET', flush, 'until', '0')
   held = 1
 end

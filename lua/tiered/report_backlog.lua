@@ -22,7 +22,7 @@ local function number(text)
   return value and math.abs(value) < 1e15 and value or 0
 end
 
-redis.call('PERSIST', unflushed) -- a write first, else a full server refuses the script
+redis.call('PERSIST', unflushed) -- a full server accepts this write, and then the others
 local stored = redis.call('HMGET', unflushed, 'written', 'flushed', 'scan')
 local result = stored[3] or ''
 if string.match(result, '^%x*') ~= scan then flushed = 0 end

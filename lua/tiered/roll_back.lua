@@ -13,7 +13,7 @@
 --
 -- A note is the member of the index with r instead of c. It names the id and not the run, so a late deletion in cold
 -- removes nothing that was written later.
--- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does; the first four count removals here. Or
+-- Returns {checkpoints, writes, values, bytes, revision} as remove.lua does. The first four count removals here. Or
 --   CHANGED  0  the thread is not at that revision: nothing was done
 --   UNKNOWN  1  the thread is not complete here, so the caller has to ask cold: nothing was done
 --   WRITING  2  a writer has an intent: nothing was done
@@ -46,7 +46,7 @@ local answer, doomed = { 0, 0, 0, 0, '' }, {}
 if #ARGV > 3 + n then
   answer, doomed = remove_fields(index, data, meta, ARGV, 4 + n, { keeps_empty = is_whole })
 end
-redis.call('UNLINK', lease) -- also a write first, else a full server refuses the script
+redis.call('UNLINK', lease) -- a full server accepts this write, and then the others
 for from = 1, #doomed, BATCH do redis.call('ZREM', dirty, unpack(doomed, from, math.min(from + BATCH - 1, #doomed))) end
 
 local notes, listed, fields = {}, {}, {}

@@ -180,8 +180,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         All are encoded before the first is sent. Up to 500 entries of a namespace are stored atomically.
 
-        Cost: one round trip (per node of a cluster); none without entries. Every 64th new entry of a shard without a
-        TTL costs a second one.
+        Cost: one round trip (per node of a cluster), or none without entries. Every 64th new entry without a TTL in a
+        shard costs a second round trip.
 
         Args:
             pairs: Value and TTL of each entry by its name. The TTL is in seconds, or None for the cache's own TTL.

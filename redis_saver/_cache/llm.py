@@ -100,8 +100,8 @@ class RedisLLMCache(BaseCache):
 class _GenerationSerializer:
     """Dumps generations as lists and dicts, and leaves messages to the serializer.
 
-    A serializer would dump only the declared fields of a generation. Then a message would lose those of its own class,
-    such as tool calls.
+    A serializer would dump only the declared fields of a generation. Then a message would lose the fields of its own
+    class, such as tool calls.
     """
 
     def __init__(self, serde: SerializerProtocol) -> None:

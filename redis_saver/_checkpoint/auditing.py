@@ -247,7 +247,7 @@ def _walk(
 
 
 def _with_sends(context: Context, thread: str, entries: Sequence[Entry]) -> Operation[list[Entry]]:
-    """Add the nodes of their `Send`s to the checkpoints that have writes of such tasks."""
+    """Add the nodes of tasks that a `Send` started, to the checkpoints with writes of these tasks."""
     keys, sends = context.keyspace.keys(thread), dict[tuple[str, str], Sequence[str]]()
     pushing = [entry for entry in entries if any(_PUSHED.match(write.path) for write in entry.writes)]
     for first in range(0, len(pushing), _SENDS_PER_BATCH):
@@ -482,7 +482,7 @@ class ChannelValue:
 def latest_values(
     context: Context, channel: str, thread_ids: Sequence[str] | None, thread_prefix: str, ns: str
 ) -> Stream[ChannelValue]:
-    """Stream a channel's newest values: of these threads in their order, or of all threads with a prefix."""
+    """Stream a channel's newest values, either of these threads in this order, or of all threads with a prefix."""
     arguments, size = (names.component(ns), names.component(channel), ""), FIRST_BATCH
     pump = Pump(listing.scan_threads(context) if thread_ids is None else _given(thread_ids))
     for step in pump:

@@ -27,8 +27,8 @@ MAX_FINDINGS = 100
 """Maximum number of listed findings of a thread. Further ones are only counted."""
 ATTEMPTS = 5
 APART = 100
-"""Maximum difference of the two deadlines without a finding, in milliseconds. Older servers read the clock for each of
-them."""
+"""Maximum difference of the two deadlines without a finding, in milliseconds. Older servers read the clock once for
+each deadline."""
 WRITER_GONE = 300_000
 """Milliseconds after which a writer with an open intent counts as dead. A write to cold must not take longer."""
 FIRST_PAGE, FIELDS_PER_PAGE = 10, 1000

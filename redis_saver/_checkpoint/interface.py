@@ -304,8 +304,8 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         is gone.
 
         Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip, because
-        an index of runs could not be updated atomically across cluster slots. In threads that have the runs, all links
-        are read. Then each step removes up to 500 names.
+        an index of runs could not be updated atomically across cluster slots. In threads with checkpoints of these
+        runs, all links are read. Then each step removes up to 500 names.
 
         Raises:
             TypeError: `run_ids` is one str instead of a list.

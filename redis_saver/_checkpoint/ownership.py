@@ -49,7 +49,7 @@ Only the first waiter of a thread polls, so a hundred waiters cost Redis as much
 _PAUSE_PER_WAITER, _LONGEST_PAUSE = 0.01, 0.3
 """Seconds that any other waiter sleeps: per waiter ahead of it, and the maximum."""
 _LATE = 0.4
-"""Seconds by which a waiter may wake up late before it is skipped, because its event loop may have ended."""
+"""A waiter that wakes up later than this, in seconds, is skipped: its event loop may have ended."""
 _MAX_PAUSE = 10_000
 """Maximum pause in a reply, in milliseconds. A reply with a longer one is damaged."""
 _MAX_BY = 200
@@ -103,7 +103,7 @@ class Record(NamedTuple):
         return cls(token, int(until), int(since), run_id, before, by)
 
     def owner(self, left: int) -> Owner:
-        """Return the public form. `left` is the rest of the lease in milliseconds."""
+        """Return the owner as users see it. `left` is the rest of the lease in milliseconds."""
         since = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=self.since)
         return Owner(self.by, since, self.run_id, timedelta(milliseconds=max(0, left)))
 

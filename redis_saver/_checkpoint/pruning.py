@@ -187,7 +187,7 @@ def _prune_thread(
 
 
 def _lacking_in_cold(thread: str, dirty: bytes) -> Operation[set[CheckpointKey]]:
-    """Return the checkpoints that cold lacks, or lacks writes of."""
+    """Return the checkpoints that cold lacks, or whose writes it lacks."""
     members = yield Command(("ZRANGE", dirty, 0, -1))
     with decoding("the dirty records of thread {!r}", thread):
         return {_key_of(member) for member in members if member[:1] in (b"c", b"w")}
@@ -425,8 +425,8 @@ def _plan(
     Args:
         references: The links of the thread.
         reachable: Its chunks.
-        order: The victims. With the newest first, a removal that dies leaves no checkpoint without its ancestors.
-            Subgraph calls come before root checkpoints, which show that calls are finished.
+        order: The victims, newest first. So if the removal dies, no checkpoint is left without its ancestors. Subgraph
+        calls come before root checkpoints, which show that calls are finished.
         strays: Members of other writes to remove.
 
     Each victim is removed in one step, so the next removal finds all that a dead one has left. `remove.lua` removes up

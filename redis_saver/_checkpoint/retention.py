@@ -86,8 +86,8 @@ def finished_calls(
 
     Args:
         roots: The root checkpoint of each call, by the call's namespace.
-        saved: All checkpoints of the thread. If the root checkpoint of a call is missing, the call is not finished,
-            because LangGraph saves in the background.
+        saved: All checkpoints of the thread. A call whose root checkpoint is missing counts as unfinished, because
+        LangGraph saves in the background.
         keep: The checkpoints to keep.
     """
     return {ns for ns, root in roots.items() if root and ("", root) in saved and ("", root) not in keep}

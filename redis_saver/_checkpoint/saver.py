@@ -243,8 +243,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         `update_state` can make such checkpoints.
 
         Cost: a round trip for 50 checkpoints, and one for every ten with tasks that a `Send` started. The server sends
-        headers and the values with each such `Send`, but no others. In memory are one page, and a header for each
-        branch of the history.
+        headers and the values with each such `Send`, but no others. Memory holds one page, and a header for each branch
+        of the history.
 
         Args:
             thread_id: The thread. A missing thread has no writes.
@@ -270,7 +270,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """List the versions of a channel, newest first, with their time, writes, size and shared bytes.
 
         Cost: a round trip for 20 checkpoints. The server sends headers, sizes and lists of chunks, but no values.
-        In memory are one page and, for each branch of the history, a header with the names of the value's chunks.
+        Memory holds one page and, for each branch of the history, a header with the names of the value's chunks.
 
         Args:
             thread_id: The thread. A missing thread has no versions.
@@ -321,7 +321,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             checkpoint_ns: The namespace, empty for the root.
 
         Raises:
-            TypeError, ValueError: Neither threads nor a prefix are given, or both. Raised by the call itself.
+            TypeError, ValueError: Threads and a prefix are both given, or both missing. Raised by the call itself.
             ThreadDamaged: A thread cannot be read. Raised by the iterator. The message names the thread.
         """
         return self._stream(self._latest(channel, thread_ids, thread_prefix, checkpoint_ns), "latest_values")
@@ -353,7 +353,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
         """Check that a thread is whole: headers, digests, references, deadlines and counters. Nothing is written.
 
         Cost: the whole thread is read once, in pages of about half a megabyte. A longer value is a page by itself.
-        Values in chunks are read a second time. In memory are all names and links, and one value at a time.
+        Values in chunks are read a second time. Memory holds all names and links, and one value at a time.
 
         Args:
             thread_id: The thread.

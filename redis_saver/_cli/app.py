@@ -59,7 +59,9 @@ def _demo(
         keep: Keep the thread, and show what to do with it next.
         no_color: Print plain text, even on a terminal.
 
-    Exit code: 0; 2, the URL, the server or a missing package is at fault.
+    Exit codes:
+        0: success.
+        2: the URL is wrong, the server does not answer, or a package is missing.
     """
     from rich.console import Console  # noqa: PLC0415
 

@@ -26,10 +26,11 @@ from redis_saver._store import store as stores
 from redis_saver._tiered_store import copies
 from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, StoreDamaged, ThreadDamaged, ThreadNotFound
 
-_CODES = (
-    "Exit code: 0, it is done; 1, some threads were not there or could not be changed (stderr names them); 2, an "
-    "argument, a URL, a login or a missing package is at fault."
-)
+_CODES = """Exit codes:
+    0: it is done.
+    1: some threads are missing, or could not be changed. Their names are on stderr.
+    2: an argument, a URL or a login is wrong, or a package is missing.
+"""
 
 
 @command("ttl", _CODES)
@@ -249,9 +250,12 @@ def _forget(
         yes: Delete them.
         postgres URL: The cold tier. Its threads and items are deleted, too, because Redis would be filled from it.
 
-    Exit code: 0, everything is deleted, or --yes is missing; 1, something could not be deleted, or was written again
-    meanwhile; 2, a URL, a login or a missing package is at fault. Example: redis-saver forget --redis
-    redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes
+    Exit codes:
+        0: everything is deleted, or --yes is missing.
+        1: something could not be deleted, or was written again meanwhile.
+        2: a URL or a login is wrong, or a package is missing.
+
+    Example: redis-saver forget --redis redis://host:6379 --thread-prefix user-1: --namespace memories user-1 --yes
     """
     namespaces = dict.fromkeys(labels_of(words) for words in words_of(namespace))
     threads, prefixes = [name for words in words_of(thread) for name in words], tuple(thread_prefix or ())

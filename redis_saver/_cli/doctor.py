@@ -184,7 +184,9 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
     It scans all keys of the server, and reads no values.
     The calls of one process are counted by `stats()` in Python.
 
-    Exit code: 0; 2, a URL, a login or a missing package is at fault.
+    Exit codes:
+        0: success.
+        2: a URL or a login is wrong, or a package is missing.
     """
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
@@ -242,8 +244,12 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     The threads: damage, threads that never expire, owners whose lease has expired, the backlog for cold.
     It writes nothing, and reads no values. The command check reads them.
 
-    Exit code: 0, nothing is wrong; 1, there is an error or a warning; 2, a URL, a login or a missing package is at
-    fault. If the user lacks rights, they are named, and everything else is checked.
+    Exit codes:
+        0: nothing is wrong.
+        1: there is an error or a warning.
+        2: a URL or a login is wrong, or a package is missing.
+
+    If the user lacks rights, they are named, and everything else is checked.
     """
     with servers.savers() as savers:
         answers, counts = Answers(savers.hot), overview(savers.hot)
@@ -429,8 +435,12 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
     Options:
         every: Check all threads. Sound ones are only counted.
 
-    Exit code: 0, all threads are sound; 1, some are damaged or not there; 2, a URL, a login or a missing package is at
-    fault. If LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
+    Exit codes:
+        0: all threads are sound.
+        1: some are damaged or missing.
+        2: a URL or a login is wrong, or a package is missing.
+
+    If LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
@@ -501,15 +511,17 @@ def _inspect(
         thread THREAD: Print the URL of this thread. Default: the URL of the list of threads.
         host HOST: Address to listen on. Unless it is a loopback address, other machines can connect.
         port N: Port to listen on, or 0 for a free one.
-        allowed_host NAME: Another host name in URLs of the pages. May be repeated.
+        allowed_host NAME: Host name under which browsers open the pages, besides this machine's. May be repeated.
         mask PATTERN: Hide the values of channels, keys and fields with such a name (*token*); '*' hides all
             values. May be repeated.
         token TEXT: Token in the URL. Default: a random one.
         allow_changes: Let users delete and pin threads, and set their TTL.
 
-    Exit code: 130, it was ended by Ctrl-C; 2, an argument, a URL, a login or a missing package (extra inspector) is at
-    fault, or the port is taken. If LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that
-    LangGraph calls safe are made.
+    Exit codes:
+        2: an argument, a URL or a login is wrong, a package is missing (extra inspector), or the port is taken.
+        130: Ctrl-C ended it.
+
+    If LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that LangGraph calls safe are made.
     """
     try:
         import uvicorn  # noqa: PLC0415 - the extra may be missing

@@ -148,10 +148,12 @@ def _interrupts() -> tuple[type[Any], ...]:
 OTHER_PREFIX = "check that --prefix, and the database in --redis, are those of the saver"
 """Remedy if there are no threads."""
 _Order: TypeAlias = Literal["updated", "bytes", "checkpoints", "ttl", "name"]
-_CODES = (
-    "Exit code: 0; 2, there is no such thread or checkpoint, or a URL, a login or a missing package is at fault. If "
-    "LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that LangGraph calls safe are made."
-)
+_CODES = """Exit codes:
+    0: success.
+    2: there is no such thread or checkpoint, a URL or a login is wrong, or a package is missing.
+
+If LANGGRAPH_AES_KEY is set, values are decrypted. Only objects of classes that LangGraph calls safe are made.
+"""
 _KINDS = {"added": "green", "removed": "red", "changed": "yellow"}
 
 
@@ -191,8 +193,10 @@ def _threads(
         sort: Most recently updated, largest, most checkpoints, or first to expire first; or by name.
         limit N: Show N threads.
 
-    Exit code: 0; 1, some threads are damaged (stderr names them, and the others are shown); 2, an argument, a URL, a
-    login or a missing package is at fault.
+    Exit codes:
+        0: success.
+        1: some threads are damaged. Their names are on stderr, and the others are shown.
+        2: an argument, a URL or a login is wrong, or a package is missing.
     """
     between = updated_after, updated_before
     query = ThreadQuery(name_prefix, state, *between, min_bytes, expires_within, pinned, dirty, owned)

@@ -25,9 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: Words after `redis-saver`. Default: those of this process.
 
     Returns:
-        The exit code: 0 for success; 1 if some threads or items were not moved, deleted or sound, or some records not
-        flushed; 2, with a line on stderr, if a URL, a server or a missing package is at fault; 130 if it was
-        interrupted.
+        The exit code. 0 is success. 1 means that some threads or items were not moved, deleted or sound, or some
+        records not flushed. 2 means that a URL is wrong, a server does not answer, or a package is missing. Then a
+        line on stderr says which. 130 means that it was interrupted.
 
     Raises:
         SystemExit: The arguments are invalid. The code is 2, and a line on stderr says why.

@@ -28,12 +28,15 @@ from redis_saver._tiered.backlog import ColdHistory, Stats
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.errors import EndpointError
 
-_CODES = (
-    f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. If LANGGRAPH_AES_KEY is set, encrypted values are "
-    f"read, and all values are written encrypted. With --store: {STORE_FORMS}. "
-    "Exit code: 0, the target has everything; 1, something conflicts or failed; 2, a URL, a login, a file or a missing "
-    "package is at fault."
-)
+_CODES = f"""SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With --store: {STORE_FORMS}.
+
+If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted.
+
+Exit codes:
+    0: the target has everything.
+    1: something conflicts or failed.
+    2: a URL, a login or a file is wrong, or a package is missing.
+"""
 _MAX_PROBLEMS = 20
 """Maximum number of conflicts to print, and of failures."""
 _Opened: TypeAlias = AbstractContextManager[Any]
@@ -261,9 +264,12 @@ def _flush(
         setup: First create LangGraph's tables, or update them.
         quiet: Print errors only.
 
-    Exit code: 0, nothing is left; 1, records are left (stderr says how many); 2, a URL, a login, a missing package or
-    a missing table is at fault. If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written
-    encrypted.
+    Exit codes:
+        0: nothing is left.
+        1: records are left. Their number is on stderr.
+        2: a URL or a login is wrong, or a package or a table is missing.
+
+    If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted.
     """
     redis, postgres = redis_url(redis), postgres_url(postgres)
     if not postgres:
@@ -411,7 +417,7 @@ class _Run:
             checked_at, were_up = time.monotonic(), are_up
 
     def _catch_up(self, saver: TieredSaver) -> None:
-        """Flush at once the records whose next try an outage of Postgres has delayed."""
+        """Flush at once after an outage of Postgres. The records would otherwise wait for their next try."""
         before: float = math.inf
         while not self.stop.asked:
             left = self.attempt(lambda: saver.flush(_TURN))

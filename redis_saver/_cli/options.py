@@ -27,8 +27,10 @@ app = typer.Typer(
     name="redis-saver",
     help="LangGraph checkpoints and memory on plain Redis or Valkey.",
     epilog=(
-        "Exit codes: 0, all is well; 1, something is wrong with a thread or the server, or was not done; "
-        "2, an argument, a URL, a login or a missing package is at fault."
+        "Exit codes:\n\n"
+        "0: all is well.\n\n"
+        "1: something is wrong with a thread or the server, or was not done.\n\n"
+        "2: an argument, a URL or a login is wrong, or a package is missing."
     ),
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help"]},
@@ -62,7 +64,7 @@ _SHARED = """
     prefix PREFIX: Prefix of all keys in Redis.
 """
 _OPTION = re.compile(r"^ {4}(\w+)(?: ([A-Z.]+))?: (.*(?:\n {8}.*)*)", re.MULTILINE)
-_HELP = re.compile(r"(.*?)(?:\n\nOptions:\n(.*?))?(?:\n\n(Exit code: .*))?", re.DOTALL)
+_HELP = re.compile(r"(.*?)(?:\n\nOptions:\n(.*?))?(?:\n\n(Exit codes:\n.*))?", re.DOTALL)
 JSON: Any = typer.Option(False, "--json")
 EVERY: Any = typer.Option(False, "--all")
 MAX_NUMBER = 10**9 - 1
@@ -86,7 +88,7 @@ def command(
 
     Args:
         name: Name of the command.
-        codes: Exit codes for the end of the help. Default: those at the end of the docstring.
+        codes: The section `Exit codes:`, which ends the help. Default: that of the docstring.
         has_postgres: False to leave out `--postgres`.
         like: Another command with the same parameters and explanations.
         fixed: Values of parameters that are no options of this command.
@@ -110,7 +112,7 @@ def command(
         described = [_described(each, *explained.get(each.name, ("", ""))) for each in parameters.values()]
         of_words.__signature__ = inspect.Signature(described)  # type: ignore[attr-defined]
         of_words.__annotations__ = {}
-        app.command(name, help=text, cls=_Command, epilog=codes or own_codes)(of_words)
+        app.command(name, help=text, cls=_Command, epilog=_epilog(codes or own_codes))(of_words)
         return run
 
     return register
@@ -120,7 +122,12 @@ def _help_of(run: Run) -> tuple[str, str, str]:
     """Return the parts of a docstring: the text, the explanations of options, the exit codes."""
     match = _HELP.fullmatch(inspect.cleandoc(run.__doc__ or ""))
     text, options, codes = match.groups("") if match else ("", "", "")
-    return text, f"{options}\n", " ".join(codes.split())
+    return text, f"{options}\n", codes
+
+
+def _epilog(codes: str) -> str:
+    """Put each exit code on a line of its own: Typer keeps only line ends between paragraphs."""
+    return re.sub(r"\n +", "\n\n", codes)
 
 
 def _described(parameter: inspect.Parameter, metavar: str, text: str) -> inspect.Parameter:

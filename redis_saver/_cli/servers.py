@@ -132,7 +132,8 @@ class Servers(NamedTuple):
         Args:
             readable: True to make objects of classes that LangGraph calls safe. If False, objects stay packed, so
                 copies are the same byte for byte.
-            connections: Number of connections to Postgres. More than one come from a pool, which survives outages.
+            connections: Number of connections to Postgres. If more than one, they come from a pool, which survives
+            outages.
             require_encryption: True to report values without encryption.
 
         Raises:

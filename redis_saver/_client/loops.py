@@ -93,7 +93,8 @@ class _Background:
             started.set_exception(error)
             raise
         while not serving.done() and not loop.is_closed():
-            # A SystemExit of one caller's code stops the loop. It reaches that caller; for the others the loop goes on.
+            # A SystemExit of one caller's code stops the loop. That caller gets it, and the loop goes on for the
+            # others.
             with contextlib.suppress(BaseException), ignoring("the background loop"):
                 loop.run_until_complete(serving)
         loop.close()
@@ -139,7 +140,7 @@ def call(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | No
 
 
 async def acall(coroutine: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
-    """`call` for a task of any loop. Cancelling the task cancels the coroutine.
+    """Run a coroutine as `call` does, for a task of any loop. Cancelling the task cancels the coroutine.
 
     Raises:
         LoopEnded: The given loop ended first.

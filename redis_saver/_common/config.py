@@ -140,9 +140,9 @@ class ThreadSettings(NamedTuple):
     owner: str = ""
     """Token of its owner, in `configurable["thread_owner"]`."""
     ttl: int | None = None
-    """Its own TTL in milliseconds, in `configurable["thread_ttl"]`."""
+    """The thread's own TTL in milliseconds, in `configurable["thread_ttl"]`."""
     history: bytes = b""
-    """Its own history limit, in `configurable["thread_history"]`: a number of checkpoints, or `all`."""
+    """The thread's own history limit, in `configurable["thread_history"]`: a number of checkpoints, or `all`."""
     is_newest: bool = False
     """True if `get_tuple` marked the config because its checkpoint was the newest of the namespace."""
 

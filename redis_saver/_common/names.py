@@ -58,7 +58,7 @@ def components(raw: bytes) -> list[str]:
 
 
 def after(prefix: bytes) -> bytes:
-    """Return the smallest byte string above all that begin with `prefix`, which ends with a terminator."""
+    """Return the smallest byte string that sorts after all with this prefix. The prefix ends with a terminator."""
     return prefix[:-1] + b"\1"
 
 

@@ -1,4 +1,4 @@
-"""Run operations. The pump passes requests out and replies and errors in, and drivers answer requests."""
+"""Run operations. The pump takes each request from an operation, and gives it the reply or the error of the driver."""
 
 from __future__ import annotations
 

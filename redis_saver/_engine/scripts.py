@@ -27,7 +27,8 @@ class Script(NamedTuple):
     sha: str
     """Its digest for EVALSHA."""
     on_primary: Script | None = None
-    """Rule `reads` (it may end without a write): a form that replicas refuse (READONLY), for `require_primary`."""
+    """Rule `reads`: the script may end without a write. With `require_primary` this form of it is sent, which replicas
+    refuse."""
     is_confirmed: bool = False
     """Rule `confirmed`: callers rely on its writes, so with `min_replicas` the driver waits for replicas."""
     is_owned: bool = False

@@ -126,7 +126,7 @@ class Counting:
         return result
 
     def stream(self, operation: Generator[R, Any, None], name: str = "") -> Generator[R, Any, None]:
-        """`call` for an operation that streams. Closing the iterator early counts as success."""
+        """Count an operation that streams, as `call` does for others. Closing the iterator early counts as success."""
         name = name or name_of(operation)
         operation = operation if self._around is None else self._around(operation)
         observed = _Observed(self.observers, name, is_stream=True) if self.observers else None

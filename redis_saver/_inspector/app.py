@@ -212,7 +212,7 @@ class FallbackToRedis:
         """Time and message of the cold tier's last slow failure."""
 
     def around(self, page: Answer, of_redis: Answer) -> Answer:
-        """Return a page with this fallback.
+        """Return a page that answers from Redis alone while cold fails.
 
         Args:
             page: Answers from both tiers.

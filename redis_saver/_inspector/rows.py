@@ -34,7 +34,7 @@ ORDERS: dict[str, Callable[[Any], Any]] = {
 
 @dataclass(slots=True)
 class Listing:
-    """The first threads of an order, and counts of all that match."""
+    """The matching threads that come first in the chosen order, and counts of all that match."""
 
     threads: list[Any] = field(default_factory=list)
     count: int = 0

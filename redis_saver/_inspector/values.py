@@ -227,7 +227,8 @@ def _bytes_text(value: bytes) -> str:
 
 
 _MAX_DECIMAL = 4096
-"""Maximum number of bits of an integer in decimal. Longer ones are in hexadecimal, as Python limits decimal digits."""
+"""Maximum number of bits of an integer that is shown in decimal. Longer ones are shown in hexadecimal, because Python
+limits decimal digits."""
 _WRITTEN: tuple[tuple[_Kinds, Callable[[Any], str]], ...] = (
     (Enum, lambda value: f"{type(value).__name__}.{value.name}"),
     (str, str.__str__),

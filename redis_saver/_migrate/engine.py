@@ -4,7 +4,7 @@ So it skips data that the target has already, and you can run an interrupted mig
 
 Each thread is moved alone: the engine compares outlines of source and target, and writes missing checkpoints, oldest
 first. If the target has more than the source, or other data, the thread is a conflict and is not changed. Items are
-moved in batches. A write names the item that it replaces, so no other writer's item is lost. In memory are the names of
+moved in batches. A write names the item that it replaces, so no other writer's item is lost. Memory holds the names of
 all threads and the outline of one, or a batch of items.
 """
 
@@ -133,8 +133,8 @@ def migrate(
     Raises:
         ValueError: `sample` is negative, or both `threads` and `thread_prefix` are given. Nothing was read.
         TypeError: Source or target is neither a saver nor from `opened`, or `threads` is not a collection of str.
-        EndpointError: Source or target failed; or the source has no thread, but its server has threads under another
-            prefix, or of another package's saver. Run the migration again to continue.
+        EndpointError: Source or target failed. Or the source has no thread, but its server has threads under another
+        prefix, or of another package's saver. Run the migration again to continue.
     """
     if sample < 0:
         raise ValueError(f"sample={shown(sample)}: write a number of checkpoints per thread; 0 compares none")

@@ -1,7 +1,7 @@
 """Savers of other packages on Redis and Valkey, as sources. Their keys are read directly.
 
-Their own classes lose data: the pending writes of a named checkpoint, and some threads of a server. `RedisDocuments`
-and `ValkeyStrings` each know one package: how to find its keys, and how to read its threads and checkpoints. Names may
+Their own classes leave out the pending writes of a named checkpoint, and some threads of a server. `RedisDocuments` and
+`ValkeyStrings` each know one package: how to find its keys, and how to read its threads and checkpoints. Names may
 contain colons and braces, so keys are ambiguous, but their values repeat the names.
 
 In the documents of langgraph-checkpoint-redis an object is a dict with a mark:
@@ -111,7 +111,7 @@ class ForeignSource(Source):
     get: ClassVar[str]
     """Command that returns a value as JSON."""
     refusals: tuple[type[Exception], ...] = (*Source.refusals, AttributeError, RecursionError)
-    """Includes errors of other programs' documents, which may have any form and depth."""
+    """Other programs' documents may have any form and depth, so their errors are included."""
 
     def __init__(self, driver: RedisDriver, serde: SerializerProtocol, name: str, prefix: str | None) -> None:
         """Use a driver. The caller closes its client.

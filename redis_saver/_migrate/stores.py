@@ -103,7 +103,7 @@ class OurItems(Items):
             return error
 
     def items(self, labels: tuple[str, ...]) -> Iterator[ItemOrError]:
-        """Iterate over the items by partition. In memory are a partition's names and a page of its items."""
+        """Iterate over the items by partition. Memory holds a partition's names and a page of its items."""
         for partition in self._partitions(labels):
             try:
                 fields = self._run(list_fields(self._context, partition, member(labels[PARTITION_LABELS:])))

@@ -76,7 +76,7 @@ class EncodedElements(NamedTuple):
     """Number of elements after the head that are the same as before, and left out of `elements`."""
     fingerprint: Fingerprint | None = None
     runs: tuple[int, ...] = ()
-    """Lengths of the runs of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
+    """Length of each run of elements after the head. No chunk spans two runs. Empty if all elements are one run."""
 
 
 def snapshot_start(data: bytes) -> int:

@@ -36,7 +36,8 @@ extensions with a thousand lists each, 20 kB, would overflow the stack and crash
 stack of 8 MB, even with a thousand lists in each of the first six extensions.
 """
 _DEEPEST_CONTAINERS: Final = 1024
-"""Maximum nesting of lists and dicts without an object. A value that is nested deeper most likely contains itself."""
+"""Maximum nesting of lists and dicts that contain no object. A value that is nested deeper most likely contains
+itself."""
 
 
 class _Packing(threading.local):
@@ -117,7 +118,8 @@ def _default(value: Any, tries: int = 4) -> Any:
 # ormsgpack reads the length of a list once, and holds no reference to an element while it packs it. It keeps the
 # interpreter's lock, so nothing changes until it runs Python code: `default`, or the value of a key that is an Enum.
 # Then other OS threads may run. If one of them shortens a list that is being packed, the interpreter crashes
-# (`docs/upstream/ormsgpack-concurrent-mutation.md`). A graph can do that to state that is saved in the background.
+# (`docs/upstream/ormsgpack-concurrent-mutation.md`). That can happen to a graph's state while it is saved in the
+# background.
 #
 # So this module copies the containers that ormsgpack walks through: lists, dicts, tuples, and subclasses of lists and
 # dicts. Each is copied in one step, so all of it is from one moment. Two containers may be from different moments.
@@ -146,7 +148,7 @@ def _copy_in_python(value: Any) -> tuple[Any, int]:
     top = [value]
     copies: list[tuple[Any, int]] = [(top, 0)]
     deepest = 0
-    # Depth first, so a list that contains itself twice is copied only as often as the maximum nesting.
+    # It goes depth first. So it copies a list that contains itself only as often as the maximum nesting allows.
     while copies:
         container, depth = copies.pop()
         deepest = max(deepest, depth)
@@ -180,7 +182,7 @@ def _copied(item: Any, kind: type) -> list[Any] | dict[Any, Any] | None:
         return dict(item)
     if type(kind) is EnumMeta:
         return None
-    # The contents of subclasses, without their own methods.
+    # Copy the contents of subclasses without calling their own methods.
     if issubclass(kind, list):
         return list(list.__iter__(item))
     if issubclass(kind, dict):

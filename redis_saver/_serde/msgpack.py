@@ -10,7 +10,7 @@ from typing import Final
 import ormsgpack
 
 _FIRST: Final = 0xC4
-"""First byte from which sizes and lengths follow no rule."""
+"""From this first byte of an object on, its size and length follow no rule."""
 _SIZES: Final = bytes(
     [*[1] * 0xA0, *range(1, 33), *[1] * (_FIRST - 0xC0)]
     + [2, 3, 5, 3, 4, 6, 5, 9, 2, 3, 5, 9, 2, 3, 5, 9, 3, 4, 6, 10, 18, 2, 3, 5, 3, 5, 3, 5]

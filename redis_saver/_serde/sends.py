@@ -42,7 +42,7 @@ class CutSend(NamedTuple):
     pieces: list[bytes]
     """The rest. Joined with the head, it is the value."""
     runs: tuple[int, ...]
-    """Lengths of the runs of pieces. A run is a long list or dict, or the bytes between two of them."""
+    """Length of each run of pieces. A run is a long list or dict, or the bytes between two of them."""
 
 
 def may_be(value: Any) -> bool:

@@ -4,8 +4,8 @@ Most of a chat's checkpoint is LangChain's messages. Plain messages take a short
 `JsonPlusSerializer` does everything else and raises every error. Its functions call the short path for nested values.
 
 That relies on private names of `langgraph-checkpoint`, which any release may change. So `fallback.py` checks them at
-import. If one is missing or has changed, `FastSerializer` leaves everything to `JsonPlusSerializer`. Then it is as
-right, but slower.
+import. If one is missing or has changed, `FastSerializer` leaves everything to `JsonPlusSerializer`. Then it gives the
+same results, but slower.
 
 Another OS thread of a graph may change a value while it is encoded. Then `JsonPlusSerializer` may crash the
 interpreter. The serializers of this module do not (`SafeSerializer`), and `safe` protects a user's serializer.
@@ -80,9 +80,9 @@ class FastSerializer(SafeSerializer):
         """Encode a value as elements. Joined, they are the result of `dumps_typed` (except `EncodedElements.same`).
 
         A list, or a dict whose keys are strings, is cut between its elements. The result is its head, then one piece
-        for each element (or key with its value). Small elements are encoded together, always the same number, so a list
-        that grows keeps all except the last pieces. A `_DeltaSnapshot` of such a list or dict is cut in the same way.
-        Any other value is one element, and so is a short one. If a subclass has its own `dumps_typed`, which may
+        for each element (or key with its value). Small elements are encoded in groups of a fixed size, so a list that
+        grows keeps all pieces except the last. A `_DeltaSnapshot` of such a list or dict is cut in the same way. A
+        short value, and any other kind of value, is one element. If a subclass has its own `dumps_typed`, which may
         encrypt, the result is one element.
 
         Args:

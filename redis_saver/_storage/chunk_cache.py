@@ -85,8 +85,8 @@ def written_version(chunks: Mapping[bytes, bytes], last: Version | None) -> Vers
 
 
 ChannelKey: TypeAlias = "tuple[str, str | None]"
-"""A namespace and a channel. The channel None stands for the names of the last checkpoint. If these are cached, then
-channels that are missing in the cache are not in chunks."""
+"""A namespace and a channel. The channel None stands for the names of the last checkpoint. If the names are cached, a
+channel that is not cached has no chunks."""
 Cached: TypeAlias = Mapping[ChannelKey, Version]
 Update: TypeAlias = "Mapping[ChannelKey, Version | None]"
 """New versions. None means that the channel's value is no longer in chunks."""
@@ -196,7 +196,7 @@ class KnownThread(NamedTuple):
         return any(key[1] in point.histories for point in self.points.get(key[0], ()))
 
     def updated(self, seen: Update) -> Cached:
-        """Return the versions, updated. A snapshot, or a channel with a history, keeps its version until a new one."""
+        """Return updated versions. Snapshots, and channels with a history, keep theirs until there is a new one."""
         versions = dict(self.versions)
         for key, version in seen.items():
             if version is not None:

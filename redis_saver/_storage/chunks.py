@@ -215,7 +215,7 @@ def by_field(
 
     Args:
         levels: The levels, starting with the leaves.
-        kept: For each level, how many of its first chunks an earlier version has too.
+        kept: For each level, the number of its first chunks that an earlier version also has.
         before: That version. Copying and changing its table is faster than making a new one.
     """
     places = 0
@@ -377,7 +377,7 @@ def with_counts(stored: Stored, sizes: Sequence[int], elements: EncodedElements,
 
 
 def _counted(leaves: Level, sizes: Sequence[int], front: Sequence[int] = ()) -> Level | None:
-    """Return leaves that were read, with counts.
+    """Return leaves that were read, with the number of elements in each.
 
     Return None if they do not end where elements of these sizes end. (The head's size comes first.)
     """

@@ -32,7 +32,7 @@ from redis_saver._storage.sealing import SEALED
 from redis_saver.errors import RedisSaverError, decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
-"""Flags of a header's channels: with a value, without one."""
+"""Flags of a header's channels. The first means that the channel has a value."""
 NEW, UNCHANGED, EMPTIED, EMPTY = b"v", b"u", b"e", b"x"
 """Flags of the channels in a `put`: its value is sent; is stored already; was removed; never existed."""
 _MAX_NAMES = 65535
@@ -262,7 +262,7 @@ class VersionTable(NamedTuple):
     present: bytes
     """A flag for each channel: `PRESENT` or `ABSENT`."""
     flags: bytes
-    """A flag for each channel, in the form of `put`."""
+    """A flag for each channel, as `put.lua` takes it."""
     slots: bytes
     """The position of each channel's version among the tokens, in two bytes."""
     tokens: bytes

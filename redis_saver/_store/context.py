@@ -182,7 +182,7 @@ class Remembered:
         forks.watch(self)
 
     def after_fork(self) -> None:
-        """Count from zero in a child."""
+        """In the child, count from zero."""
         self._hits = self._misses = 0
 
     def get(self, key: Hashable) -> Any:

@@ -216,7 +216,7 @@ def _page_part(
             return None
         with reading_store(place.partition.keys[0]):
             if reply.code:
-                raise ValueError(f"its page is answered by the code {reply.code}, which is not allowed here")
+                raise ValueError(f"the reply has the code {reply.code}, which this call does not allow")
             token, next_below, passed, *items = reply.values
             by_version = {(entry.field, entry.version): entry for entry in cached}
             entries = [
@@ -240,7 +240,7 @@ class Mirror:
     """All items of a partition at one moment. A mirror is never changed."""
 
     entries: dict[bytes, Entry] = field(default_factory=dict)
-    """By field, oldest first."""
+    """The items by field, oldest first."""
     token: bytes = b""
     """Token of the partition in the directory. It changes if the partition was emptied and filled again."""
     checksum: int = 0

@@ -1,7 +1,7 @@
 """The server's own index of vectors (`search="server"`): RediSearch, and modules with the same commands.
 
-An item with vectors has a *document*, a hash that the server indexes. The scripts that store, refresh and remove the
-vectors of an item do so with its document, too, whichever store calls them.
+An item with vectors has a *document*, a hash that the server indexes. The scripts that store, refresh or remove the
+vectors of an item treat its document in the same way, whichever store calls them.
 
 The server only ranks candidates. A search reads their vectors from the partitions, together with the records, and
 compares them here, as other searches do. So an item that is gone is not found, and scores are the same. Filters run
@@ -308,7 +308,7 @@ def _unknown(
     ranked: Iterable[Iterable[tuple[bytes, float | None]]],
     known: dict[Partition, set[bytes]],
 ) -> dict[Partition, list[bytes]]:
-    """Return the items of documents that were not ranked before, and add them to the known ones."""
+    """Return the items of newly ranked documents, and add them to the known ones."""
     new: dict[Partition, list[bytes]] = {}
     for documents in ranked:
         for document, _ in documents:

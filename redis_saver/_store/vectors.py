@@ -66,7 +66,7 @@ class VectorIndex:
     """
 
     def __init__(self, dims: int) -> None:
-        """Start without vectors of `dims` dimensions."""
+        """Make an empty index of vectors of `dims` dimensions."""
         self.dims = dims
         self._blocks: list[Rows] = []
         """Rows. A block is never changed."""
@@ -75,9 +75,9 @@ class VectorIndex:
         self._number: dict[bytes, int] = {}
         """Position in `_fields` of each present item."""
         self._alive = np.zeros(0, np.bool_)
-        """True for each item of `_fields` that is present, with the rows at that position."""
+        """For each position in `_fields`: true if the item is present, and its rows are those at this position."""
         self._starts: Integers = np.zeros(1, np.intp)
-        """First row of each item of `_fields`; then the number of rows."""
+        """First row of each item of `_fields`, and at the end the number of rows."""
         self._lengths: Floats = np.zeros(0)
 
     def __len__(self) -> int:
@@ -194,7 +194,7 @@ class VectorIndex:
         return np.array(sorted([number[field] for field in among if field in number]), np.intp)
 
     def _candidates(self, query: Floats, length: float, items: Integers, most: int, distance: Distance) -> Integers:
-        """Return the items that may be among the `most` best: their upper bounds reach the `most`-th lower bound."""
+        """Return the items that may be among the `most` best ones. The upper bound of any other item is too low."""
         if most >= len(items):
             return items
         low, high = self._bounds(query, length, items, distance)
@@ -430,10 +430,10 @@ def _converted(vectors: Any, count: int, dims: int) -> Rows:
         with np.errstate(over="ignore"):  # numbers that are too large become infinity
             rows: Rows = np.asarray(vectors, np.float64).astype(np.float32)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"vectors that are not of numbers, or not of one length: {error}") from error
+        raise ValueError(f"vectors that are not lists of numbers, or have different lengths: {error}") from error
     if rows.shape != (count, dims):
         raise ValueError(
-            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] has to be what the model has"
+            f"vectors of the shape {rows.shape}, and not {(count, dims)}: index['dims'] must be the model's"
         )
     if (wrong := _unusable(rows)) is not None:
         raise ValueError(f"a vector {wrong}")

@@ -39,8 +39,8 @@ CATCH_UP = MAX_BACKOFF + SCAN_INTERVAL
 """Time in seconds until cold has everything, after both servers answer again and flushers run. Add three times
 `flush_interval`.
 
-The time of the calls themselves is not included: calls that hang until their client gives up, a long backlog, and scans
-of very many keys."""
+Calls may add to this: those that hang until the client gives up, those for a long backlog, and scans of very many
+keys."""
 TAKE_OVER = 30.0
 """Additional time if a process died during a claim or a scan, in seconds: the longer of the two leases."""
 THREADS_PER_BATCH = 500

@@ -139,7 +139,7 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
 
 
 def end(tiers: Tiers, intent: Intent, operation: Operation[T]) -> Tiered[T | None]:
-    """Run an operation over hot that ends an intent. Returns its result, or None if hot fails and is bypassed.
+    """Run an operation of hot that ends an intent. Returns its result, or None if hot fails and is bypassed.
 
     If the operation fails but hot answers the next request, hot drops the thread. Otherwise the intent would stay,
     because no other process knows that cold has the write.

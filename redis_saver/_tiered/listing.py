@@ -100,7 +100,7 @@ class _Listed:
 
     @property
     def more(self) -> int:
-        """Number of coming results that may have been listed already."""
+        """Number of results on the next page that this listing may have returned already."""
         return len(self._at_last)
 
     def page(self, results: Sequence[CheckpointTuple]) -> Page[CheckpointTuple]:

@@ -119,7 +119,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
             namespace: Its namespace.
             key: Its key.
             value: A value that cold can store. None deletes the item.
-            index: As cold takes it.
+            index: What cold's `put` takes as `index`.
             ttl: Minutes after which it expires in cold. None means never. The default is that of cold's `TTLConfig`.
 
         Raises:
@@ -318,7 +318,7 @@ def _begun(tiers: StoreTiers, begun: Begun) -> Operation[Begun]:
 
 
 def _read_back(tiers: StoreTiers, writes: Writes) -> Tiered[Items | None]:
-    """Read the items that were put back from cold. None if that fails. Then later reads fill hot."""
+    """Read the written items from cold. None if that fails. Then later reads fill hot."""
     puts = [op for of_partition in writes.values() for op in of_partition.values() if op.value is not None]
     if not puts:
         return {}

@@ -123,7 +123,7 @@ async def test_clear_removes_the_given_namespaces_or_all(target: Target, cache: 
     assert await cache.get(names) == {}
     await cache.set({(A, "1"): (3, None)})
     assert await cache.get(names) == {(A, "1"): 3}
-    assert len(await other.get(names)) == 5, "those of another prefix"
+    assert len(await other.get(names)) == 5, "entries of another prefix stay"
 
 
 async def test_saver_cache_and_models_share_a_client_and_a_prefix(target: Target) -> None:

@@ -106,7 +106,7 @@ async def test_an_index_forgets_evicted_entries(target: Target, cache: UniformCa
         if turn != 29:
             target.raw.unlink(*(keyspace(target).address(name).entry for name in names))
         largest = max(largest, index_sizes(target))
-    assert largest < 500, "of 1,920 that were set"
+    assert largest < 500, "the index forgets evicted entries: 1,920 were set"
     assert len(await cache.get(names)) == 64
 
 
@@ -251,7 +251,7 @@ async def test_a_get_sends_one_mget_per_shard(target: Target, cache: UniformCach
     assert isinstance(batch, Batch)
     assert len(batch.requests) == SHARDS
     keys = [key for command in batch.requests for key in command.arguments[1:]]
-    assert len(keys) == SHARDS + 2 * len(names), "each shard's generation, each namespace's, each entry, once"
+    assert len(keys) == SHARDS + 2 * len(names), "each generation and each entry is read once"
 
 
 async def test_clear_leaves_foreign_keys_alone(target: Target, cache: UniformCache) -> None:

@@ -67,7 +67,7 @@ async def test_a_server_that_is_down_is_skipped_and_used_again(
         with pytest.raises(redis.ConnectionError):
             await cache.clear()
         server.start()
-        assert await cache.get([K]) == {}, "it came back empty"
+        assert await cache.get([K]) == {}, "the server restarted without data"
         await cache.set({K: (3, None)})
         assert await cache.get([K]) == {K: 3}
     stats = cache.stats()
@@ -158,7 +158,7 @@ def test_a_hanging_server_costs_a_tenth_of_the_time(caplog: pytest.LogCaptureFix
     trying = health.guarded("get", waiting())
     next(trying)
     now[0] += 5
-    assert call() is None, "others do not try meanwhile, however long it takes"
+    assert call() is None, "other callers do not try while one does"
     with pytest.raises(StopIteration):
         trying.throw(hang)
     assert health.counts.skipped == 2
@@ -172,7 +172,7 @@ def test_a_hanging_server_costs_a_tenth_of_the_time(caplog: pytest.LogCaptureFix
     assert call() == "answer"
     assert call(0.001, redis.TimeoutError("x")) is None
     now[0] += 1.1
-    assert call(0, redis.ResponseError("OOM")) is None, "a server that answers is asked again"
+    assert call(0, redis.ResponseError("OOM")) is None, "after an error reply the next call asks the server again"
     assert call() == "answer"
     assert health.counts.skipped == 3
 
@@ -315,7 +315,7 @@ async def test_a_hundred_callers_each_wait_once_for_a_hanging_server(target: Tar
         os.kill(server.process.pid, signal.SIGSTOP)  # type: ignore[union-attr]
         began = time.monotonic()
         assert await cache.in_thread("get", [K]) == {}
-        assert time.monotonic() - began < 4 * seconds, "the client would send it four times"
+        assert time.monotonic() - began < 4 * seconds, "the call was retried"
         cache.cache._health.after_fork()  # as if nothing had failed yet
         sent, began = cache.stats().round_trips, time.monotonic()
         answers = await asyncio.gather(*(cache.in_thread("get", [(A, str(number))]) for number in range(100)))

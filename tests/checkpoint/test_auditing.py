@@ -469,7 +469,7 @@ async def test_a_thread_deleted_between_pages_ends_the_result(target: Target, me
     Meanwhile(saver.saver, before)
     told = await getattr(saver, method)(*arguments)
     assert len(told) == (49 if method == "writes" else 19) and len(pages) == 2, (
-        "what waits for its parent is not said to be the beginning"
+        "a checkpoint whose parent follows on the next page is no beginning"
     )
     assert await getattr(saver, method)(*arguments) == []
 
@@ -556,10 +556,10 @@ async def test_long_values_come_in_small_batches_and_other_channels_are_not_read
     wanted = [f"t{number}" for number in range(12)]
     found = await saver.latest_values("n", thread_ids=[*wanted, *(f"none{number}" for number in range(8))])
     assert [one.value[0] for one in found] == [f"{number} 0 " + "x" * 1000 for number in range(12)]
-    assert sizes[:2] == [10, 3] and sum(sizes) == 20, "fewer, once it is known how long they are"
+    assert sizes[:2] == [10, 3] and sum(sizes) == 20, "pages get smaller after the first long values"
     assert "yyyy" not in "".join(sent)
     assert await saver.latest_values("n", thread_ids=[f"none{number}" for number in range(500)]) == []
-    assert max(sizes) == 200, "and more, where there are none"
+    assert max(sizes) == 200, "pages grow while threads have no value"
 
 
 @pytest.mark.parametrize(
@@ -604,7 +604,7 @@ async def test_a_page_takes_one_round_trip_and_sends_no_value(saver: Uniform) ->
     assert len(calls) == 2 and "secret" not in "".join(sent)
     calls.clear()
     assert len(await saver.channel_history("t", "n")) == 60
-    assert len(calls) == 4 and "secret" not in "".join(sent), "three full pages, and one that says that it was the last"
+    assert len(calls) == 4 and "secret" not in "".join(sent), "three full pages, and an empty last one"
     assert (auditing.CHECKPOINTS_PER_PAGE, auditing.VERSIONS_PER_PAGE) == (50, 20)
 
 

@@ -149,7 +149,7 @@ async def check_values(target: Target, thread: str) -> list[str]:
         check_sound(target, thread)
         members = target.raw.zrange(keys(target, thread)["index"], 0, -1)
         written = {names.checkpoint(*names.components(member[1:])[:2]) for member in members if member[:1] == b"w"}
-        assert written <= set(members), "writes were left of a checkpoint that is gone"
+        assert written <= set(members), "writes of a removed checkpoint are left"
     found = await uniform.list(config(thread))
     for one in found:
         number = int(one.checkpoint["id"][1:])
@@ -237,7 +237,7 @@ async def test_the_next_removal_finishes_one_that_died_half_way(target: Target, 
     error = await outcome(removals[operation](dying))
     assert isinstance(error, redis.ConnectionError), error
     left = await uniform.list(config())
-    assert 1 < len(left) < 192, "it did not die half way"
+    assert 1 < len(left) < 192, "the removal was not interrupted half way"
     await removals[operation](uniform)
     check_sound(target)
     assert ids(await uniform.list(config())) == ([name(200)] if operation == "prune" else [name(5), name(1)])

@@ -103,7 +103,7 @@ class Talk:
         assert last["checkpoint_id"] == "0007"
         assert await self.knows.history(following) == expected
         assert (self.knows.believed > before) == is_believed
-        assert await self.knows.is_believed(following), "what is learned anew is believed"
+        assert await self.knows.is_believed(following), "after a new read the history is known again"
         return expected
 
 

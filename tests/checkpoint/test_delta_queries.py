@@ -63,18 +63,16 @@ async def test_each_result_says_which_values_are_not_stored(saver: Uniform) -> N
             changes = [
                 change for channel in found.channels if channel.channel == "messages" for change in channel.changes
             ]
-            assert all(isinstance(change.path[0], str) for change in changes), (
-                "what snapshots hold is compared, by message"
-            )
+            assert all(isinstance(change.path[0], str) for change in changes), "snapshots are compared by message"
         else:
-            assert "messages" not in named, "it was neither added nor removed"
+            assert "messages" not in named, "the channel is in both checkpoints"
             assert found.not_compared == (("messages",) if values[0] != values[1] else ()), (one, other)
 
     (newest,) = await saver.latest_values("messages", thread_prefix="")
     assert (newest.stored, newest.value, newest.bytes) == (False, None, 0)
     assert newest.checkpoint_id == states[0].config["configurable"]["checkpoint_id"]
     assert [one.stored for one in await saver.latest_values("count", thread_prefix="")] == [True]
-    assert await saver.latest_values("branch:to:model", thread_prefix="") == [], "it was emptied"
+    assert await saver.latest_values("branch:to:model", thread_prefix="") == [], "the channel was emptied"
 
 
 async def test_a_snapshot_is_returned_with_its_value(saver: Uniform) -> None:
@@ -93,7 +91,7 @@ async def test_writes_since_a_snapshot_are_listed(saver: Uniform) -> None:
     assert len(versions) >= 10 and {one.bytes > 0 for one in versions} == {True, False}
     for one in versions:
         assert one.writes and all(write.task_id and write.bytes for write in one.writes), (
-            "each is there as it was written"
+            "each write has its task and size"
         )
     assert {write.node for one in versions for write in one.writes} >= {"model"}
     told = [one for one in await saver.writes("thread") if one.channel == "messages"]

@@ -28,7 +28,7 @@ async def differing(saver: Uniform, before: Any, after: Any) -> tuple[Change, ..
     ids = [where["configurable"]["checkpoint_id"] for where in (first, second)]
     found = await saver.diff("t", *ids)
     assert (found.thread_id, found.checkpoint_ns, found.before, found.after) == ("t", "", *ids)
-    assert await saver.diff("t", ids[0]) == found, "the newest is what a checkpoint is compared with"
+    assert await saver.diff("t", ids[0]) == found, "the default is the newest checkpoint"
     assert (await saver.diff("t", ids[1], ids[0])).channels == () or found.channels
     assert (await saver.diff("t", ids[1], ids[1])).channels == ()
     return found.channels[0].changes if found.channels else ()

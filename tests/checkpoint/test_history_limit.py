@@ -174,11 +174,11 @@ async def test_a_thread_keeps_its_own_limit(target: Target) -> None:
     where = await put(saver, config("t", thread_history={"keep_last": 2}), {"n": 1})
     assert "thread_history" not in (await saver.get_tuple(where)).metadata
     where = await chain_on(other, where, 40)
-    assert 2 <= (await saver.get_thread("t")).checkpoints <= 2 + SLACK, "whoever writes it"
+    assert 2 <= (await saver.get_thread("t")).checkpoints <= 2 + SLACK, "the thread's own limit holds for each saver"
     where = await put(other, {"configurable": {**where["configurable"], "thread_history": "all"}}, {"n": 2})
     assert "thread_history" not in (await saver.get_tuple(where)).metadata
     await chain_on(saver, where, 60, 2000)
-    assert (await saver.get_thread("t")).checkpoints > 60, "all, though the saver keeps fewer"
+    assert (await saver.get_thread("t")).checkpoints > 60, "the thread keeps all, although the saver has a limit"
     assert fields_of(target)[b"@history"] == b"all"
     await saver.copy_thread("t", "copy")
     assert b"@history" not in fields_of(target, "copy")
@@ -503,7 +503,9 @@ async def test_a_delta_channel_without_snapshots_is_kept_and_seldom_checked(targ
         where = await log_on(saver, where, number, 1, 1000)
         looked += [number] * (trims(saver) - len(looked))
     assert (await saver.get_thread("t")).checkpoints == 240
-    assert looked == [2 + SLACK + 1 + SLACK * n for n in range(5)] + [203], "then with a quarter more"
+    assert looked == [2 + SLACK + 1 + SLACK * n for n in range(5)] + [203], (
+        "the last prune comes when the excess has grown by a quarter"
+    )
     assert fields_of(target)[b"@over_at\0"] == b"203"
 
 
@@ -618,8 +620,12 @@ def test_a_trimmed_thread_keeps_its_size(target: Target) -> None:
         assert max(of_each) <= 1.05 * min(of_each), what
     for what, of_each in zip(("fields", "members", "bytes", "memory"), zip(*sizes, strict=True), strict=True):
         first, last = of_each[:270], of_each[270:]
-        assert max(last) <= (1.05 if what == "members" else 1.2) * max(first), f"{what}: chunks go with some trims"
-        assert max(last) <= (6 if what == "fields" else 4) * min(first), f"{what}: 10 checkpoints, or 42 and old chunks"
+        assert max(last) <= (1.05 if what == "members" else 1.2) * max(first), (
+            f"{what}: chunks are removed by some trims only"
+        )
+        assert max(last) <= (6 if what == "fields" else 4) * min(first), (
+            f"{what}: between 10 checkpoints, and 42 with old chunks"
+        )
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
@@ -640,16 +646,14 @@ def test_a_limit_adds_few_commands_per_put(target: Target) -> None:
     plain, limited = counts["all"][60:], counts["limited"][60:]
     assert max(plain) <= 20
     without_trim = [count for count, number in zip(limited, calls["limited"][60:], strict=True) if number == 3]
-    assert max(without_trim) <= max(plain) + 4, "two counts a put"
-    assert sum(limited) <= 3.2 * sum(plain), (
-        "a put behind a trim looks for what it builds on, as the trim drops the tag"
-    )
-    assert max(limited) <= 1200, "a trim that removes chunks, too"
-    assert sorted(limited)[-3] <= 220, "any other trim: 33 checkpoints"
+    assert max(without_trim) <= max(plain) + 4, "a put without a prune counts checkpoints twice at most"
+    assert sum(limited) <= 3.2 * sum(plain), "a put after a trim checks its chunks, because the trim drops the tag"
+    assert max(limited) <= 1200, "the largest trim also removes chunks"
+    assert sorted(limited)[-3] <= 220, "any other trim removes 33 checkpoints"
     assert set(calls["all"][60:]) == {3}
     trims = [count - 3 for count in calls["limited"][60:] if count > 3]
-    assert len(trims) == 7, "each with the 33rd put, or the 17th turn"
-    assert max(trims) <= 6, "list_references, history, chunk_lists, remove and more of it"
+    assert len(trims) == 7, "a trim comes after 33 puts, or 17 turns"
+    assert max(trims) <= 6, "a trim calls list_references, history, chunk_lists and remove, some repeatedly"
     assert sum(trims) <= 4 * len(trims)
 
 
@@ -704,7 +708,7 @@ async def test_an_unreadable_checkpoint_stops_the_trim_but_not_the_put(
     assert (await saver.get_thread("t")).checkpoints == 15 + SLACK
     assert [finding for finding in (await saver.check("t")).findings if "cannot be read" in finding.what]
     stats = saver.saver.stats().operations["trim"]
-    assert (stats.calls, stats.errors) == (1, 1), "not again with each put"
+    assert (stats.calls, stats.errors) == (1, 1), "a failed trim is not repeated by each put"
     (line,) = [record.getMessage() for record in caplog.records if "history limit" in record.getMessage()]
     assert "thread 't'" in line and "DAMAGED" not in line and "ThreadDamaged" in line
     target.raw.hset(data, damaged, sound)
@@ -763,7 +767,7 @@ async def test_many_writers_of_one_thread_respect_the_limit(target: Target) -> N
     assert (await target.uniform().get_thread("t")).checkpoints <= 3 + 3 * SLACK
     saver = target.uniform(history=kept(3))
     await saver.put((await saver.get_tuple(config("t"))).config, checkpoint({}, {}), {}, {})
-    assert (await saver.get_thread("t")).checkpoints <= 3 + SLACK, "nobody disturbs that one"
+    assert (await saver.get_thread("t")).checkpoints <= 3 + SLACK, "a put without rivals trims"
     assert (await saver.check("t")).findings == ()
     raw.check_counters(fields_of(target))
 
@@ -849,6 +853,6 @@ async def test_a_delta_chat_with_a_limit_matches_inmemorysaver(target: Target) -
         sizes.append(len(mine))
     done = await uniforms[0].prune(["thread"], keep_last=1)
     assert done.checkpoints <= max(2 * SLACK, sizes[-1] // 4), (
-        "snapshots of two channels at odds keep nearly all, for prune as well"
+        "if snapshots never coincide, prune keeps nearly everything, too"
     )
     assert (await uniforms[0].check("thread")).findings == ()

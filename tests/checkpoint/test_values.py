@@ -459,7 +459,7 @@ async def test_with_allowlist_returns_a_clone_that_loads_more_types(target: Targ
     await put(clone, config(), {"point": Point(2)})
     assert len(await uniform.list(config())) == 2
     permissive = target.uniform().saver
-    assert permissive.with_allowlist([("x", "Y")]) is permissive, "it allows all types already"
+    assert permissive.with_allowlist([("x", "Y")]) is permissive, "a saver that allows all types stays the same"
 
 
 # -- encryption
@@ -550,7 +550,7 @@ def test_names_do_not_collide() -> None:
     for pair in keys:
         for key in pair:
             assert key[key.index(b"{") + 1 : key.index(b"}")] != b"", (
-                "an empty hash tag would part the keys of a thread"
+                "with an empty hash tag the keys would be in different slots"
             )
             assert key.count(b"{") == key.count(b"}") == 1
     for one, two in itertools.product(NAMES, NAMES):

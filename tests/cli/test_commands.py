@@ -75,7 +75,7 @@ class Place:
         assert main([command, *words, "--redis", self.url, "--prefix", self.prefix]) == code, self._capsys.readouterr()
         said = self._capsys.readouterr()
         self.err = said.err
-        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", said.out + said.err), "a terminal obeys that"
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", said.out + said.err), "control characters reach the terminal"
         return re.sub(r"(?<=\S) {2,}", "  ", re.sub(r"(\d+[wdhms]+)+ ago", "AGO", said.out))
 
     def json(self, command: str, *words: str) -> list[Any]:
@@ -194,7 +194,9 @@ def test_tree_draws_the_forks_of_each_namespace(place: Place) -> None:
     assert place.run("tree", "talk", "--limit", "1").count("\n") == 3 and "--limit" in place.err
     place.put(EVIL, 1, 2, n=1)
     place.put(EVIL, 2, 1, n=1)
-    assert [one["checkpoint_id"] for one in place.json("tree", EVIL)] == ["002", "001"], "each other's parent"
+    assert [one["checkpoint_id"] for one in place.json("tree", EVIL)] == ["002", "001"], (
+        "two checkpoints that name each other as parent are both shown"
+    )
 
 
 @pytest.mark.parametrize("columns", [60, 80, 120])
@@ -227,7 +229,7 @@ def test_tables_fit_the_terminal_and_shorten_ids_first(
     for words in (("tree", "short"), ("history", "short", "n")):
         found = "\n".join(lines(*words))
         assert (first in found and second in found) or ("…a1f37b1e" in found and "…a1f37b1f" in found)
-        assert ("created" in found) != ("created" in place.err), "a time is whole, or stderr names its column"
+        assert ("created" in found) != ("created" in place.err), "a time is shown in full, or stderr names its column"
         assert "1 task wrote" in found or words[0] == "history", "no word is cut"
     writes = lines("writes", "short")
     assert any("…a1f37b1f" in one for one in writes)
@@ -423,7 +425,7 @@ def test_commands_show_and_delete_threads_of_both_tiers(place: Place, database: 
         place.put(EVIL, 1, n=1)
         _raw(place).delete(place.saver._context.keyspace.keys(EVIL).index_key)
         rows = place.run("threads", *cold_words, code=1).splitlines()[1:]
-        assert {one.split()[0] for one in rows} == {"a", "b"}, "one that is damaged does not hide the others"
+        assert {one.split()[0] for one in rows} == {"a", "b"}, "a damaged thread does not hide the others"
         assert place.err.startswith("damaged: 'evil\\x1b[31m\\nname': ") and place.err.count("\n") == 2
         place.saver.delete_thread(EVIL)
         nothing = database.rpartition("/")[0] + "/postgres"
@@ -607,9 +609,7 @@ def test_help_and_documentation_name_every_option(name: str, capsys: pytest.Capt
     section = re.search(rf"^#+ .*`{name}`.*?(?=^#+ |\Z)", page, re.MULTILINE | re.DOTALL) if name else None
     assert "xit code" in said and (section or not name), name
     command = commands()[name] if name else get_command(app)
-    assert all(line.endswith(".") for line in command.help.splitlines() if line), (
-        "a screen breaks lines where these end"
-    )
+    assert all(line.endswith(".") for line in command.help.splitlines() if line), "each line of a help is a sentence"
     for option in command.params:
         for spelled in getattr(option, "opts", ()) if option.param_type_name == "option" else ():
             assert spelled in said

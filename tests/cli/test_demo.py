@@ -83,7 +83,7 @@ def test_the_interrupt_waits_and_is_answered(told: Run) -> None:
     assert (waiting["mark"], waiting["next"], waiting["said"]) == ("◆", "tools", "waits: Book TP 531 for 189 EUR?")
     (answered,) = [row for row in told.rows(4) if row["mark"] == "◇"]
     assert answered["id"] == waiting["id"]
-    assert number(answered["bytes"]) > number(waiting["bytes"]), "the answer and the task's writes came on top"
+    assert number(answered["bytes"]) > number(waiting["bytes"]), "bytes include the answer and the task's writes"
 
 
 def test_a_new_worker_resumes_the_booking(told: Run) -> None:

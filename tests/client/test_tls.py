@@ -272,7 +272,9 @@ async def test_a_server_without_tls_is_detected_after_one_handshake(plain: Serve
         with RedisSaver.from_conn_string(url) as saver:
             saver.get_tuple({"configurable": {"thread_id": "t"}})
     assert "secret" not in str(caught.value)
-    assert raw.info("stats")["total_connections_received"] == before + 2, "a handshake, and a question"
+    assert raw.info("stats")["total_connections_received"] == before + 2, (
+        "one connection fails in the handshake, one asks in plain text"
+    )
     with pytest.raises(redis.RedisError, match="does not use TLS"):
         async with AsyncRedisSaver.from_conn_string(url) as asaver:
             await asaver.setup()
@@ -292,4 +294,4 @@ async def test_a_silent_server_is_not_reported_as_lacking_tls() -> None:
         with contextlib.suppress(BlockingIOError):
             while True:
                 questions += mute.accept()[0].recv(16).startswith(b"PING")
-        assert questions == 2, "it is asked once by each connection, so that a server that hangs costs no more"
+        assert questions == 2, "each connection asks once, so a hanging server costs no more"

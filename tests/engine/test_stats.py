@@ -169,7 +169,7 @@ async def test_counted_traffic_is_what_the_client_sends(target: Target) -> None:
     assert 1000 < after.bytes_received - before.bytes_received < 3000
     assert (after.retries, after.script_loads) == (before.retries, before.script_loads)
     assert found.checkpoint["channel_values"] == {"a": "x" * 1000}
-    assert saver.saver.stats() == after, "to look costs nothing"
+    assert saver.saver.stats() == after, "reading the counts changes none"
     check_operations(after)
 
 
@@ -235,7 +235,7 @@ async def test_a_repeated_request_counts_as_a_retry(target: Target) -> None:
     after = saver.saver.stats()
     assert (after.retries, after.script_loads) == (before.retries + 1, before.script_loads)
     assert after.round_trips == before.round_trips + 2
-    assert calls(after)["get_tuple"] == (2, 0), "for its caller it is one call"
+    assert calls(after)["get_tuple"] == (2, 0), "the caller sees one call"
 
 
 @pytest.mark.parametrize("target_name", ["redis"])

@@ -69,7 +69,7 @@ async def test_costs_equal_those_of_each_channels_history(target: Target) -> Non
     assert sum(one.written for one in found.channels) == written > 0
     assert [one.stored for one in found.largest] == sorted((one.stored for one in found.largest), reverse=True)
     with_names = {one.where.checkpoint_id: one for one in found.largest}
-    assert with_names["000"].channel == "texts", "the first one has all of the list new"
+    assert with_names["000"].channel == "texts", "in the first checkpoint the whole list is new"
 
 
 async def test_checkpoint_sizes_equal_those_of_each_channels_history(target: Target) -> None:
@@ -104,7 +104,7 @@ async def test_measuring_a_long_thread_has_a_time_limit(
     async with browser(saver) as client:
         text = (await client.get("/cost?thread=t")).text
         assert f"the newest {auditing.VERSIONS_PER_PAGE - 1} of {4 * auditing.VERSIONS_PER_PAGE} checkpoints" in text
-        assert len(calls) == 2, "the thread, and a page"
+        assert len(calls) == 2, "one call for the thread, one for a page"
         check_markup(text)
         (longer,) = [one for one in links(text) if "long=yes" in one]
         text = (await client.get(longer)).text
@@ -148,7 +148,7 @@ async def test_a_thread_that_hot_evicted_is_not_reported_as_gone() -> None:
         (asks,) = re.findall(r'hx-get="([^"]*)" hx-trigger="every 5s"', text)
         hot.flushall()
         assert (await client.get(asks.replace("&amp;", "&"))).status_code == 204
-        assert "every 5s" not in (await client.get("/thread?id=t")).text, "nothing in Redis could go on"
+        assert "every 5s" not in (await client.get("/thread?id=t")).text, "a thread that only cold has is not refreshed"
 
 
 @pytest.mark.parametrize("tiers", [False, True])

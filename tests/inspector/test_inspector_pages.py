@@ -313,7 +313,7 @@ async def test_since_when_has_a_time_limit_if_an_ancestor_is_missing(monkeypatch
 
     Around(saver, around)
     assert await since(saver, where, channel="n") == ("9", True)
-    assert len(calls) <= 6, "the checkpoint, and a page of its ancestors"
+    assert len(calls) <= 6, "it reads the checkpoint and one page of ancestors"
 
 
 async def test_checkpoints_on_different_pages_can_be_compared() -> None:
@@ -549,9 +549,7 @@ async def test_pages_show_redis_data_if_postgres_is_unreachable(database: str) -
             assert ("the connection is closed" in text) == (said in text)
             check_markup(text)
         live = (await client.get("/?live=yes")).text
-        assert said in live[live.index('id="found"') : live.index("</section>")], (
-            "or the list that renews itself hides it"
-        )
+        assert said in live[live.index('id="found"') : live.index("</section>")], "the live list hides the message"
 
 
 async def test_cold_data_gives_503_if_postgres_is_unreachable(database: str) -> None:
@@ -607,7 +605,7 @@ async def test_pages_skip_a_slow_failing_cold_tier_for_a_while(monkeypatch: pyte
         flaky.fail = {"list", "get_tuple"}
         assert said in (await client.get(read)).text
         flaky.fail = set()
-        assert said not in (await client.get(read)).text, "what failed at once is asked at once"
+        assert said not in (await client.get(read)).text, "after a quick failure the next page asks again"
 
 
 async def test_a_failing_cold_tier_is_always_asked_for_cold_threads(
@@ -642,7 +640,7 @@ async def test_a_deleted_thread_is_hidden_while_cold_still_has_it() -> None:
     where = await put(Uniform(tiers), config("t"), {"n": 1})
     tiers.flush()
     tiers.delete_thread("t")
-    assert tiers.cold.get_tuple(where), "cold has it still"
+    assert tiers.cold.get_tuple(where), "cold still has the thread"
     async with browser(tiers) as client:
         for url in (
             page("checkpoint", thread="t"),
@@ -720,7 +718,7 @@ def test_tree_lines_lead_from_each_checkpoint_to_its_parent() -> None:
             assert leads_to(drawing, number, target), one.id
     assert any(line.is_dashed for line in drawing[1].lines) and drawing[8].lines[-1].y2 == 100
     assert all((line.y1, line.y2) == (0, 100) for line in drawing[-1].lines), (
-        "the last one has neither children nor a parent"
+        "the last row has neither children nor a parent"
     )
 
 

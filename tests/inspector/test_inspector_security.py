@@ -207,7 +207,7 @@ def test_the_command_prints_a_url_of_the_thread() -> None:
             assert answer.status_code == 200 and "наступний &amp; &lt;b&gt;" in answer.text
             assert "token" not in str(answer.url)
             newest = client.get(httpx.URL(url).join("/checkpoint"), params={"thread": name}).text
-            assert "21 degrees" in newest and f'value str">{SECRET}' in newest, "of a field that is no password"
+            assert "21 degrees" in newest and f'value str">{SECRET}' in newest, "a value without a masked name is shown"
             assert '<span class="masked">masked' in newest
             assert client.get(httpx.URL(url).join("/"), headers={"host": "evil.example"}).status_code == 421
     finally:

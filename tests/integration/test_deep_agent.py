@@ -99,7 +99,7 @@ async def test_a_session_over_two_processes_matches_memory(target: Target, other
     await both.act(0, "invoke", request("last"))
     assert await both.compare() > 150
     stored = [one.checkpoint["channel_values"] for one in await target.uniform().list(SESSION)]
-    assert sum("messages" in values for values in stored) > 5, "these forks, and snapshots between them"
+    assert sum("messages" in values for values in stored) > 5, "there are snapshots between the forks"
 
 
 def bytes_of_turns(target: Target, turns: int) -> list[int]:

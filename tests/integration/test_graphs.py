@@ -196,7 +196,7 @@ async def same(scenario: Scenario, ours: Run) -> None:
     theirs = Run(lambda: memory, ours.how, ours.durability)
     wanted, got = await scenario(theirs), await scenario(ours)
     assert got == wanted
-    assert wanted, "the scenario looked at nothing"
+    assert wanted, "the scenario compared nothing"
 
 
 def everywhere(ways: list[str], servers: list[str], durabilities: list[str]) -> pytest.MarkDecorator:
@@ -682,7 +682,7 @@ async def travel(run: Run) -> Any:
     assert found[2]["log"] == [*middle.values["log"], "put in", "b", "c"]
     assert found[3]["log"] == [*found[2]["log"], "after", "a", "b", "c"]
     now = await chat.by_id()
-    assert {key: now[key] for key in untouched} == untouched, "old branches stay what they were"
+    assert {key: now[key] for key in untouched} == untouched, "an old branch changed"
     assert len(now) > len(untouched)
     return found, await chat.history()
 
@@ -812,7 +812,7 @@ async def delta_run(run: Run, frequency: int) -> Any:
     found.append(await chat.invoke(Command(resume="over")))
     assert found[-1]["log"] == ["fresh", "b:over"]
     now = await chat.by_id()
-    assert {key: now[key] for key in before} == before, "old branches stay what they were"
+    assert {key: now[key] for key in before} == before, "an old branch changed"
     return plain(found), await chat.history()
 
 

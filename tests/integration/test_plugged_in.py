@@ -557,7 +557,7 @@ async def test_a_worker_survives_an_error_and_counts_it(
     assert at_work(uniform) == 3
     assert uniform.saver.stats().worker_errors == 5
     assert uniform.saver.stats().last_error == "DeprecationWarning"
-    assert [type(error) for error in told] == [DeprecationWarning], "it is said once in a while"
+    assert [type(error) for error in told] == [DeprecationWarning], "repeated errors are reported once per interval"
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -612,7 +612,7 @@ def test_the_background_loop_survives_system_exit_and_keyboard_interrupt(target:
     loop = loops._background.loop()
     with pytest.raises(SystemExit):
         loops.call(stops())
-    assert slowly.result(30) == "answer", "the call of another one ends with its own answer"
+    assert slowly.result(30) == "answer", "another caller gets its own answer"
     loop.call_soon_threadsafe(lambda: (_ for _ in ()).throw(KeyboardInterrupt))
     assert loops.call(slow()) == "answer"
     assert loops._background.loop() is loop

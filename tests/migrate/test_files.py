@@ -201,6 +201,6 @@ def test_the_next_export_removes_files_of_a_killed_one(source: str, tmp_path: Pa
     killed.kill()
     killed.wait()
     assert write(source, "file", tmp_path / "threads") == 0
-    assert len(list(tmp_path.iterdir())) == 2, "the export and the file that is being written"
+    assert len(list(tmp_path.iterdir())) == 2, "only the export, and the unfinished file of the killed process"
     works.communicate()
     assert {path.name for path in tmp_path.iterdir()} == {"threads", "works"}

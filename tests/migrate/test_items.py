@@ -334,7 +334,7 @@ def test_an_interrupted_migration_can_be_continued(places: Places, here: str, mo
         Around(place.store, dies)
         with pytest.raises(KeyboardInterrupt):
             migrate_items(source, place)
-    assert len(all_of(here)) == 20, "each batch is announced, and then stored"
+    assert len(all_of(here)) == 20, "20 items were stored before the interruption"
     assert Ran("migrate", there, here, "--store").out.startswith("300 items: 280 copied, 0 replaced, 20 there already")
     assert all_of(there) == all_of(here)
 

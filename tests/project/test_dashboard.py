@@ -78,7 +78,7 @@ def test_queries_use_exported_metrics_and_labels(series: dict[str, set[str]]) ->
         with case(query):
             wanted = asked(query)
             grouped = wanted.pop("")
-            assert wanted, "it asks for nothing of ours"
+            assert wanted, "the query uses none of our metrics"
             for name, labels in wanted.items():
                 assert name in series, name
                 assert labels | grouped <= series[name] | OF_PROMETHEUS, name

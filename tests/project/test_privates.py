@@ -28,10 +28,10 @@ def test_an_unknown_postgres_saver_is_used_only_through_its_interface(caplog: An
     for method in ("delete_for_runs", "describe_threads", "prune_thread"):
         assert statements.method_of(known, method) and statements.amethod_of(object.__new__(AsyncPostgresSaver), method)
         assert statements.method_of(changed, method) is statements.amethod_of(changed, method) is None
-    assert statements.method_of(known, "delete_thread") is None, "it has that itself"
+    assert statements.method_of(known, "delete_thread") is None, "PostgresSaver has its own delete_thread"
     shallow = object.__new__(ShallowPostgresSaver)
     assert postgres.is_known(shallow) and not postgres.has_history(shallow)
-    assert statements.method_of(shallow, "prune_thread") is None, "its tables are others"
+    assert statements.method_of(shallow, "prune_thread") is None, "a shallow saver has other tables"
     assert not postgres.is_known(changed)
     assert not postgres.is_renewable(changed)
     assert "langgraph-checkpoint-postgres" in caplog.text

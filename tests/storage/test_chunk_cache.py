@@ -1019,7 +1019,7 @@ async def test_a_put_sends_only_what_changed(target: Target) -> None:
         calls.take()
         traffic.take()
         await uniform.get_tuple(config(told.thread))
-        assert traffic.take()[1] < 2_500, "the values are known"
+        assert traffic.take()[1] < 2_500, "the process already has the values"
         assert calls.take() == 1
         told.same(await target.uniform().get_tuple(config(told.thread)))
     mean = {length: sum(sent) / len(sent) for length, sent in bytes_of.items()}
@@ -1038,7 +1038,7 @@ async def test_a_process_without_memory_does_not_send_everything(target: Target)
         await told.put(fresh, number, number - 1, messages=messages)
         took = traffic.take()[0]
         print("without memory:", took, calls.take())
-        assert took < 0.1 * len(said(messages)[1]), "the lists of chunks, not the chunks"
+        assert took < 0.1 * len(said(messages)[1]), "it sends lists of chunks, but no chunks"
     await told.check(swept=True)
 
 
@@ -1094,7 +1094,7 @@ async def test_encrypted_values_are_stored_whole_and_secret(target: Target, comp
     stored = [value for field, value in fields.items() if field[:1] == b"b"]
     assert len(stored) == 6
     assert len(set(stored)) == 6, "equal values do not look equal"
-    assert min(map(len, stored)) > 40_000, "what is encrypted does not shrink"
+    assert min(map(len, stored)) > 40_000, "encrypted values are not compressed"
     everything = raw_bytes(target)
     assert b"msgpack+aes" in everything
     assert b"MARKER" not in everything
@@ -1234,7 +1234,7 @@ def test_the_next_removal_finishes_one_that_died(target: Target, operation: str,
         assert over == (done < steps) or over
         asyncio.run(_finish(target, told))
         if over:
-            assert steps > 5, "it takes many steps"
+            assert steps > 5, "the removal takes many steps"
             break
 
 
@@ -1350,7 +1350,7 @@ async def test_headers_are_short(target: Target, channels: int, nodes: int, most
         assert found.checkpoint["versions_seen"] == made["versions_seen"]
     print("headers:", _header_sizes(target))
     assert max(_header_sizes(target)) <= most
-    assert len(stored_chunks(fields_of(target))) == 1, "their names are shared"
+    assert len(stored_chunks(fields_of(target))) == 1, "the checkpoints share the chunk of names"
 
 
 @pytest.mark.by_turns

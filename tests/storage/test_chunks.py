@@ -135,7 +135,7 @@ def test_a_remembered_version_changes_nothing(seed: int, kinds: str) -> None:
             if stored.elements.fingerprint is not None:
                 assert before.elements.fingerprint == stored.elements.fingerprint._replace(read=len(value))
             seen.append(before)
-    assert grown or longest < 10 or not CLASSES, "only of a value that stays so short is nothing remembered"
+    assert grown or longest < 10 or not CLASSES, "a value that grows is remembered"
 
 
 PLAIN_ELEMENTS: tuple[Callable[[random.Random], Any], ...] = (

@@ -77,7 +77,9 @@ async def test_an_update_keeps_created_at_and_moves_updated_at(store: Uniform) -
     assert second.value == {"n": 2}
     await store.delete(NS, "k")
     await store.put(NS, "k", {"n": 3})
-    assert (await store.get(NS, "k")).created_at > first.created_at, "it is another item"
+    assert (await store.get(NS, "k")).created_at > first.created_at, (
+        "an item that was deleted and put again has a new created_at"
+    )
 
 
 async def test_mutating_a_returned_value_changes_no_other_result(store: Uniform) -> None:
@@ -190,7 +192,7 @@ async def test_search_pages_are_newest_first(store: Uniform) -> None:
         type(one) is VersionedSearchItem and isinstance(one, SearchItem) and one.score is None for one in pages[0]
     )
     assert await store.search(NS, limit=0) == []
-    assert keys(await store.search(NS)) == expected[:10], "ten by default"
+    assert keys(await store.search(NS)) == expected[:10], "the default limit is 10"
 
 
 async def test_paging_misses_no_item_while_others_put(store: Uniform) -> None:

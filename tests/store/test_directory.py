@@ -135,7 +135,7 @@ def check_reached(target: Target, store: RedisStore) -> None:
     there = bool(members(target))
     assert bool(store.count(())) == there == bool(store.search(("memories",)))
     assert not there or directory(target) == [b"memories\0user\0"]
-    assert there or directory(target) == [], "who looked at an empty partition has withdrawn it"
+    assert there or directory(target) == [], "a search withdraws an empty partition"
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
@@ -233,7 +233,7 @@ async def test_a_directory_that_lost_partitions_raises_until_rebuilt(target: Tar
         if call is not CALLS["delete"]:
             with pytest.raises(StoreDamaged, match="rebuild_directory"):
                 await call(store)
-    assert (await store.get(("a", "b"), "k")).value == {"n": 1}, "what it leads to is still there"
+    assert (await store.get(("a", "b"), "k")).value == {"n": 1}, "the items are still there"
     assert await store.rebuild_directory() == 2
     assert await store.list_namespaces() == [("a", "b"), ("c",)]
     await store.put(("new",), "k", {"n": 1})

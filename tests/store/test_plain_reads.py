@@ -57,7 +57,7 @@ async def test_a_new_ttl_is_noticed_at_once(target: Target) -> None:
         assert (await store.get(NS, "short", refresh_ttl=refresh)).value == {"n": 2}
         assert counted.take() == (["hmget", "EVALSHA"] if refresh else ["EVALSHA"])
         later(target, 6 * MINUTE)
-    assert await store.get(NS, "short") is None, "the second read did not begin its time anew"
+    assert await store.get(NS, "short") is None, "the second read did not restart the TTL"
     check_sound(target)
     await store.get(NS, "k")
     counted.take()

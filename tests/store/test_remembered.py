@@ -19,7 +19,7 @@ def test_least_recently_used_entries_are_evicted_first() -> None:
     remembered.put("huge", "H", 101)
     assert [remembered.get("huge"), remembered.get("c")] == [None, "C2"]
     remembered.put("c", "C3", 101)
-    assert remembered.get("c") is None, "what is known to be old is not kept"
+    assert remembered.get("c") is None, "an outdated value is kept"
     remembered.put("e", "E", 1)
     remembered.forget("e")
     remembered.forget("e")

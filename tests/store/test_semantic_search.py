@@ -225,7 +225,7 @@ async def test_evicted_vectors_raise_store_damaged(target: Target, store: Unifor
     ):
         with pytest.raises(StoreDamaged, match="vectors"):
             await call
-    assert (await store.get(NS, "apple pie")).value["text"] == "apple pie", "which needs no vectors"
+    assert (await store.get(NS, "apple pie")).value["text"] == "apple pie", "get needs no vectors"
     assert await store.delete_namespace(NS) == len(FRUIT)
 
 
@@ -275,7 +275,7 @@ async def test_a_batch_embeds_each_text_once(store: Uniform, model: Model) -> No
     ]
     results = await store.batch(ops)
     assert sorted(model.take()) == [["apple pie"], ["apple pie apple"]]
-    assert found(results[0]) == [("apple pie", 1.0)] and results[6] is None, "reads see what was before"
+    assert found(results[0]) == [("apple pie", 1.0)] and results[6] is None, "reads see the state before the puts"
     assert results[7][0].key == "apple pie"
     assert (await store.search((), query="apple pie apple", limit=2))[1].key == "b"
 
@@ -306,8 +306,8 @@ async def test_paths_choose_the_embedded_texts(target: Target, model: Model) -> 
         (None, r"answered vectors of the shape \(\)"),
         (5, r"answered vectors of the shape \(\)"),
         ([None], r"answered vectors of the shape \(1,\)"),
-        ([["x"] * 16], "not of numbers"),
-        ([[1.0] * 16, [1.0] * 3], "not of one length"),
+        ([["x"] * 16], "not lists of numbers"),
+        ([[1.0] * 16, [1.0] * 3], "have different lengths"),
         ([[[1.0, 2.0]] * 16], r"of the shape \(1, 16, 2\)"),
         ([[1.0] * 15 + [float("nan")]], "NaN or infinity"),
         ([[1e39] + [1.0] * 15], "NaN or infinity"),
@@ -570,7 +570,7 @@ async def test_os_threads_share_one_store(target: Target, store: Uniform) -> Non
         for step in range(12):
             key = f"{number} {step}"
             mine.put(NS, key, {"text": f"apple {key}"})
-            assert mine.search(NS, query=f"apple {key}", limit=1)[0].key == key, "it is there, and nothing is nearer"
+            assert mine.search(NS, query=f"apple {key}", limit=1)[0].key == key, "the new item is the nearest"
             if step % 3:
                 texts[key] = [f"apple {key}"]
             else:

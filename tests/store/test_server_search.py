@@ -308,7 +308,7 @@ async def test_expired_items_are_not_found_and_reads_restart_ttls(
             assert field == b"stays\0" or 0 < target.raw.pttl(key) <= 60_000
         for key in ("apple pie", "zero too"):
             (document,) = document_keys(keyspace.partition(b"memories\0user-1\0"), [key.encode() + b"\0"])
-            assert target.raw.pttl(document) > 45_000, "moved by the read"
+            assert target.raw.pttl(document) > 45_000, "the read moved the document's deadline"
         await store.delete_namespace(NS)
         for key in target.raw.scan_iter(match=keyspace.documents + b"*"):
             target.raw.delete(key)
@@ -497,7 +497,7 @@ async def test_calls_take_one_or_two_round_trips(target: Target, model: Model, s
     assert await trips(counted.put(NS, "k", {"text": "apple"})) == 1
     assert await trips(counted.put(NS, "k", {"text": "pear"}, ttl=5)) == 1
     assert await trips(counted.get(NS, "k")) == 1
-    assert await trips(counted.search(NS, limit=3)) == 2, "one more begins a TTL anew"
+    assert await trips(counted.search(NS, limit=3)) == 2, "a second round trip restarts the TTL"
     assert await trips(counted.search(NS, limit=3, refresh_ttl=False)) == 1
     assert await trips(counted.search(NS, query="apple pie", limit=3, refresh_ttl=False)) == 2
     assert await trips(counted.search((), query="apple pie", limit=3, refresh_ttl=False)) == 2

@@ -52,10 +52,10 @@ async def test_calls_take_one_to_three_round_trips(counted: tuple[Uniform, Count
     assert await trips(store.search((), filter={"n": 2})) == 2
     assert await trips(store.list_namespaces()) == 2
     assert await trips(store.count()) == 2
-    assert await trips(store.put(("memories", "new"), "k", {})) == 3, "refused, announced, put"
+    assert await trips(store.put(("memories", "new"), "k", {})) == 3, "the put is refused, announced, and repeated"
     assert await trips(store.put(("memories", "new"), "l", {})) == 1
     assert await trips(store.delete_namespace(("memories", "new"))) == 2
-    assert await trips(store.delete(NS, "k")) == 2, "the last item: the directory is told"
+    assert await trips(store.delete(NS, "k")) == 2, "after the last item the partition is withdrawn"
 
 
 async def test_a_batch_takes_one_to_three_round_trips(counted: tuple[Uniform, Counted]) -> None:
@@ -72,11 +72,15 @@ async def test_a_batch_takes_one_to_three_round_trips(counted: tuple[Uniform, Co
     assert await trips(puts) == 1
     assert await trips([GetOp(ns, f"k{number}") for ns in users for number in range(3)]) == 1
     assert await trips([SearchOp(ns) for ns in users]) == 1
-    assert await trips([GetOp(users[0], "k0"), PutOp(users[1], "k0", {})]) == 1, "about other partitions"
-    assert await trips([GetOp(users[0], "k0"), PutOp(users[0], "k0", {})]) == 2, "reads go first"
+    assert await trips([GetOp(users[0], "k0"), PutOp(users[1], "k0", {})]) == 1, (
+        "a get and a put of different partitions share a round trip"
+    )
+    assert await trips([GetOp(users[0], "k0"), PutOp(users[0], "k0", {})]) == 2, "reads come before puts"
     filtered = SearchOp(users[0], {"n": 1})
     await store.batch([filtered])
-    assert await trips([filtered, PutOp(users[1], "k0", {})]) == 1, "the mirror is of another partition"
+    assert await trips([filtered, PutOp(users[1], "k0", {})]) == 1, (
+        "a put in another partition does not concern the mirror"
+    )
     assert await trips([filtered, PutOp(users[0], "k0", {})]) == 2
     assert await trips([PutOp((f"new-{number}",), "k", {}) for number in range(50)]) == 3
 
@@ -116,11 +120,11 @@ async def test_repeated_pages_and_filtered_searches_transfer_only_changes(target
     assert sent < 400 and 1000 < received < 1300
     assert len(await page()) == 100
     sent, received = counted.take()
-    assert received < 1300 + 100 * 40, "one item that moved on, and which items there are"
+    assert received < 1300 + 100 * 40, "the changed item, and the versions of all"
     await writer.delete(NS, "/file-3")
     assert len(await filtered()) == 99
     sent, received = counted.take()
-    assert received < 500 * 40, "what is left, without values"
+    assert received < 500 * 40, "the versions of all, without values"
 
 
 async def test_a_repeated_page_of_several_replies_transfers_only_changes(target: Target) -> None:
@@ -138,13 +142,13 @@ async def test_a_repeated_page_of_several_replies_transfers_only_changes(target:
     assert counted.take()[1] > 1400 * 2000
     assert len(await page()) == 1400
     sent, received = counted.take()
-    assert received < 200 and sent < 800, "1.4 thousand items of 2 KB, unchanged"
+    assert received < 200 and sent < 800, "1,400 unchanged items are not sent again"
     await writer.put(NS, "/file-1400", {"content": "y" * 2000})
     await writer.delete(NS, "/file-1300")
     await writer.put(NS, "/new", {"content": "z" * 2000})
     assert await page() == {item.key for item in await writer.search(NS, limit=1400)}
     sent, received = counted.take()
-    assert received < 3 * 2300 + 1400 * 40, "what is new, and which items there are"
+    assert received < 3 * 2300 + 1400 * 40, "the new items, and the versions of all"
 
 
 async def test_a_partition_has_at_most_four_keys_and_the_directory_three(target: Target, store: Uniform) -> None:
@@ -181,16 +185,16 @@ async def test_a_repeated_query_transfers_only_changes(target: Target) -> None:
     await writer.put(NS, "k7", {"n": -1})
     await searches[0]()
     sent, received = counted.take()
-    assert sent < 400 and 4096 < received < 5000, "one item, with its vector"
+    assert sent < 400 and 4096 < received < 5000, "the new item with its vector"
     await writer.delete(NS, "k8")
     await searches[0]()
     sent, received = counted.take()
-    assert sent < 1000 and received < 300 * 40, "the versions of all, and no vector"
+    assert sent < 1000 and received < 300 * 40, "the versions of all, but no vectors"
     await store.search((), query="x")
     counted.take()
     await store.search((), query="x")
     sent, received = counted.take()
-    assert sent < 1000 and received < 300, "the directory, and both partitions"
+    assert sent < 1000 and received < 300, "one reply of the directory, and one of each partition"
 
 
 async def test_a_query_takes_one_or_two_round_trips(target: Target) -> None:
@@ -207,14 +211,16 @@ async def test_a_query_takes_one_or_two_round_trips(target: Target) -> None:
         return len([one for one in counter.take() if one != "EVAL"])
 
     assert await trips(store.search(NS, query="x", refresh_ttl=False)) == 1
-    assert await trips(store.search(NS, query="x")) == 2, "the TTLs of what was found begin anew"
+    assert await trips(store.search(NS, query="x")) == 2, "a second round trip restarts the TTLs of the found items"
     assert await trips(store.search((), query="x", refresh_ttl=False)) == 2
     assert await trips(store.put(NS, "k", {"n": 2}, ttl=5)) == 1
     assert await trips(store.put(NS, "l", {"n": 2}, ttl=5)) == 1
-    assert await trips(store.search(NS, query="x", refresh_ttl=False)) == 1, "with the new vectors"
+    assert await trips(store.search(NS, query="x", refresh_ttl=False)) == 1, (
+        "the search gets the new vectors in the same round trip"
+    )
     ops = [SearchOp(NS, query=query, refresh_ttl=False) for query in ("x", "y")]
     assert await trips(store.batch(ops)) == 1
-    assert await trips(store.batch([*ops, PutOp(NS, "k", {}, ttl=5)])) == 2, "reads go first"
+    assert await trips(store.batch([*ops, PutOp(NS, "k", {}, ttl=5)])) == 2, "reads come before puts"
 
 
 async def test_a_put_without_an_index_sends_no_extra_bytes(target: Target) -> None:

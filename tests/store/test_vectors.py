@@ -65,7 +65,9 @@ def test_results_equal_brute_force_in_float64(kind: Any, distance: Any, seed: in
         assert all(abs(one.score - scores[int(one.field)]) <= 1e-12 * size for one in found)
         assert found == sorted(found, key=lambda one: (-one.score, one.field)), "ties are by field"
         for most in (1, 10):
-            assert index.search(query, most, distance, unique) == found[:most], "a shorter search is its beginning"
+            assert index.search(query, most, distance, unique) == found[:most], (
+                "a search with a lower limit gives the first of these"
+            )
 
 
 @pytest.mark.parametrize("distance", DISTANCES)
@@ -74,7 +76,7 @@ def test_near_ties_in_float32_are_ordered_by_float64(distance: Any) -> None:
     rows = np.float32(random.standard_normal(200) + 1e-6 * random.standard_normal((2000, 200)))
     index, query = index_of(rows), random.standard_normal(200)
     found = [score for score, _ in index.search(query, 10, distance, unique)]
-    assert np.ptp(np.float32(found)) < 2e-6 * abs(found[0]), "the scores are that close"
+    assert np.ptp(np.float32(found)) < 2e-6 * abs(found[0]), "the scores are nearly equal"
     wanted = best(distance, query.tolist(), {name(n): rows[n : n + 1] for n in range(2000)}, 10)
     assert np.allclose(found, [score for _, score in wanted], rtol=1e-13, atol=0)
 
@@ -100,7 +102,7 @@ def test_random_changes_match_a_model(seed: int) -> None:
             check(random, other, {**before_model, b"other": other_rows(other)})
         check(random, index, model)
         check(random, before, before_model)
-    assert index.size < 100_000, "rows of items that are gone are not kept for ever"
+    assert index.size < 100_000, "rows of removed items are dropped"
 
 
 def other_rows(index: VectorIndex) -> Any:

@@ -231,7 +231,7 @@ async def test_an_import_takes_three_round_trips(target: Target, store: Uniform)
 
     Around(store.saver, count)
     await bring(store, [item(f"{number}") for number in range(200)])
-    assert counted == 3, "asked, announced, stored"
+    assert counted == 3, "three requests: ask, announce, store"
 
 
 async def test_flushed_scripts_are_sent_again(target: Target, store: Uniform) -> None:

@@ -121,7 +121,7 @@ def check_chunks(target: Target, thread: str = "thread", *, swept: bool = False)
     alive, there = referenced(fields), stored_chunks(fields)
     assert alive <= there, "chunks are missing"
     stray = chunked.reachable(framing.unpack(fields.get(b"@gc_roots", b"")), fields)
-    assert there - alive <= stray, "chunks are left that nothing tells of"
+    assert there - alive <= stray, "chunks are left that no root refers to"
     if swept:
         assert b"@gc_roots" not in fields
         assert there == alive

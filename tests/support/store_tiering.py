@@ -124,10 +124,10 @@ def check_copies(target: Target, cold: InMemoryStore, *labels: str) -> None:
         found[namespace_and_key(partition, field)] = (value, int(created), int(updated, 16))
     in_cold = all_of(cold, *labels)
     there = {name: (item.value, micros(item.created_at), micros(item.updated_at)) for name, item in in_cold.items()}
-    assert found.items() <= there.items(), "a copy of what cold does not have"
+    assert found.items() <= there.items(), "hot has a copy that cold does not have"
     complete = target.raw.hget(keys[6], "@complete")
     if complete is not None and int(complete) == len(found):
-        assert found == there, "hot says that it has all"
+        assert found == there, "hot claims to have all items of cold"
 
 
 def micros(moment: Any) -> int:

@@ -60,7 +60,7 @@ def check_sound(target: Target) -> None:
     keyspace, raw = StoreKeyspace(target.prefix), target.raw
     there = members(target)
     alive = {member for member in there if living(target, member)}
-    assert alive <= set(directory(target)), "items that the directory does not lead to"
+    assert alive <= set(directory(target)), "the directory lacks a partition that has items"
     known = set(keyspace.directory)
     for member in there:
         check_partition(target, member)

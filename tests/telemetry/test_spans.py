@@ -90,7 +90,9 @@ async def test_spans_of_the_client_are_children_of_the_call(target: Target, span
         assert trace.get_current_span() is mine
     one, stream, _ = spans.take()
     assert one.parent == stream.parent == mine.get_span_context()
-    assert seen == [one.context, mine.get_span_context()], "a stream may go on in another context, so it sets none"
+    assert seen == [one.context, mine.get_span_context()], (
+        "a stream may continue in another context, so it sets no current span"
+    )
 
 
 async def test_the_span_of_a_failed_call_has_the_error_type(target: Target, spans: Spans) -> None:
@@ -128,7 +130,7 @@ async def test_threads_are_named_only_on_request(target: Target, spans: Spans, t
     instrument(saver.saver, tracer_provider=spans.provider)
     await saver.get_tuple(where)
     (one,) = spans.take()
-    assert "gen_ai.conversation.id" not in one.attributes, "the last call of instrument holds, and there is one span"
+    assert "gen_ai.conversation.id" not in one.attributes, "the last call of instrument counts, and there is one span"
 
 
 async def test_two_providers_both_get_spans(target: Target, spans: Spans) -> None:

@@ -247,7 +247,9 @@ def test_savers_stores_and_caches_export_their_stats(meters: Meters) -> None:
     assert of(meters, "redis_saver.store_tier.reads", service="chats", **{RESULT: "hit"}) == [1]
     assert len(meters.points("redis_saver.remembered.size")) == 3
     instrument(RedisLLMCache(cache), meters.provider)
-    assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1], "it has the counts of its cache"
+    assert of(meters, "redis_saver.cache.lookups", **{RESULT: "miss"}) == [1], (
+        "an LLM cache has the counts of the cache below it"
+    )
 
 
 def durations(meters: Meters) -> dict[tuple[Any, Any, Any], tuple[int, Any]]:
@@ -275,7 +277,7 @@ def test_durations_match_the_histograms_of_stats(meters: Meters) -> None:
     }
     assert metric.unit == "s"
     for point in metric.data.data_points:
-        assert dict(point.attributes)["n"] == 1, "the last attributes hold"
+        assert dict(point.attributes)["n"] == 1, "the last attributes count"
         assert list(point.explicit_bounds) == [*stats.operations["pin"].histogram][:-1]
 
 

@@ -41,7 +41,7 @@ async def test_a_repeated_put_replaces_the_last_flushed_checkpoint(tiers: Tiers)
     await uniform.get_tuple(config())
     for number in (3, 4):
         second = await uniform.put(first, checkpoint({"n": [number]}, {"n": number}, "2"), {}, {"n": number})
-        assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1, "written behind"
+        assert tiers.target.raw.zcard(keys_of(tiers).dirty) == 1, "the put went to hot alone"
         await drained(uniform if number == 3 else other)
     assert (await (await tiers.cold_uniform()).get_tuple(second)).checkpoint["channel_values"] == {"n": [4]}
 

@@ -109,7 +109,7 @@ async def test_hot_keeps_fewer_checkpoints_than_cold(tiers: Tiers, mode: str) ->
     await drained(uniform)
     await talk.put()
     await drained(uniform)
-    assert 3 <= len(in_hot(tiers)) <= MOST + 9, "the last, and what the log is made of"
+    assert 3 <= len(in_hot(tiers)) <= MOST + 9, "hot keeps the newest, and those from which the log is rebuilt"
     assert len(in_hot(tiers, "memory")) == 12
     assert b"@complete" not in marks(tiers)
     assert {b"@has_latest" + names.component(ns) for ns in ("", "memory")} <= marks(tiers)
@@ -117,7 +117,7 @@ async def test_hot_keeps_fewer_checkpoints_than_cold(tiers: Tiers, mode: str) ->
     for ns in ("", "memory"):
         assert (await uniform.get_tuple(config("thread", ns))).config == talk.where[ns]
         await uniform.get_delta_channel_history(config=talk.where[ns], channels=["log"])
-    assert flaky.calls == [], "what is newest is answered by hot alone"
+    assert flaky.calls == [], "hot alone answers for the newest checkpoint"
     assert (await uniform.check("thread")).findings == ()
     assert len(await (await tiers.cold_uniform()).list(config("thread", None))) == 73
     await same_as_cold(tiers, uniform)
@@ -178,7 +178,7 @@ async def test_a_trim_keeps_checkpoints_that_get_writes_meanwhile(tiers: Tiers) 
     Around(uniform.saver.hot, around)
     await talk.put()
     assert late == 1
-    assert ids_of(configs)[6] not in in_hot(tiers), "what it does not need went"
+    assert ids_of(configs)[6] not in in_hot(tiers), "a checkpoint that nothing needs is removed"
     assert ids_of(configs)[4] in in_hot(tiers)
     await drained(uniform)
     found = await (await tiers.cold_uniform()).get_tuple(configs[4])
@@ -211,7 +211,7 @@ async def test_a_trim_keeps_what_only_hot_has(tiers: Tiers) -> None:
     talk.uniform = alone_again
     for _ in range(30):
         await talk.put()
-    assert len(in_hot(tiers)) == len(before) + 30, "it cannot know what cold has"
+    assert len(in_hot(tiers)) == len(before) + 30, "a saver that does not know cold must not prune"
 
 
 async def test_a_trim_agrees_with_a_coalescing_cold(tiers: Tiers) -> None:

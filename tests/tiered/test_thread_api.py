@@ -53,7 +53,7 @@ async def test_threads_tells_the_tier_of_each_thread(tiers: Tiers) -> None:
     assert [one.thread_id for one in await behind.threads("ho")] == ["hot"]
     assert await behind.get_thread("nowhere") is None
     await behind.delete_thread("hot")
-    assert await behind.get_thread("hot") is None, "cold has it still, and is to delete it"
+    assert await behind.get_thread("hot") is None, "a thread with a tombstone counts as deleted"
     assert set(await where(behind)) == {"both", "cold"}
 
 
@@ -189,7 +189,7 @@ async def test_pin_fills_a_thread_that_only_cold_has(tiers: Tiers) -> None:
         tiers.evict(thread=thread)
         await uniform.unpin(thread)
         await uniform.set_thread_ttl(thread, None)
-        assert (await uniform.get_thread(thread)).tier == "cold", "there is nothing to end"
+        assert (await uniform.get_thread(thread)).tier == "cold", "a thread that only cold has stays there"
         assert await uniform.get_thread_ttl(thread) is None
         await uniform.pin(thread)
         found = await uniform.get_thread(thread)

@@ -72,7 +72,7 @@ async def test_an_item_from_hot_equals_the_one_in_postgres(store_tiers: StoreTie
     calls(store)
     item = await store.get(NS, "k")
     assert calls(store) == [] and store.saver.stats().hits == 2
-    assert item.value == {"t": [1, 2], "b": 1, "a": {"1": 100.0, "n": None}, "s": "é"}, "as JSON gives it back"
+    assert item.value == {"t": [1, 2], "b": 1, "a": {"1": 100.0, "n": None}, "s": "é"}, "values come back as from JSON"
     (in_cold,) = await ask_cold(store, GetOp(NS, "k"))
     assert plain(item) == plain(in_cold) and list(item.value) == list(in_cold.value)
     assert item.created_at == first.created_at and item.updated_at > first.updated_at
@@ -108,7 +108,7 @@ async def test_a_search_in_hot_equals_the_one_in_postgres(store_tiers: StoreTier
     await store.search(NS, filter={"n": 2})
     await store.search(NS, query="words")
     await store.search(("memories",))
-    assert calls(store) == [["SearchOp"]] * 4, "what is not sure to mean the same is for cold"
+    assert calls(store) == [["SearchOp"]] * 4, "cold answers searches that hot may answer differently"
     assert await store.list_namespaces() == [NS, DEEP]
 
 
@@ -212,18 +212,20 @@ async def test_operations_cost_the_documented_round_trips(target: Target) -> Non
         return len([one for one in counter.take() if one != "EVAL"]), calls(store)
 
     put, read_back, search = ["PutOp"], ["GetOp"], ["SearchOp"]
-    assert await costs(store.put(NS, "k", {"n": 1})) == (4, [put, read_back]), "begin, refused, announced, end"
-    assert await costs(store.put(NS, "k", {"n": 2})) == (2, [put, read_back]), "also where it is the only item"
+    assert await costs(store.put(NS, "k", {"n": 1})) == (4, [put, read_back]), (
+        "begin, which is refused, announce, begin again, end"
+    )
+    assert await costs(store.put(NS, "k", {"n": 2})) == (2, [put, read_back]), "the put of a lone item costs the same"
     assert await costs(store.put(DEEP, "l", {"n": 2})) == (2, [put, read_back])
     assert await costs(store.get(NS, "k")) == (1, [])
     assert await costs(store.get(NS, "none")) == (1, [["GetOp"]])
     assert await costs(store.batch([GetOp(NS, "k"), GetOp(("other", "user"), "k")])) == (1, [["GetOp"]])
     assert await costs(store.delete(NS, "k")) == (2, [put])
     assert await costs(store.search(NS, filter={"a": "b"})) == (1, [search])
-    assert await costs(store.search(NS)) == (3, [search]), "and it fills"
+    assert await costs(store.search(NS)) == (3, [search]), "a search by cold also fills hot"
     assert await costs(store.search(NS)) == (2, [])
     assert await costs(store.put(NS, "k", {"n": 3})) == (2, [put, read_back])
-    assert await costs(store.search(NS, filter={"a": "b"})) == (2, []), "what was written is there, too"
+    assert await costs(store.search(NS, filter={"a": "b"})) == (2, []), "hot also has the written item"
     assert await costs(store.warm(NS)) == (2, [])
     many = [PutOp(NS, f"m{number}", {"n": number}) for number in range(100)]
     assert await costs(store.batch(many)) == (2, [put * 100, read_back * 100])
@@ -277,7 +279,7 @@ async def test_reading_a_copy_does_not_extend_its_ttl(target: Target) -> None:
     calls(store)
     items_later(target, 5 * 60_000)
     assert (await store.get(NS, "k")).value == {"n": 1}
-    assert calls(store) == [["GetOp"]], "which begins its TTL in cold anew"
+    assert calls(store) == [["GetOp"]], "the read restarts the TTL in cold"
     assert len(await store.search(NS, filter={"x": "y"})) == 0
     check(target, store)
 
@@ -366,7 +368,7 @@ async def test_a_write_to_many_partitions_stops_at_the_first_failure(target: Tar
     Around(store.saver.hot, around)
     with pytest.raises(redis.TimeoutError):
         await store.batch([PutOp(("memories", str(number)), "k", {"n": 1}) for number in range(20)])
-    assert len(asked) == 2 and calls(store) == [], "to begin, and to end what may have begun"
+    assert len(asked) == 2 and calls(store) == [], "one request begins the intents, one ends them"
 
 
 async def test_a_hot_failure_during_a_write_leaves_no_copy(target: Target) -> None:
