@@ -34,7 +34,7 @@ CACHE_SECONDS = 300.0
 
 
 class KeyContext(NamedTuple):
-    """What a data key belongs to. A provider binds the wrapped key to it."""
+    """The owner of a data key. A provider binds the wrapped key to it."""
 
     prefix: str
     """The prefix of all keys in Redis."""

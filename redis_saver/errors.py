@@ -164,7 +164,7 @@ class KeyMismatch(RedisSaverError):
 
 
 class KeyUnavailable(RedisSaverError, LookupError):
-    """The key that wrapped a thread's data key is not there. If it was destroyed, the thread cannot be read any more."""
+    """The key that wrapped a data key is not there. If it was destroyed, the data cannot be read any more."""
 
 
 class ThreadNotFound(RedisSaverError, LookupError):

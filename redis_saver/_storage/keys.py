@@ -68,7 +68,7 @@ class DataKeys:
         return self._kept(name, stored, data_key)
 
     def make(self, name: str, config: RunnableConfig | None, data_key: bytes = b"") -> Operation[Cipher]:
-        """Make and wrap a data key for a new thread or partition, or wrap the data key of the thread that it is a copy of."""
+        """Make and wrap a data key for a new thread or partition. A copy of a thread gets the thread's `data_key`."""
         keys, key_for = self._encryption.keys, self._encryption.key_for
         data_key = data_key or os.urandom(32)
         key_name = key_for(name, config) if key_for else None

@@ -1,8 +1,8 @@
 """Sealing of stored records: what a thread keeps with `encryption=`, and how each record is bound to its place.
 
-A data key of 32 bytes gives two keys (HKDF): one names chunks (keyed BLAKE2b), one encrypts (AES-SIV, RFC 5297). AES-SIV
-is deterministic: the same record at the same place has the same bytes, so a put that is sent again changes nothing, and
-no nonce can repeat. It shows only which records of one place are equal, and the names of chunks show that anyway.
+A data key of 32 bytes gives two keys (HKDF): one names chunks (keyed BLAKE2b), one encrypts (AES-SIV, RFC 5297).
+AES-SIV is deterministic: the same record at the same place has the same bytes. So a put that is sent again changes
+nothing, and no nonce can repeat. It shows which records of one place are equal, as the names of chunks do anyway.
 
 Each record is sealed with its place as associated data, so it opens nowhere else. The type of a sealed record ends with
 `+siv`. What scripts read stays open: names, versions, flags, and the lists of chunks, whose names are keyed digests.
