@@ -9,7 +9,7 @@
 -- Returns {id, header, version, value, chunks}, or nil if there is no such thread, checkpoint or channel. header ends
 -- after its time. chunks is a flat list of (field, bytes) of the value's chunks. If the channel has a version but no
 -- value, header is complete, value is '', and chunks is empty. If the thread is encrypted, header is complete, and
--- chunks has its names chunk, too.
+-- chunks has its names chunk, too. Then version is '' if there is no such channel.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -17,7 +17,6 @@
 --- @include lib/newest
 --- @include lib/checkpoint
 
-local IS_ENCRYPTED = 4 -- the format of a thread
 local index, data = KEYS[1], KEYS[2]
 local ns, channel, id = ARGV[1], ARGV[2], ARGV[3]
 local meta, problem = open_thread(index, data)
@@ -41,4 +40,4 @@ for i = 1, #of.flags do
     return { id, header, version, value, chunks.flat }
   end
 end
-return false
+return is_encrypted and { id, header, '', '', chunks.flat }
