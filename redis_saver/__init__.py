@@ -29,8 +29,8 @@ from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
 from redis_saver.errors import (  # isort: skip
     BacklogFull, BacklogWarning, CalledOnEventLoop, Closed, ClusterMoving, Conflict, DecodeError, EncodeError,
-    EndpointError, FileDamaged, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, LimitExceeded,
-    LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout, StaleParent, StoreBusy,
+    EndpointError, FileDamaged, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, KeyMismatch,
+    KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout, StaleParent, StoreBusy,
     StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound, UnsupportedFormat,
     UnsupportedServer,
 )  # fmt: skip
@@ -43,7 +43,8 @@ __all__ = [
     "BacklogFull", "BacklogWarning", "CacheStats", "CalledOnEventLoop", "Change", "ChannelDiff", "ChannelValue",
     "CheckReport", "CheckpointDiff", "Closed", "ClusterMoving", "Conflict", "DecodeError", "EncodeError",
     "EndpointError", "FastSerializer", "FileDamaged", "Finding", "ForkMissed", "History", "IndexNotBuilt",
-    "ItemMigrationError", "KeyConflict", "LimitExceeded", "Limits", "LoopEnded", "NotOwner", "OperationStats",
+    "ItemMigrationError", "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "Limits", "LoopEnded",
+    "NotOwner", "OperationStats",
     "Owner", "Ownership", "PlainValueRefused", "Pruned", "RedisCache", "RedisIndexConfig", "RedisLLMCache",
     "RedisSaver", "RedisSaverError", "RedisStats", "RedisStore", "ReplicationTimeout", "StaleParent", "Stats",
     "StoreBusy", "StoreDamaged", "StrictSerializer", "ThreadBusy", "ThreadDamaged", "ThreadInfo",

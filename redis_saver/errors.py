@@ -415,7 +415,10 @@ class _Wrapping:
         text = sentence(self._template, *self._named)
         if isinstance(error, NotEncrypted):
             return PlainValueRefused(f"{text}: {error}")
-        return self._error(f"{text}: {error_text(error)}. {self._remedy}")
+        why = error_text(error)
+        if why.endswith("+siv"):  # a serializer that does not know the type of a sealed record
+            why = "it is encrypted, and this saver has no encryption="
+        return self._error(f"{text}: {why}. {self._remedy}")
 
 
 _UNDECODED = "The stored bytes were not changed. Read them with the serializer (and key) that wrote them, or "

@@ -54,6 +54,21 @@ first other server leaves over. The slow suite runs the other flavour on Redis, 
 """
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of checkpoints with encryption, too, except those with the mark `plain`."""
+    tests_savers = metafunc.definition.path.parent.name == "checkpoint" and "target" in metafunc.fixturenames
+    marks = {mark.name for mark in metafunc.definition.iter_markers()}
+    if marks & {"encrypted_too", "encrypted_slow"} or (tests_savers and "plain" not in marks):
+        more = pytest.param(True, id="encrypted", marks=[] if "encrypted_too" in marks else pytest.mark.slow)
+        metafunc.parametrize("is_encrypted", [pytest.param(False, id=""), more])
+
+
+@pytest.fixture
+def is_encrypted() -> bool:
+    """True if the target's savers encrypt."""
+    return False
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect redundant combinations, unless the environment names the servers.
 
@@ -99,6 +114,8 @@ def _shows_nothing_more(item: pytest.Item) -> bool:
         return False
     named, also = _named(item), _also_on(item)
     server = given.get("target_name", ALWAYS_ON)
+    if given.get("is_encrypted") and server != ALWAYS_ON:
+        return True
     if server == ALWAYS_ON or "target_name" in named or item.get_closest_marker("everywhere"):
         return False
     return server not in also or ("flavour" not in named and given["flavour"] != also[server])
@@ -150,9 +167,10 @@ def flavour(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-async def target(target_name: str, flavour: str) -> AsyncIterator[Target]:
+async def target(target_name: str, flavour: str, is_encrypted: bool) -> AsyncIterator[Target]:
     """A target for each kind of server, in each flavour."""
-    made = Target(target_name, flavour, url_of(target_name), f"t{os.getpid()}-{next(_counter)}")
+    prefix = f"t{os.getpid()}-{next(_counter)}"
+    made = Target(target_name, flavour, url_of(target_name), prefix, is_encrypted=is_encrypted)
     yield made
     if keys := made.keys():  # otherwise each scan of the keys takes longer than the one before
         made.raw.unlink(*keys)

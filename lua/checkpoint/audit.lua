@@ -1,4 +1,5 @@
--- Reads a page of a thread's checkpoints, newest first. Values and pending writes are measured, and not returned.
+-- Reads a page of a thread's checkpoints, newest first. Values and pending writes are measured, and not returned, except
+-- the pending writes of an encrypted thread.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -14,7 +15,8 @@
 --   sizes     flat list of (field, size in bytes) of the other chunks in these lists, each once
 --   values    flat list of (size of a value's field in bytes, its root or '' if it has none), each once
 -- A checkpoint is {id, namespace, header, writes, measured}.
---   writes    flat list of (task and kind, index, task path, channel, type, size in bytes)
+--   writes    flat list of (task and kind, index, task path, channel, type, size in bytes). If the thread is encrypted:
+--             flat list of (task and kind, record)
 --   measured  flat list of (position of a channel in the header, position of its value in values), both from 0
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
@@ -28,7 +30,7 @@ local meta, problem = open_thread(index, data)
 if problem then return problem end
 if not meta then return false end
 
-local chunks, values, bytes, looked = new_chunks(false), {}, 0, 0
+local chunks, values, bytes, looked, is_encrypted = new_chunks(false), {}, 0, 0, meta.format == IS_ENCRYPTED
 chunks.sizes = {}
 local places = {} -- position of each value by its field, false for a field without a value
 
@@ -92,8 +94,9 @@ for i = 1, #checkpoints do
   local id, ns, following = unpack(checkpoints[i])
   local header = read_header(index, data, ns, id) or gone(data, 'c' .. ns .. id)
   local records = pending_writes(index, data, ns, id)
-  page[#page + 1] = { id, ns, header, heads_of(records), measured_values(ns, header) }
-  bytes, looked = bytes + #header, looked + #header + records.size
+  local writes = is_encrypted and records or heads_of(records)
+  page[#page + 1] = { id, ns, header, writes, measured_values(ns, header) }
+  bytes, looked = bytes + #header + (is_encrypted and records.size or 0), looked + #header + records.size
   if bytes + chunks.bytes >= budget or looked >= 4 * budget or i == limit then
     page[1] = following
     break

@@ -10,7 +10,7 @@
 --   header  the checkpoint's header, up to its time
 --   chunks  the value's chunks, as a flat list of (field, bytes)
 -- If the channel has a version but no value, header is complete, value is '', and chunks is empty. If the thread is
--- encrypted, header is complete, and chunks has its names chunk, too.
+-- encrypted, header is complete, and chunks has its names chunk, too. Then version is '' if there is no such channel.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: reads.
 
@@ -18,7 +18,6 @@
 --- @include lib/newest
 --- @include lib/checkpoint
 
-local IS_ENCRYPTED = 4 -- the format of a thread
 local index, data = KEYS[1], KEYS[2]
 local ns, channel, id = ARGV[1], ARGV[2], ARGV[3]
 local meta, problem = open_thread(index, data)
@@ -42,4 +41,4 @@ for i = 1, #of.flags do
     return { id, header, version, value, chunks.flat }
   end
 end
-return false
+return is_encrypted and { id, header, '', '', chunks.flat }

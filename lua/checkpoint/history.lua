@@ -29,6 +29,8 @@
 --     seeds   stored values, as a flat list of (escaped channel, field, value)
 --     writes  records that may hold the channels, as a flat list of (task and kind, record)
 --     point   the number (from 1) of the known point at which the walk of some channels ended, or 0
+-- If the thread is encrypted, each ancestor also has its header, chunks has the names chunks, and the first ancestor is
+-- the target itself, without seeds and writes.
 -- The basis lists the facts on which the reply depends:
 --   target                   its id, or '' if it is not there
 --   rewritten                @rewritten
@@ -161,13 +163,16 @@ if is_first then
   id = is_here and links(header).parent or ''
 end
 
-local chunks, bytes, looked = new_chunks(true), 0, 0
+local chunks, bytes, looked, is_encrypted = new_chunks(true), 0, 0, meta.format == IS_ENCRYPTED
 for i = 11 + 2 * n + 6 * m, #ARGV do chunks.seen[ARGV[i]] = true end
 local before, page = lowest, { '', chunks.flat, {} }
-if is_first and is_here then
-  local point = point_of(target)
-  if point > 0 then page[4] = { target, {}, {}, point } end
+local function answer(id, seeds, writes)
+  local point = point_of(id)
+  if id ~= target or point > 0 or is_encrypted then
+    page[#page + 1] = { id, seeds, writes, point, is_encrypted and header or nil }
+  end
 end
+if is_first and is_here then answer(target, {}, {}) end
 while id ~= '' and open > 0 do
   if visited[id] then -- a caller put an ancestor again, below its own descendant. The client checks this across pages
     missing = id
@@ -185,6 +190,7 @@ while id ~= '' and open > 0 do
   end
   if above(lowest, id) then lowest = id end -- not always, as the clocks of writers differ
   local of, all, writes = links(header), pending_writes(index, data, ns, id), {}
+  if is_encrypted then names_in(data, of.names, chunks) end
   local values, fields = seeds_in(of)
   looked = looked + #header + all.size
   for i = 1, #all, 2 do
@@ -206,7 +212,7 @@ while id ~= '' and open > 0 do
     remaining[channel] = nil
     open = open - 1
   end
-  page[#page + 1] = { id, seeds, writes, point_of(id) }
+  answer(id, seeds, writes)
   id = of.parent
 end
 

@@ -2,7 +2,7 @@
 
 -- A thread starts with format 1. The first pending write in chunks gives it format 2, the first tag format 3, and
 -- encryption format 4.
-local HAS_CHUNKED_WRITES, HAS_TAG, IS_ENCRYPTED = 2, 3, 4
+local HAS_CHUNKED_WRITES, HAS_TAG = 2, 3
 
 -- Returns the state of a new thread. Its revision comes from the clock, so no earlier thread of this name had it.
 -- fields: receives the fields of a new thread; key: the caller's data key, or ''.

@@ -21,6 +21,7 @@ from redis_saver._engine.requests import Batch, Call, Operation, Page, Stream, T
 from redis_saver._engine.runner import Pump
 from redis_saver._storage import chunks as chunked, codec, header
 from redis_saver._storage.context import Context
+from redis_saver._storage.framing import take
 from redis_saver._storage.keys import with_key
 from redis_saver.errors import decoding
 
@@ -268,12 +269,15 @@ def _decoded(context: Context, address: config.Address, channel: str, answer: Se
         chunks, allowance = codec.as_chunks(context, flat, address.thread_id), limits.Allowance(context.limits, address)
         if (cipher := context.opener()) is not None:
             ns = names.component(address.checkpoint_ns)
-            field = b"b%b%b%b" % (ns, names.component(channel), version)
-            opened, flags = cipher.open_header(b"c" + ns + raw_id, head)
-            flag = flags[header.fields(opened, chunks, b"b" + ns).index(field)]
-            if flag == ord(header.PRESENT) and not stored:
+            prefix = names.blob(address.checkpoint_ns) + names.component(channel)
+            opened, _, flags = cipher.open_header(b"c" + ns + raw_id, head)
+            fields = zip(header.fields(opened, chunks, b"b" + ns), flags, strict=True)
+            its_fields = {field: flag for field, flag in fields if field.startswith(prefix)}
+            if [*its_fields] != ([prefix + version] if version else []):
+                raise ValueError("it has another version")
+            if not stored and ord(header.PRESENT) in its_fields.values():
                 raise ValueError("its value was removed")
-            stored = cipher.open_value(field, stored) if stored else stored
+            stored = cipher.open_value(prefix + version, stored) if stored else stored
         if not stored:
             return None
         return codec.decode_value(context, stored, chunks, channel, address, allowance)
@@ -356,13 +360,19 @@ def _entry(
         versions=checkpoint["channel_versions"],
         seen=checkpoint.get("versions_seen") or {},
         present=frozenset(channel for channel, flag in zip(channels, flags, strict=True) if flag == header.PRESENT[0]),
-        writes=_writes(raw_writes),
+        writes=_writes(context, address, raw_writes),
         sizes={channels[i]: values[j] for i, j in _pairs(measured)},
         parents={} if not isinstance(parents, dict) else {ns: id_ for ns, id_ in parents.items() if type(id_) is str},
     )
 
 
-def _writes(flat: Sequence[Any]) -> list[WriteHead]:
+def _writes(context: Context, address: config.Address, flat: Sequence[Any]) -> list[WriteHead]:
+    """Decode the pending writes of a checkpoint, without their values. An encrypted thread has them whole."""
+    if context.cipher is not None:
+        codec.decode_writes(context, flat, address)
+        pairs = [(flat[at], take(flat[at + 1], 0)[0]) for at in range(0, len(flat), 2)]
+        of_each = [(suffix, frames[at : at + 5]) for suffix, frames in pairs for at in range(0, len(frames), 5)]
+        flat = [part for suffix, (*names_of, sealed) in of_each for part in (suffix, *names_of, len(sealed))]
     heads = []
     for at in range(0, len(flat), 6):
         suffix, _index, path, channel, _kind, size = flat[at : at + 6]
@@ -518,7 +528,8 @@ def _value(
     with decoding("the newest value of channel {!r} of thread {!r}", channel, thread):
         raw_id, head, version, stored, flat = answer
         address = config.Address(thread, ns, names.name_of(raw_id))
-        if not stored and channel not in delta.unstored(header.metadata(context, head, address)):
+        value = codec.held(_decoded(context, address, channel, answer))
+        if not stored and (not version or channel not in delta.unstored(header.metadata(context, head, address))):
             return None
         return ChannelValue(
             thread_id=thread,
@@ -526,7 +537,7 @@ def _value(
             updated_at=times.moment(header.decode_time(head, thread)),
             version=names.version_from(version),
             bytes=len(stored) + sum(map(len, flat[1::2])),
-            value=codec.held(_decoded(context, address, channel, answer)),
+            value=value,
             stored=bool(stored),
         )
     yield  # makes it an operation

@@ -397,9 +397,10 @@ class Inventory:
 
     def _writes_in(self, field: bytes, record: bytes) -> tuple[config.Address, list[chunks.Write]]:
         """Return the checkpoint and the writes of a record."""
-        ns, checkpoint_id, task = names.components(field[1:].rpartition(b"\0")[0] + b"\0")
+        head, _, special = field[1:].rpartition(b"\0")
+        ns, checkpoint_id, task = names.components(head + b"\0")
         address = config.Address(self._thread, ns, checkpoint_id)
-        return address, codec.decode_writes(self._context, (names.component(task), record), address)
+        return address, codec.decode_writes(self._context, (names.component(task) + special, record), address)
 
     def _decode(self, field: bytes, stored: bytes, its_chunks: codec.Chunks) -> None:
         """Decode a value, or the writes in a record."""

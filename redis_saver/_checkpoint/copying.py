@@ -131,8 +131,9 @@ def _copied(context: Context, field: bytes, stored: bytes, source: str, target: 
         copy = header.copied(context, header.opened(context, field, stored), address, target)
         return copy if sealing is None else sealing.seal_header(field, copy)
     if field[:1] == b"w" and sealing is not None and context.cipher is not None:
-        task = field[: field.rindex(b"\0") + 1]
-        frames = context.cipher.open_writes(task, unpack(stored))
+        end = field.rindex(b"\0") + 1
+        task = field[:end]
+        frames = context.cipher.open_writes(task, field[end:], unpack(stored))
         records = [pack(frames[begin : begin + 5]) for begin in range(0, len(frames), 5)]
         return b"".join(sealing.seal_writes(task, records))
     return stored

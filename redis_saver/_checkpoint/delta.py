@@ -15,9 +15,11 @@ from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import HistoryReply
 from redis_saver._engine.requests import Argument, Call, Operation
-from redis_saver._storage import chunks as chunked, codec
+from redis_saver._storage import chunks as chunked, codec, header as headers
 from redis_saver._storage.chunk_cache import ChannelKey, History, KnownPoint, Version, size_of
 from redis_saver._storage.context import Context, refresh_arguments
+from redis_saver._storage.framing import take
+from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import DecodeError, decoding
 
 ANCESTORS_PER_PAGE = 200
@@ -125,6 +127,7 @@ def walk(
     known, used = dict[str, History](), list[bytes]()
     remaining = {names.component(channel): channel for channel in channels}
     position, pages = names.component(checkpoint_id) if checkpoint_id else b"", list[Basis]()
+    chain = None if context.cipher is None else _Chain(context.cipher, names.component(ns), position)
     while remaining:
         last = pages[-1] if pages else _BEFORE
         arguments: list[Argument] = [names.component(ns), position, last.target, last.lowest]
@@ -147,9 +150,11 @@ def walk(
             if not isinstance(position, bytes) or (position and not page):
                 raise ValueError(f"{len(page)} ancestors, and others from {shown(position)} on")
             pages.append(_page(basis, page, len(points), remaining.values()))
-            cipher = context.opener() if page else None
-            opened = (lambda _, value: value) if cipher is None else cipher.open_value
-            for raw_id, raw_seeds, raw_writes, number in page:
+            if page:
+                context.opener()
+            for raw_id, raw_seeds, raw_writes, number, *header in page:
+                if chain is not None:
+                    raw_seeds = chain.opened(raw_id, raw_seeds, *header, chunks, remaining)  # noqa: PLW2901
                 if raw_id in seen:
                     # A caller put an ancestor again, below its own descendant. All below was collected already.
                     position = b""
@@ -159,7 +164,7 @@ def walk(
                 writes = codec.decode_writes(context, raw_writes, config.Address(thread, ns, names.name_of(raw_id)))
                 writes = [write for write in writes if write.channel in wanted]
                 triples = zip(raw_seeds[::3], raw_seeds[1::3], raw_seeds[2::3], strict=True)
-                seeds = {remaining.pop(escaped): Seed(field, opened(field, value)) for escaped, field, value in triples}
+                seeds = {remaining.pop(escaped): Seed(field, value) for escaped, field, value in triples}
                 ancestors.append(Ancestor(names.name_of(raw_id), seeds, writes))
                 if number:
                     used.append(points[number - 1].checkpoint_id)
@@ -168,7 +173,72 @@ def walk(
                             known[channel] = history
         if not position:
             break
+    if chain is not None and remaining:
+        chain.check_end(context, address, remaining.values())
     return Walk(ancestors, chunks, known, used, _basis(pages))
+
+
+class _Chain:
+    """Opens the ancestors of an encrypted thread as they arrive, and checks that none is missing between two.
+
+    Their links are in the open, so somebody may have changed them.
+    """
+
+    def __init__(self, cipher: Cipher, ns: bytes, target: bytes) -> None:
+        """Start with the target. Its id is empty for the newest."""
+        self._cipher, self._ns, self._last = cipher, ns, (b"", b"", b"")
+        self._next: bytes | None = target or None
+
+    def opened(
+        self, raw_id: bytes, seeds: Sequence[bytes], header: bytes, chunks: codec.Chunks, channels: Collection[bytes]
+    ) -> Sequence[bytes]:
+        """Open the seeds of the next ancestor, or of the target, which has none.
+
+        Args:
+            raw_id: Its id, escaped.
+            seeds: Its stored values of these channels: escaped channel, field, value.
+            header: Its header.
+            chunks: The chunk with its names.
+            channels: The channels, escaped.
+
+        Raises:
+            ValueError: It is not the parent of the one before, or not all of its values are there.
+        """
+        if self._next not in (None, raw_id):
+            raise ValueError(f"{shown(raw_id)} comes in place of the parent {shown(self._next)}")
+        plain, parent, flags = self._cipher.open_header(b"c" + self._ns + raw_id, header)
+        is_target, self._last = not self._last[0], (raw_id, header, parent)
+        self._next = take(plain, 0, 1)[0][0]
+        if is_target:
+            return seeds
+        prefix, answered = b"b" + self._ns, dict(zip(seeds[::3], seeds[1::3], strict=True))
+        for field, flag in zip(headers.fields(plain, chunks, prefix), flags, strict=True):
+            channel = field[len(prefix) : field.index(b"\0", len(prefix)) + 1]
+            stored = answered.pop(channel, None)
+            if stored not in (None, field) or (stored is None and channel in channels and flag == ord(headers.PRESENT)):
+                raise ValueError(f"{shown(stored)} is answered in place of {shown(field)}")
+        if answered:
+            raise ValueError(f"it has no {shown(answered)}")
+        return [
+            part if at % 3 < 2 else self._cipher.open_value(seeds[at - 1], part) for at, part in enumerate(seeds)
+        ]
+
+    def check_end(self, context: Context, address: config.Address, channels: Iterable[str]) -> None:
+        """Check that nothing that these channels need was removed behind the last ancestor.
+
+        Prune keeps the ancestors of a `DeltaChannel` back to its snapshot. The metadata count the updates since that.
+
+        Raises:
+            ThreadDamaged: The ancestor's parent is gone, and has an update of one of the channels.
+        """
+        raw_id, header, parent = self._last
+        if not parent:
+            return
+        last = config.Address(address.thread_id, address.checkpoint_ns, names.name_of(raw_id))
+        counters = headers.metadata(context, header, last).get(COUNTERS) or {}
+        with decoding("the ancestors of {}", last):
+            if lost := [channel for channel in channels if counters.get(channel, (0,))[0]]:
+                raise ValueError(f"its parent {shown(parent)} is gone, which the DeltaChannels {shown(lost)} need")
 
 
 def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iterable[str]) -> Basis:
@@ -179,8 +249,8 @@ def _page(basis: Sequence[Any], page: Sequence[Any], points: int, channels: Iter
     """
     if [*map(type, basis)] != _TYPES:
         raise ValueError(f"what it depends on is {shown(basis)}")
-    for raw_id, seeds, _, number in page:
-        if {type(raw_id), *map(type, seeds)} != {bytes} or not 0 <= number <= points:
+    for raw_id, seeds, _, number, *header in page:
+        if {type(raw_id), *map(type, seeds), *map(type, header)} != {bytes} or not 0 <= number <= points:
             raise ValueError(f"ancestor {shown(raw_id)} with {shown(seeds)}, and the point {shown(number)}")
     *counted, marks = basis
     unsure = [channel for channel, mark in zip(channels, marks, strict=False) if mark == ord("1")]

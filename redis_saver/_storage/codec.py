@@ -160,7 +160,7 @@ def opened(context: Context, thread: str, stored: Sequence[Any], chunks: Chunks)
         if (cipher := context.opener()) is None:
             return stored
         raw_id, raw_ns, header, values, *others = stored
-        header, flags = cipher.open_header(b"c" + raw_ns + raw_id, header)
+        header, _, flags = cipher.open_header(b"c" + raw_ns + raw_id, header)
         plain = list[bytes | None]()
         for field, flag, value in zip(headers.fields(header, chunks, b"b" + raw_ns), flags, values, strict=True):
             if flag == ord(headers.PRESENT) and not value:
@@ -278,11 +278,11 @@ def decode_writes(context: Context, stored: Sequence[bytes | None], address: Add
         for suffix, record in zip(stored[::2], stored[1::2], strict=True):
             if suffix is None or record is None:
                 raise ValueError("the index names a record of pending writes that the data lacks")
-            task_id = names.name_of(suffix[: suffix.index(b"\0") + 1])
-            frames = take(record, 0)[0]
+            end = suffix.index(b"\0") + 1
+            task_id, frames = names.name_of(suffix[:end]), take(record, 0)[0]
             if cipher is not None:
                 task = names.task(address.checkpoint_ns, address.checkpoint_id or "", task_id)
-                frames = cipher.open_writes(task, frames)
+                frames = cipher.open_writes(task, suffix[end:], frames)
             for begin in range(0, len(frames), 5):
                 index, path, channel, kind, data = frames[begin : begin + 5]
                 writes.append(Write(names.decode(path), task_id, int(index), names.decode(channel), kind, data))

@@ -25,8 +25,12 @@ SEALED = b"+siv"
 """Ends the type of a sealed record."""
 ID = 16
 """Size of a data key's id in bytes."""
+_END = b"\0"
+"""Ends what is encrypted, because older releases of `cryptography` refuse to encrypt nothing."""
 _PARENT, _FLAGS, _RETAINED, _KIND = 0, 4, 7, 9
 _ROOT = 1 + DIGEST
+_TAG = 16
+"""Size of what AES-SIV puts before the encrypted bytes. It depends on all of them, and on the place."""
 
 
 def aead(key: bytes) -> Any:
@@ -81,8 +85,8 @@ class Cipher:
         return hashlib.blake2b(chunk, digest_size=DIGEST, key=self._names).digest()
 
     def seal(self, data: bytes, *place: bytes) -> bytes:
-        """Encrypt bytes, bound to a place."""
-        return self._aead.encrypt(data, list(place))  # type: ignore[no-any-return]
+        """Encrypt bytes, bound to a place. Each part of the place has its length before it."""
+        return self._aead.encrypt(data + _END, [pack(place)])  # type: ignore[no-any-return]
 
     def open(self, data: bytes, *place: bytes) -> bytes:
         """Decrypt bytes.
@@ -93,7 +97,7 @@ class Cipher:
         from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - an extra
 
         try:
-            return self._aead.decrypt(bytes(data), list(place))  # type: ignore[no-any-return]
+            return self._aead.decrypt(bytes(data), [pack(place)])[:-1]  # type: ignore[no-any-return]
         except InvalidTag:
             raise ValueError("it was not sealed here with this data key: it was changed, moved or replaced") from None
 
@@ -141,13 +145,13 @@ class Cipher:
         within = pack([frames[_PARENT], frames[_FLAGS]])
         place = self._place_of(member, frames)
         frames[_KIND:] = [
-            kind + SEALED, self.seal(within + body, b"body", kind, *place),
-            about_kind + SEALED, self.seal(about, b"about", about_kind, *place),
+            kind + SEALED, sealed := self.seal(within + body, b"body", kind, *place),
+            about_kind + SEALED, self.seal(about, b"about", about_kind, sealed[:_TAG]),
         ]  # fmt: skip
         return pack(frames)
 
-    def open_header(self, member: bytes, header: bytes) -> tuple[bytes, bytes]:
-        """Open what `seal_header` sealed. Also return the flags that were sealed.
+    def open_header(self, member: bytes, header: bytes) -> tuple[bytes, bytes, bytes]:
+        """Open what `seal_header` sealed. Also return the parent and the flags that were sealed.
 
         Raises:
             ValueError: It is another checkpoint's, or something in the open was changed.
@@ -160,8 +164,8 @@ class Cipher:
         added = [flag for flag, before in zip(frames[_FLAGS], flags, strict=True) if flag != before]
         if frames[_PARENT] not in (parent, b"") or {*added} - {ord("1")}:
             raise ValueError("its parent or its flags were changed")
-        frames[_KIND:] = [kind, opened[start:], about_kind, self.open(about, b"about", about_kind, *place)]
-        return pack(frames), flags
+        frames[_KIND:] = [kind, opened[start:], about_kind, self.open(about, b"about", about_kind, body[:_TAG])]
+        return pack(frames), parent, flags
 
     def _place_of(self, member: bytes, frames: Sequence[bytes]) -> tuple[bytes, ...]:
         """Return what binds a header: its checkpoint, and the frames that only the saver writes."""
@@ -186,13 +190,20 @@ class Cipher:
             sealed.append(pack([*place, kind, data]))
         return sealed
 
-    def open_writes(self, task: bytes, frames: Sequence[bytes]) -> list[bytes]:
+    def open_writes(self, task: bytes, special: bytes, frames: Sequence[bytes]) -> list[bytes]:
         """Open the frames of a record of writes: five for each write.
 
+        Args:
+            task: The task's member of the index.
+            special: The index of the special write that the record's field names; empty for regular writes.
+            frames: The frames.
+
         Raises:
-            ValueError: A write was changed, moved, or cut off.
+            ValueError: A write was changed, moved, repeated, or cut off.
         """
-        opened, count = list[bytes](), 0
+        opened, count, indexes = list[bytes](), 0, set(frames[::5])
+        if special and indexes != {special} or not special and any(index[:1] == b"-" for index in indexes):
+            raise ValueError("it has writes of another record")
         for begin in range(0, len(frames), 5):
             *place, kind, data = frames[begin : begin + 5]
             if kind == IN_CHUNKS:
@@ -207,8 +218,8 @@ class Cipher:
                 data = data[start:]
             count = max(count, int(number))
             opened += (*place, kind, data)
-        if len(frames) < 5 * count:
-            raise ValueError(f"of {count} writes only {len(frames) // 5} are there")
+        if len(frames) != 5 * len(indexes) or len(indexes) < count:
+            raise ValueError(f"of {count} writes {len(indexes)} are there, in {len(frames) // 5} places")
         return opened
 
 

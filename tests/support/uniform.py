@@ -19,6 +19,15 @@ from redis_saver import (
     TieredStore,
 )
 from redis_saver._client.clients import connect
+from redis_saver.encryption import Encryption, Keyset
+
+KEYS = {"2026-11": bytes(range(32)), "tenant": bytes(range(32, 64))}
+"""Keys of encrypted savers, the primary key first."""
+
+
+def encryption(**options: Any) -> Encryption:
+    """Return the setting of another process with the same keys."""
+    return Encryption(Keyset(KEYS), **options)
 
 
 STREAMS = {"list", "threads", "writes", "channel_history", "latest_values"}
@@ -76,8 +85,8 @@ def shared(url: str) -> Any:
 class Target:
     """A server and a flavour. It makes savers with a prefix of the test's own, and reads raw keys."""
 
-    def __init__(self, name: str, flavour: str, url: str, prefix: str) -> None:
-        self.name, self.flavour, self.url, self.prefix = name, flavour, url, prefix
+    def __init__(self, name: str, flavour: str, url: str, prefix: str, *, is_encrypted: bool = False) -> None:
+        self.name, self.flavour, self.url, self.prefix, self.is_encrypted = name, flavour, url, prefix, is_encrypted
         self.raw = shared(url)
         self._clients: list[Any] = []
 
@@ -90,6 +99,8 @@ class Target:
     def uniform(self, *, client: Any = None, **options: Any) -> Uniform:
         """Make a saver with its own client, as in another process."""
         kind = AsyncRedisSaver if self.flavour == "async" else RedisSaver
+        if self.is_encrypted:
+            options = {"encryption": encryption(), **options}
         return Uniform(kind(client or self.client(), **{"prefix": self.prefix, **options}))
 
     def store(self, *, client: Any = None, **options: Any) -> Uniform:
