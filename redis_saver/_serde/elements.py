@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from langchain_core.messages import BaseMessage
 
 from redis_saver._serde import fallback, sends
-from redis_saver._serde.messages import CLASSES, message_elements, native
+from redis_saver._serde.messages import CLASSES, native, pack
 from redis_saver._serde.msgpack import ends, ext_header, ext_start, header, header_length
 from redis_saver._serde.sends import MIN_BYTES, SAMPLE as _SAMPLE, SMALL as _SMALL, run_length
 
@@ -148,23 +148,13 @@ def _cut_messages(messages: list[Any], last: Fingerprint | None) -> EncodedEleme
     if type(messages[0]) in CLASSES:
         front = last.front(native.unchanged(messages, last.kinds, last.fields)) if last else _NONE
         others = messages[len(front.kinds) :]
-        if packed := _packed(others):
+        if packed := pack(others):
             encoded, kinds, fields = packed
             fingerprint = front.with_more(kinds, fields, read=False)
             return EncodedElements("msgpack", [header(len(messages), list), *encoded], len(front.kinds), fingerprint)
     data, start = fallback.encode(messages), header_length(len(messages))
     borders = pairwise([0, start, *ends(data, start, len(messages))])
     return EncodedElements("msgpack", [data[begin:end] for begin, end in borders])
-
-
-def _packed(messages: list[Any]) -> tuple[list[bytes], list[type], Sequence[Any]] | None:
-    """Encode messages. Return their elements, classes and fields, or None if not all messages are known and plain."""
-    packed = native.pack(messages)
-    if packed is None:
-        return None
-    bodies, fields = packed
-    kinds = list(map(type, messages))
-    return message_elements(kinds, bodies), kinds, fields
 
 
 def read_elements(value: list[Any], data: bytes, front: Fingerprint = _NONE) -> tuple[list[int], Fingerprint] | None:
@@ -178,7 +168,7 @@ def read_elements(value: list[Any], data: bytes, front: Fingerprint = _NONE) -> 
     Returns:
         None unless all messages are known, plain, and encoded in the way of this module.
     """
-    packed = _packed(value) if type(value[0]) in CLASSES else None
+    packed = pack(value) if type(value[0]) in CLASSES else None
     if packed is None:
         return None
     encoded, kinds, fields = packed

@@ -255,17 +255,17 @@ def samples(cls: type[BaseModel]) -> Iterable[Any]:
 
 def _agrees_on(sample: Any, rule: int) -> bool:
     """True if the compiled module gives the same results for a sample as the ordinary path."""
-    ordinary, pair, kinds = JsonPlusSerializer(), [sample, sample], (type(sample),) * 2
-    packed, payload = native.pack(pair), native.payload(sample)
+    ordinary, pair = JsonPlusSerializer(), [sample, sample]
+    packed, payload = pack(pair), native.payload(sample)
     if packed is None or payload is None:
         return bool(sample.model_extra)
-    bodies, fields = packed
+    elements, kinds, fields = packed
     _, data = stored = ordinary.dumps_typed(pair)
     _, single = ordinary.dumps_typed(sample)
     states = list(map(state, ordinary.loads_typed(stored)))
     made, read = native.make(kinds, fields), native.read(payload)
     return (
-        data == native.encode(pair) == b"\x92" + b"".join(message_elements(kinds, bodies))
+        data == native.encode(pair) == b"\x92" + b"".join(elements)
         and single == ormsgpack.packb(ormsgpack.Ext(5, payload))
         and native.unchanged(pair, kinds, fields) == 2
         and made is not None
@@ -285,10 +285,18 @@ _END: Final = ormsgpack.packb("model_validate_json")
 """The end of a message's Ext, after its packed fields."""
 
 
-def message_elements(kinds: Sequence[type], bodies: Sequence[bytes]) -> list[bytes]:
-    """Return the elements of a list of messages: for each an extension with its class and its packed fields."""
+def pack(messages: list[Any]) -> tuple[list[bytes], tuple[type, ...], Sequence[Any]] | None:
+    """Encode messages. Return their elements, classes and fields, or None if not all messages are known and plain.
+
+    An element is an extension with the class of the message and its packed fields.
+    """
+    packed = native.pack(messages)
+    if packed is None:
+        return None
+    bodies, fields = packed
+    kinds = tuple(map(type, messages))
     heads = map(_head, kinds, map(len, bodies))
-    return list(map(b"".join, zip(heads, bodies, repeat(_END))))
+    return list(map(b"".join, zip(heads, bodies, repeat(_END)))), kinds, fields
 
 
 @lru_cache(4096)

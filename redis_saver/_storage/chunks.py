@@ -59,12 +59,6 @@ class Level(NamedTuple):
         fields, chunks, counts = zip(*more, strict=True) if more else ((), (), ())
         return Level(self.fields[:same] + fields, self.bytes[:same] + chunks, self.counts[:same] + counts, closed)
 
-    def whole(self, same: int) -> int:
-        """Return the number of chunks that hold only the first `same` elements, whatever follows."""
-        if same >= sum(self.counts):
-            return len(self.counts) - (not self.closed)
-        return bisect_right(list(accumulate(self.counts)), same)
-
 
 class Stored(NamedTuple):
     """A value as it is stored."""
@@ -346,8 +340,7 @@ def cut(encoded: EncodedElements, kind: bytes, before: Stored | None = None, dig
     levels, kept = [level], [same]
     while len(level.fields) > MAX_ROOT:
         upper = lower[len(levels)] if len(levels) < len(lower) else NO_LEVEL
-        same = upper.whole(same)
-        level = _list(level.fields, upper, same, digest)
+        level, same = _list(level.fields, upper, same, digest)
         levels.append(level)
         kept.append(same)
     below = pack([names.encode(encoded.type), elements[0]]) + digests_of(level.fields)
@@ -452,12 +445,22 @@ def _cut_runs(elements: Sequence[bytes], runs: Sequence[int], kind: bytes, diges
     return Level(tuple(chain(*fields)), tuple(chain(*leaves)), tuple(chain(*counts)))
 
 
-def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> Level:
-    """Return the lists of chunks above a level: the first `same` lists of `before`, then new ones.
+def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> tuple[Level, int]:
+    """Return the lists of chunks above a level: those that are the same as before, then new ones.
 
-    A list has at least two chunks. It ends after a chunk whose digest says so.
+    Also return the first number. A list has at least two chunks. It ends after a chunk whose digest says so.
+
+    Args:
+        below: The fields of the level.
+        before: The lists above the earlier version of that level.
+        same: Number of chunks at the front of the level that are the same as in that version.
+        digest: Names chunks.
     """
-    lists, start, closed = list[Chunk](), sum(before.counts[:same]), True
+    ends = list(accumulate(before.counts))
+    kept = bisect_right(ends, same)
+    if kept == len(ends) and not before.closed:
+        kept -= 1
+    lists, start, closed = list[Chunk](), sum(before.counts[:kept]), True
     for position in range(start, len(below)):
         length = position + 1 - start
         last = position + 1 == len(below)
@@ -466,4 +469,4 @@ def _list(below: Sequence[bytes], before: Level, same: int, digest: Digests) -> 
             chunk = below[0][:1] + digests_of(below[start : position + 1])
             lists.append((LIST + digest(chunk), chunk, length))
             start = position + 1
-    return before.with_more(same, lists, closed=closed)
+    return before.with_more(kept, lists, closed=closed), kept

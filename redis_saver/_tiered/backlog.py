@@ -12,7 +12,7 @@ import math
 import re
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from operator import index
 from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
@@ -299,17 +299,13 @@ class FlushQueue:
         self._lock = threading.RLock()  # a log handler may write by this saver
         self._outages, self._not_before, self._scanned = 0, 0.0, -math.inf
 
-    def note(self, thread: str) -> None:
-        """Queue a thread that may be dirty. It is due `flush_interval` seconds after it was queued first."""
-        if self._flushes:
-            with self._lock:
-                self._wait(thread, time.monotonic() + self.flush_interval)
-
-    def add_dirty(self, threads: Sequence[str]) -> None:
-        """Add the dirty threads of a scan. They are due at once."""
+    def note(self, thread: str, at: float | None = None) -> None:
+        """Queue a thread that may be dirty. It is due in `flush_interval` seconds, or `at` a time, unless sooner."""
+        at = time.monotonic() + self.flush_interval if at is None else at
         with self._lock:
-            for thread in threads:
-                self._wait(thread, 0.0)
+            if self._flushes and at < self._waiting.get(thread, math.inf):
+                self._waiting[thread] = at
+                heapq.heappush(self._order, (at, thread))
 
     def due(self) -> str | None:
         """Take a due thread out of the queue. Returns None if no thread is due."""
@@ -321,12 +317,6 @@ class FlushQueue:
                     del self._waiting[thread]
                     return thread
             return None
-
-    def _wait(self, thread: str, at: float) -> None:
-        """Make a thread due at a time, unless it is due sooner."""
-        if at < self._waiting.get(thread, math.inf):
-            self._waiting[thread] = at
-            heapq.heappush(self._order, (at, thread))
 
     def is_time_to_scan(self) -> bool:
         """True for one caller per `flush_interval`. That caller then scans."""
@@ -353,7 +343,7 @@ class FlushQueue:
         now = time.monotonic()
         with self._lock:
             if left:
-                self._wait(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
+                self.note(thread, now + 2 * self.flush_interval if failed or not acked else 0.0)
             else:
                 self._refused.forget(thread)
             if failed and is_refused and thread not in self._refused:

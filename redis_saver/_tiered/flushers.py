@@ -66,7 +66,8 @@ def _step(tiers: Tiers, queue: FlushQueue) -> Tiered[bool]:
     """Scan if a scan is due, then flush some records of a due thread. Returns False if no thread is due."""
     if queue.is_time_to_scan():
         try:
-            queue.add_dirty((yield from scan_in_turn(tiers)))
+            for dirty in (yield from scan_in_turn(tiers)):
+                queue.note(dirty, 0.0)
         except Exception as error:  # noqa: BLE001 - due threads are flushed all the same
             tiers.counts.last_error = log_text(error)
     if (thread := queue.due()) is None:

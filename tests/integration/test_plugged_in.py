@@ -520,7 +520,7 @@ async def test_a_log_handler_may_use_the_saver_that_logs(behind: Any) -> None:
 
     class Notes(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            queue.add_dirty(["another"])
+            queue.note("another", 0.0)
             noted.append(record.getMessage())
 
     handler = Notes()

@@ -33,7 +33,7 @@ from tests.support.compiled import needs_compiled
 from redis_saver._serde import messages as codec
 from redis_saver._serde import msgpack as heads
 from redis_saver._serde.elements import Fingerprint
-from redis_saver._serde.messages import message_elements, state
+from redis_saver._serde.messages import state
 
 native: Any = codec.native
 pytestmark = [pytest.mark.filterwarnings("ignore::UserWarning"), needs_compiled]
@@ -69,11 +69,11 @@ def test_every_message_class_is_known() -> None:
 @pytest.mark.parametrize("message", PLAIN, ids=lambda message: type(message).__name__)
 def test_ordinary_messages_are_never_declined(message: Any) -> None:
     pair = [message, message]
-    kinds, (bodies, fields) = (type(message),) * 2, native.pack(pair)
+    elements, kinds, fields = codec.pack(pair)
     payload, data = payload_of(message), JSONPLUS.dumps_typed(pair)[1]
     assert native.payload(message) == payload
     assert native.encode(pair) == data
-    assert b"\x92" + b"".join(message_elements(kinds, bodies)) == data
+    assert b"\x92" + b"".join(elements) == data
     assert native.unchanged(pair, kinds, fields) == 2
     assert states(native.make(kinds, fields)) == states(ordinary(pair))
     if readable(type(message)):
