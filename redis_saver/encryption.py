@@ -134,6 +134,8 @@ class Keyset(KeyProvider):
                 keys[key_id] = base64.b64decode(
                     encoded, altchars=b"-_" if set(encoded) & set("-_") else None, validate=True
                 )
+                if not keys[key_id]:  # the id may be a key
+                    raise ValueError
             except ValueError:
                 raise ValueError(f"{name}: entry {number} is not `id=` and a key in base64") from None
         try:

@@ -118,8 +118,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             limits: Maximum length of names, size of values, and number of channels and writes. More raises
                 `LimitExceeded`.
             require_encryption: True: reading a value that is not encrypted raises `PlainValueRefused` before it is
-                decoded. None: True if `serde` is an `EncryptedSerializer`. Set False while there are threads that were
-                written plain.
+                decoded. None: True if `serde` is an `EncryptedSerializer`, or with `encryption`. Set False while there
+                are threads that were written plain. With `encryption` they are then only read.
             strict: True: decode with a `StrictSerializer`. It makes only objects of classes that LangGraph calls safe,
                 or that `with_allowlist` names. False: as with LangGraph's serializer, anybody who can write to Redis
                 can run code here (`docs/security.md`).
@@ -161,7 +161,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             keyspace=keyspace,
             expiry=ttls.parse(ttl),
             compression=compressions.check(compression, type(self)),
-            require_encryption=check_encryption(require_encryption, serializer),
+            require_encryption=check_encryption(
+                None if encryption and require_encryption else require_encryption, serializer
+            ),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=configs.parse_history(history),
@@ -169,6 +171,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             requires_owner=ownership == "required",
             refuses_forks=self._refuses_forks,
             data_keys=None if encryption is None else DataKeys(encryption, keyspace.prefix, "thread"),
+            reads_plain=require_encryption is False,
         )
         super().__init__()
 

@@ -106,7 +106,8 @@ class DataKeys:
         return self._asked(name, None) or names.decode(unpack(stored[ID:])[2]) or None
 
     def _asked(self, name: str, config: RunnableConfig | None) -> str | None:
-        return self._encryption.key_for(name, config) if self._encryption.key_for else None
+        key_for = None if self._kind == "cache" else self._encryption.key_for
+        return key_for(name, config) if key_for else None
 
     def _wrap(self, name: str, data_key: bytes, own_id: bytes, key_name: str | None) -> Operation[Cipher]:
         keys, asked = self._encryption.keys, names.encode(key_name or "")
