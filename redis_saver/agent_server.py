@@ -27,6 +27,10 @@ The server also reads `./file.py:name` for a file, but not `module:name`. Enviro
     REDIS_SAVER_STORE_DIMS             number of dimensions of the vectors, such as 1536; required with a model
     REDIS_SAVER_STORE_FIELDS           fields of items to embed, such as text,meta.title; by default the whole item
     LANGGRAPH_AES_KEY                  16, 24 or 32 bytes, to encrypt values and metadata (needs pycryptodome)
+    REDIS_SAVER_KEYS                   keys to encrypt threads with (`redis_saver.encryption`), such as 2026-11=BASE64;
+                                       the checkpointer then does not use LANGGRAPH_AES_KEY
+    REDIS_SAVER_ENCRYPTION             LANGGRAPH_AES_KEY: without REDIS_SAVER_KEYS, encrypt threads in the same way, with
+                                       LANGGRAPH_AES_KEY as the key of that id; by default that key encrypts each value
 
 An empty variable is an error. `REDIS_URI` is not used here: it names the server's own queue. `checkpointer.ttl` and
 `store.ttl` in `langgraph.json` are not used here either: the server reads them for its own savers and stores.
@@ -54,6 +58,7 @@ from redis_saver._common.display import shown
 from redis_saver._engine.requests import T
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.store import AsyncRedisStore
+from redis_saver.encryption import from_environment
 
 __all__ = ["checkpointer", "store"]
 
@@ -64,10 +69,13 @@ async def checkpointer() -> AsyncIterator[AsyncRedisSaver]:
 
     Raises:
         ValueError: A variable is missing or invalid. The message names it, and says what to write.
-        ImportError: LANGGRAPH_AES_KEY needs pycryptodome, which is not installed.
+        ImportError: LANGGRAPH_AES_KEY needs pycryptodome, or encryption with keys needs cryptography, which is not
+            installed.
         UnsupportedServer: The server lacks what the saver needs.
     """
     settings: dict[str, Any] = {"ttl": _ttl("REDIS_SAVER", refreshes=False), "history": _history(), **_shared()}
+    if encryption := from_environment():
+        settings |= {"encryption": encryption, "serde": None}
     async with _kind().from_conn_string(_url(), **settings) as saver:
         await saver.asetup()
         _pass_histories_on()

@@ -28,7 +28,7 @@ from redis_saver._storage.framing import pack
 from redis_saver._storage.sealing import aead, derived
 from redis_saver.errors import KeyUnavailable
 
-__all__ = ["Encryption", "KeyContext", "KeyProvider", "Keyset", "WrappedKey"]
+__all__ = ["Encryption", "KeyContext", "KeyProvider", "KeyStatus", "Keyset", "Rotated", "WrappedKey"]
 
 CACHE_SECONDS = 300.0
 
@@ -134,6 +134,8 @@ class Keyset(KeyProvider):
                 keys[key_id] = base64.b64decode(
                     encoded, altchars=b"-_" if set(encoded) & set("-_") else None, validate=True
                 )
+                if not keys[key_id]:  # the id may be a key
+                    raise ValueError
             except ValueError:
                 raise ValueError(f"{name}: entry {number} is not `id=` and a key in base64") from None
         try:
@@ -194,7 +196,7 @@ class Encryption:
         self,
         keys: KeyProvider,
         *,
-        key_for: Callable[[str, RunnableConfig | None], str] | None = None,
+        key_for: Callable[[str, RunnableConfig | None], str | None] | None = None,
         cache_seconds: float = CACHE_SECONDS,
     ) -> None:
         """Use a provider of keys.
@@ -202,7 +204,8 @@ class Encryption:
         Args:
             keys: A `Keyset`, or a `KeyProvider` of yours.
             key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
-                LangGraph's config. The config is None where there is none, such as in `copy_thread`.
+                LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If it then returns None, the
+                name stays.
             cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
 
         Raises:
@@ -212,5 +215,46 @@ class Encryption:
             raise TypeError(f"Encryption: keys is {kind_of(keys)}; write a Keyset or another KeyProvider")
         configs.number("cache_seconds", cache_seconds, 0)
         self.keys: KeyProvider = keys
-        self.key_for: Callable[[str, RunnableConfig | None], str] | None = key_for
+        self.key_for: Callable[[str, RunnableConfig | None], str | None] | None = key_for
         self.cache_seconds: float = cache_seconds
+
+
+class KeyStatus(NamedTuple):
+    """The keys that protect the threads of a saver, as `key_status` returns them."""
+
+    threads: dict[str, int]
+    """Number of threads by the id of the key that wrapped their data key."""
+    plain: int
+    """Number of threads that are not encrypted."""
+    failed: dict[str, str]
+    """Errors of threads that cannot be read, by thread."""
+
+
+class Rotated(NamedTuple):
+    """The result of `rotate_keys`."""
+
+    rotated: int
+    """Number of threads whose data key was wrapped anew, or replaced."""
+    unchanged: int
+    """Number of threads that needed no rotation."""
+    plain: int
+    """Number of threads that are not encrypted."""
+    failed: dict[str, str]
+    """Errors of all other threads, by thread. They are as before."""
+
+
+def from_environment() -> Encryption | None:
+    """Return encryption with the keys of the environment, as commands and the Agent Server use it. None: without keys.
+
+    Raises:
+        ImportError: The extra `encryption` is not installed.
+        ValueError: A variable is invalid. The message contains no key.
+    """
+    if "REDIS_SAVER_KEYS" in os.environ:
+        return Encryption(Keyset.from_env())
+    if (switch := os.environ.get("REDIS_SAVER_ENCRYPTION")) is None:
+        return None
+    name = "LANGGRAPH_AES_KEY"
+    if switch != name or name not in os.environ:
+        raise ValueError(f"REDIS_SAVER_ENCRYPTION={shown(switch)}: write {name}, and set that variable, too")
+    return Encryption(Keyset({name: os.environ[name].encode()}))

@@ -1,4 +1,5 @@
--- Replaces a thread by a finished copy, and removes its old contents: the last step of copy_thread.
+-- Replaces a thread by a finished copy, and removes its old contents: the last step of copy_thread, and of the rotation
+-- of a thread's data key.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data
@@ -8,9 +9,11 @@
 -- ARGV[2] pages      number of its pages
 -- ARGV[3] default    the saver's TTL in milliseconds, or ''
 -- ARGV[4..7]         of the copy: size in bytes, number of values, number of pending writes, format
+-- ARGV[8] state      of a copy of the thread itself: the @state that was copied; the thread's settings and its deadline
+--                    stay. '' for a copy of another thread
 --
 -- Returns 1, even if the same call was already executed. Returns 0, and changes nothing, if a part of the copy is gone
--- (see stage.lua).
+-- (see stage.lua), or if the thread has another state.
 -- Errors: DAMAGED, KEYCONFLICT, UNSUPPORTED.
 -- Rules: confirmed, owned.
 
@@ -22,7 +25,8 @@
 local index, data, made_index, made_data = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local token, pages, default = ARGV[1], ARGV[2], ARGV[3]
 local bytes, blobs, writes, format = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7])
-local _, problem = open_thread(index, data)
+local state = ARGV[8]
+local _, problem, found = open_thread(index, data, '@history')
 if problem then return problem end
 if redis.call('EXISTS', made_index, made_data) < 2 then
   if redis.call('HGET', data, '@copy') ~= token then return 0 end
@@ -30,6 +34,14 @@ if redis.call('EXISTS', made_index, made_data) < 2 then
   return 1
 end
 if redis.call('HGET', made_data, '@copy_pages') ~= pages or not redis.call('ZSCORE', made_index, '') then return 0 end
+if state ~= '' then
+  if found[1] ~= state then return 0 end
+  local left = redis.call('PTTL', data)
+  default = left < 0 and '' or string.format('%d', left)
+  for field, value in pairs({ ['@ttl'] = found[2], ['@history'] = found[4] }) do
+    if value then redis.call('HSET', made_data, field, value) end
+  end
+end
 redis.call('UNLINK', index, data)
 redis.call('RENAME', made_index, index)
 redis.call('RENAME', made_data, data)

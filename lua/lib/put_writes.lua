@@ -95,10 +95,14 @@ local function put_any_writes(index, data, argv, last, meta, found, is_home)
   for i = 7, last, 2 do
     if not is_special(argv[i]) then break end -- chunks follow
     local special, record = member .. argv[i], argv[i + 1]
-    local size = redis.call('HSTRLEN', data, special)
-    if size == 0 then added = added + 1 end
+    local old = redis.call('HGET', data, special)
+    if not old then
+      added = added + 1
+    elseif old ~= record then
+      revise(meta) -- as the counters may stay the same
+    end
     index_too(special)
-    store(special, record, size)
+    store(special, record, #(old or ''))
   end
   meta.writes = meta.writes + added
   fields[2] = state_of(meta, meta.tag)

@@ -5,6 +5,9 @@ The client copies the source, page by page, into keys beside the target. Then a 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import TypeAlias
 from uuid import uuid4
 
 from redis_saver._checkpoint import guards, pruning, reading, scripts
@@ -14,6 +17,7 @@ from redis_saver._common import config, limits, names
 from redis_saver._common.display import shown
 from redis_saver._engine.requests import Argument, Call, Command, Operation
 from redis_saver._storage import codec, header
+from redis_saver._storage.chunks import IN_CHUNKS
 from redis_saver._storage.context import Context, default_ttl
 from redis_saver._storage.framing import pack, unpack
 from redis_saver._storage.keys import FIELD
@@ -23,6 +27,10 @@ from redis_saver.errors import ThreadBusy, ThreadDamaged, decoding, from_text
 FIELDS_PER_PAGE = 500
 ABANDONED_AFTER = 3_600_000
 """Milliseconds after which an unfinished copy of a dead process expires."""
+Fields: TypeAlias = "dict[bytes, list[bytes] | None]"
+"""Fields to copy, each with its members of the index. A field that may be missing has None instead."""
+Convert: TypeAlias = Callable[[bytes, bytes], tuple[bytes, bytes]]
+"""Takes a field and its contents. Returns those of the copy."""
 
 
 def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
@@ -38,13 +46,18 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
         reachable = yield from reachable_chunks(context, source, references)
         sealing = None
         if context.data_keys is not None and (cipher := context.opener()) is not None:
-            sealing = yield from context.data_keys.make(target, None, cipher.data_key)
-        counted = yield from _stage(context, source, target, references, reachable, staged, sealing)
+            sealing = yield from context.data_keys.wrap_anew(target, cipher, copies=True)
+        convert = partial(_copied, context, source, target, sealing)
+        with decoding("the contents of thread {!r}", source):
+            fields = fields_of(references, reachable)
+        counted = yield from stage(context, source, references, reachable, fields, staged, convert, sealing)
         if counted is not None:
             keys, writer = (*context.keyspace.keys(target), *staged), guards.writer_of(context, target, deletes=True)
-            arguments = (token, counted[0], default_ttl(context), *counted[1:], references.format)
+            arguments = (token, counted[0], default_ttl(context), *counted[1:], references.format, b"")
             if (yield guards.GuardedScript(scripts.PROMOTE, keys, writer).call(*arguments)):
                 context.chunk_cache.forget(keys[1])
+                if sealing is not None and context.data_keys is not None:
+                    context.data_keys.keep(target, sealing)
                 return
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(
@@ -53,9 +66,9 @@ def copy_thread(context: Context, source: str, target: str) -> Operation[None]:
     )
 
 
-def _fields(references: References, reachable: ReachableChunks) -> dict[bytes, list[bytes] | None]:
-    """Return the fields to copy, each with its members of the index. A field that may be missing has None instead."""
-    fields: dict[bytes, list[bytes] | None] = {}
+def fields_of(references: References, reachable: ReachableChunks) -> Fields:
+    """Return the fields to copy."""
+    fields: Fields = {}
     for key, links in references.checkpoints.items():
         member = names.checkpoint(*key)
         fields[member] = [member, names.by_age(*key)] if key[0] else [member]
@@ -71,21 +84,20 @@ def _fields(references: References, reachable: ReachableChunks) -> dict[bytes, l
     return fields
 
 
-def _stage(
+def stage(
     context: Context,
     source: str,
-    target: str,
     references: References,
     reachable: ReachableChunks,
+    fields: Fields,
     staged: names.Keys,
+    convert: Convert,
     sealing: Cipher | None,
 ) -> Operation[tuple[int, ...] | None]:
-    """Copy the fields into keys beside the target. `sealing` is the target's cipher.
+    """Copy fields, in their order, into keys beside the target. `sealing` is the target's cipher.
 
     Returns the numbers of pages, bytes, values and pending writes, or None if the copy has to start again.
     """
-    with decoding("the contents of thread {!r}", source):
-        fields = _fields(references, reachable)
     left, size, blobs, writes, pages = list(fields), 0, 0, 0, 0
     data = context.keyspace.keys(source).data_key
     while left:
@@ -105,11 +117,11 @@ def _stage(
                     raise TypeError(f"the field {shown(field)} holds {shown(stored)} in place of bytes")
                 if not _is_as_planned(field, stored, references, reachable):
                     return None
-                value = _copied(context, field, stored, source, target, sealing)
+                name, value = convert(field, stored)
                 blobs += field[:1] == b"b"
                 writes += codec.count_writes(value, source) if field[:1] == b"w" else 0
                 size += len(value)
-                pairs += (field, value)
+                pairs += (name, value)
                 members += fields[field] or ()
         if lost:  # damage, unless a removal gave the thread another revision
             now = yield from read_references(context, source)
@@ -124,19 +136,30 @@ def _stage(
     return pages, size, blobs, writes
 
 
-def _copied(context: Context, field: bytes, stored: bytes, source: str, target: str, sealing: Cipher | None) -> bytes:
-    """Return the contents of a field for the target. Headers and pending writes are sealed for the target."""
+def _copied(
+    context: Context, source: str, target: str, sealing: Cipher | None, field: bytes, stored: bytes
+) -> tuple[bytes, bytes]:
+    """Convert a field for the target. Headers and pending writes are sealed for the target."""
     if field[:1] == b"c":
         address = config.Address(source, *names.components(field[1:]))
         copy = header.copied(context, header.opened(context, field, stored), address, target)
-        return copy if sealing is None else sealing.seal_header(field, copy)
+        return field, copy if sealing is None else sealing.seal_header(field, copy)
     if field[:1] == b"w" and sealing is not None and context.cipher is not None:
-        end = field.rindex(b"\0") + 1
-        task = field[:end]
-        frames = context.cipher.open_writes(task, field[end:], unpack(stored))
-        records = [pack(frames[begin : begin + 5]) for begin in range(0, len(frames), 5)]
-        return b"".join(sealing.seal_writes(task, records))
-    return stored
+        return field, resealed_writes(context.cipher, sealing, field, stored)
+    return field, stored
+
+
+def resealed_writes(
+    cipher: Cipher, sealing: Cipher, field: bytes, stored: bytes, root: Callable[[bytes], bytes] = bytes
+) -> bytes:
+    """Return a record of pending writes, sealed by another cipher. `root` converts the root of a write in chunks."""
+    end, records = field.rindex(b"\0") + 1, list[bytes]()
+    task = field[:end]
+    frames = cipher.open_writes(task, field[end:], unpack(stored))
+    for begin in range(0, len(frames), 5):
+        *place, kind, data = frames[begin : begin + 5]
+        records.append(pack([*place, kind, root(data) if kind == IN_CHUNKS else data]))
+    return b"".join(sealing.seal_writes(task, records))
 
 
 def _is_as_planned(field: bytes, stored: bytes, references: References, reachable: ReachableChunks) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from langgraph.checkpoint.base import CheckpointTuple
@@ -16,6 +16,7 @@ from redis_saver._checkpoint.auditing import ChannelValue, VersionInfo, WriteInf
 from redis_saver._checkpoint.checking import CheckReport
 from redis_saver._checkpoint.interface import Interface, as_method, keyed
 from redis_saver._checkpoint.ownership import take
+from redis_saver._checkpoint.rotating import key_status, rotate_keys
 from redis_saver._checkpoint.threads import ThreadInfo
 from redis_saver._client import aio, base, sync
 from redis_saver._common import config as configs, keywords, times, ttl as ttls
@@ -34,7 +35,7 @@ from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import check as check_encryption
 from redis_saver._storage.keys import DataKeys, stream_with_key, with_key
-from redis_saver.encryption import Encryption
+from redis_saver.encryption import Encryption, KeyStatus, Rotated
 
 OwnershipRule: TypeAlias = Literal["optional", "required"]
 OnFork: TypeAlias = Literal["allow", "raise"]
@@ -117,8 +118,8 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             limits: Maximum length of names, size of values, and number of channels and writes. More raises
                 `LimitExceeded`.
             require_encryption: True: reading a value that is not encrypted raises `PlainValueRefused` before it is
-                decoded. None: True if `serde` is an `EncryptedSerializer`. Set False while there are threads that were
-                written plain.
+                decoded. None: True if `serde` is an `EncryptedSerializer`, or with `encryption`. Set False while there
+                are threads that were written plain. With `encryption` they are then only read.
             strict: True: decode with a `StrictSerializer`. It makes only objects of classes that LangGraph calls safe,
                 or that `with_allowlist` names. False: as with LangGraph's serializer, anybody who can write to Redis
                 can run code here (`docs/security.md`).
@@ -160,7 +161,9 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             keyspace=keyspace,
             expiry=ttls.parse(ttl),
             compression=compressions.check(compression, type(self)),
-            require_encryption=check_encryption(require_encryption, serializer),
+            require_encryption=check_encryption(
+                None if encryption and require_encryption else require_encryption, serializer
+            ),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=configs.parse_history(history),
@@ -168,6 +171,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             requires_owner=ownership == "required",
             refuses_forks=self._refuses_forks,
             data_keys=None if encryption is None else DataKeys(encryption, keyspace.prefix, "thread"),
+            reads_plain=require_encryption is False,
         )
         super().__init__()
 
@@ -376,6 +380,53 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     def _check(self, thread_id: str, *, values: bool) -> Generator[Any, Any, CheckReport]:
         thread = configs.name(thread_id, "thread_id")
         return with_key(self._context, thread, lambda context: checking.check(context, thread, values=values))
+
+    def key_status(self) -> KeyStatus:
+        """Count the threads that each key of `encryption` still protects. No key is needed.
+
+        A key may be destroyed when it protects no thread, and if it still protects none `cache_seconds` later.
+
+        Cost: a SCAN over the server's keys and one small lookup per thread, with 500 lookups in a round trip.
+        """
+        return self._run(key_status(self._context), "key_status")
+
+    async def akey_status(self) -> KeyStatus:
+        """`key_status` for asyncio."""
+        return await self._arun(key_status(self._context), "key_status")
+
+    @keywords.checked
+    def rotate_keys(self, *, data: bool = False, before: datetime | None = None) -> Rotated:
+        """Wrap the data keys of all threads by the keys that the provider now chooses, while others use the threads.
+
+        First give all processes a provider that knows the new key and still knows the old one. A thread keeps the name
+        that its key was asked for, such as its tenant's, unless `key_for` returns another one. It needs no rotation if
+        the provider would choose the same key again. So a rotation that was interrupted can be run again.
+
+        With `data=True`, after a data key was stolen, each thread is encrypted again under a new data key, and replaced
+        in one step. It keeps its deadline, its settings and its owner. Another process that uses the thread meanwhile
+        reads its new data key and goes on, except that an iterator such as `list` may raise `DecodeError`. Copies no
+        longer share the thread's data key.
+
+        Cost: that of `key_status`, and two questions to the provider and a round trip for each thread to rotate. With
+        `data=True`, each thread is read and written once, in pages.
+
+        Args:
+            data: True to replace the data keys, and to encrypt all data again.
+            before: With `data`, only data keys that were made before this `datetime`, which needs a time zone. To
+                continue a rotation, give the time when it began. None: the present time.
+
+        Returns:
+            The number of threads, and the errors of those that could not be rotated.
+
+        Raises:
+            TypeError, ValueError: An argument is invalid, or the saver has no `encryption`.
+        """
+        return self._run(rotate_keys(self._context, data=data, before=before), "rotate_keys")
+
+    @keywords.checked
+    async def arotate_keys(self, *, data: bool = False, before: datetime | None = None) -> Rotated:
+        """`rotate_keys` for asyncio."""
+        return await self._arun(rotate_keys(self._context, data=data, before=before), "rotate_keys")
 
 
 def context_of(saver: Saver[Any]) -> Context:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -17,7 +17,7 @@ from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
 from redis_saver._cli.looking import thread_json
-from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration, labels_of, span, words_of
+from redis_saver._cli.options import EVERY, JSON, MAX_NUMBER, command, duration, labels_of, past, span, words_of
 from redis_saver._cli.servers import Savers, Servers, postgres_url, redis_url
 from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.values import ago, left
@@ -65,6 +65,64 @@ def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int
     """Let pinned threads expire again. A TTL of the saver starts with the next write to the thread."""
     with servers.savers(readable=False) as savers:
         return _each(threads, savers.saver.unpin, "unpinned", {"pinned": False}, as_json=as_json)
+
+
+_KEY_CODES = """Exit codes:
+    0: it is done.
+    1: some threads cannot be read or rotated. stderr names them.
+    2: a URL, a login or a key is wrong, or a package is missing.
+"""
+
+
+@command("keys status", _KEY_CODES, has_postgres=False)
+def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
+    """Count the threads that each key protects, by the key's id. This needs no keys.
+
+    An old key may go when it protects no thread, and if it still protects none five minutes later.
+    """
+    with servers.savers(readable=False) as savers:
+        status = savers.hot.key_status()
+    if as_json:
+        screen.emit(status)
+    else:
+        rows = [(screen.named(key_id), f"{count:,}") for key_id, count in status.threads.items()]
+        screen.table(("KEY", "THREADS"), [*rows, ("none: plain", f"{status.plain:,}")], right=("THREADS",))
+    return _failures(status.failed)
+
+
+@command("keys rotate", _KEY_CODES, has_postgres=False)
+def _keys_rotate(
+    servers: Servers,
+    *,
+    data: bool = False,
+    before: datetime | None = typer.Option(None, parser=past),
+    as_json: bool = JSON,
+) -> int:
+    """Wrap the threads' data keys by the newest key of the same name, or the primary key, while they are in use.
+
+    First give the new key to all processes, in front of the old one. If it is interrupted, run it again.
+
+    Options:
+        data: After a data key was stolen, make new data keys, and encrypt all data of the threads again.
+        before TIME: With --data, only data keys that were made before: how long ago, or ISO 8601. To continue, say when
+            the first run began.
+    """
+    if servers.encryption is None:
+        raise EndpointError("write --keys-file FILE, or set REDIS_SAVER_KEYS in the environment")
+    if before and not data:
+        raise EndpointError("--before is only for --data")
+    with servers.savers(readable=False) as savers:
+        rotated = savers.hot.rotate_keys(data=data, before=before)
+    text = f"{counted(rotated.rotated, 'thread')} rotated, {rotated.unchanged:,} unchanged, {rotated.plain:,} plain"
+    screen.show(rotated, f"{text}, {len(rotated.failed):,} failed", as_json=as_json)
+    return _failures(rotated.failed)
+
+
+def _failures(failed: Mapping[str, str]) -> int:
+    """Print the errors of threads on stderr, and return the exit code."""
+    for thread, text in failed.items():
+        screen.note(f"failed: {screen.named(thread)}: {printable(text)}")
+    return 1 if failed else 0
 
 
 def _each(threads: Sequence[str], change: Callable[[str], Any], done: str, fields: Any, *, as_json: bool) -> int:

@@ -29,7 +29,6 @@ from redis_saver._common.display import counted, printable
 from redis_saver._common.names import DATA, DIRTY, Keyspace
 from redis_saver._engine.requests import Batch, Call, Operation
 from redis_saver._inspector.values import state_of
-from redis_saver._migrate.opening import is_encrypted
 from redis_saver._tiered import scripts
 from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
@@ -440,12 +439,12 @@ def _check(servers: Servers, threads: list[str] | None = None, *, every: bool = 
         1: some are damaged or missing.
         2: a URL or a login is wrong, or a package is missing.
 
-    If LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
+    With keys, or if LANGGRAPH_AES_KEY is set, values are decrypted, and values without encryption are named.
     """
     if bool(threads) == every:
         raise typer.BadParameter("name the threads, or say --all.", param_hint="THREAD")
     looked_at = unsound = 0
-    with servers.savers(readable=False, require_encryption=is_encrypted()) as savers:
+    with servers.savers(readable=False, require_encryption=True) as savers:
         for thread in savers.endpoints[0].threads() if every else threads or ():
             if (report := _report(savers.saver, thread, is_named=not every)) is None:
                 continue

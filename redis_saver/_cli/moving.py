@@ -17,7 +17,7 @@ from typing_extensions import Self
 
 from redis_saver._checkpoint.saver import driver_of
 from redis_saver._cli import screen
-from redis_saver._cli.options import JSON, MAX_NUMBER, command, duration, labels_of, note_url, words_of
+from redis_saver._cli.options import JSON, MAX_NUMBER, command, duration, encryption_of, labels_of, note_url, words_of
 from redis_saver._cli.servers import Cold, Hot, postgres_url, redis_url, refuse_embedded, warn
 from redis_saver._client.urls import without_password
 from redis_saver._common import times
@@ -30,7 +30,9 @@ from redis_saver.errors import EndpointError
 
 _CODES = f"""SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. With --store: {STORE_FORMS}.
 
-If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted.
+If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted. With keys, encrypted
+threads in Redis are read, too, and threads are encrypted in a TARGET in Redis. Databases and files get their values as
+without keys.
 
 Exit codes:
     0: the target has everything.
@@ -57,6 +59,7 @@ def _migrate(
     ttl: timedelta | None = typer.Option(None, parser=duration),
     replace: Replace | None = None,
     dry_run: bool = False,
+    keys_file: str | None = None,
     as_json: bool = JSON,
 ) -> int:
     """Copy threads between savers with all their history, and compare them.
@@ -105,8 +108,9 @@ def _migrate(
         )
     if threads and thread_prefix:
         raise EndpointError("--thread and --thread-prefix: write only one of the two")
-    there = opened(source, target=False, prefix=source_prefix)
-    here = opened(target, target=True, prefix=target_prefix, ttl=ttl)
+    encryption = encryption_of(keys_file)
+    there = opened(source, target=False, prefix=source_prefix, encryption=encryption)
+    here = opened(target, target=True, prefix=target_prefix, ttl=ttl, encryption=encryption)
     options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample}
     return _move_threads(there, here, dry_run=dry_run, as_json=as_json, **options)
 

@@ -21,6 +21,7 @@ from redis_saver._common import times, ttl as ttls
 from redis_saver._common.display import printable
 from redis_saver._inspector.rows import read_moment
 from redis_saver._store.context import check_labels
+from redis_saver.encryption import Encryption, Keyset, from_environment
 from redis_saver.errors import EndpointError
 
 app = typer.Typer(
@@ -35,6 +36,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["--help"]},
 )
+_keys = typer.Typer(
+    help="Count and rotate the keys of encrypted threads.",
+    epilog="Exit code: that of the command.",
+    no_args_is_help=True,
+)
+app.add_typer(_keys, name="keys")
+_GROUPS = {"": app, "keys": _keys}
 
 
 def note_url(context: typer.Context, url: str | None) -> str | None:
@@ -50,6 +58,7 @@ _SERVERS = [
         "url": typer.Option(None, "--redis", envvar="REDIS_URL", callback=note_url),
         "postgres": None,
         "prefix": "langgraph",
+        "keys_file": None,
     }.items()
 ]
 _SHARED = """
@@ -62,6 +71,7 @@ _SHARED = """
     url URL: The server, such as redis://host:6379.
     postgres URL: The cold tier, such as postgresql://user@host/database.
     prefix PREFIX: Prefix of all keys in Redis.
+    keys_file FILE: Keys of encrypted threads, as Keyset.from_file reads them. Default: those in REDIS_SAVER_KEYS.
 """
 _OPTION = re.compile(r"^ {4}(\w+)(?: ([A-Z.]+))?: (.*(?:\n {8}.*)*)", re.MULTILINE)
 _HELP = re.compile(r"(.*?)(?:\n\nOptions:\n(.*?))?(?:\n\n(Exit codes:\n.*))?", re.DOTALL)
@@ -84,10 +94,10 @@ def command(
 
     A section `Options:` of the docstring has a line for each parameter: name, metavar (if it needs one) and
     explanation. Keyword-only parameters become options, the others arguments. A first parameter `servers` gets the
-    `Servers` that `--redis`, `--postgres` and `--prefix` name.
+    `Servers` that `--redis`, `--postgres`, `--prefix` and `--keys-file` name.
 
     Args:
-        name: Name of the command.
+        name: Name of the command, such as `threads` or `keys status`.
         codes: The section `Exit codes:`, which ends the help. Default: that of the docstring.
         has_postgres: False to leave out `--postgres`.
         like: Another command with the same parameters and explanations.
@@ -106,13 +116,15 @@ def command(
 
         def of_words(**words: Any) -> int:
             if has_servers:
-                return run(Servers(words.pop("url"), words.pop("postgres", None), words.pop("prefix")), **words)
+                url, postgres, prefix = words.pop("url"), words.pop("postgres", None), words.pop("prefix")
+                return run(Servers(url, postgres, prefix, encryption_of(words.pop("keys_file"))), **words)
             return run(**(fixed or {}), **words)
 
         described = [_described(each, *explained.get(each.name, ("", ""))) for each in parameters.values()]
         of_words.__signature__ = inspect.Signature(described)  # type: ignore[attr-defined]
         of_words.__annotations__ = {}
-        app.command(name, help=text, cls=_Command, epilog=_epilog(codes or own_codes))(of_words)
+        group, _, word = name.rpartition(" ")
+        _GROUPS[group].command(word, help=text, cls=_Command, epilog=_epilog(codes or own_codes))(of_words)
         return run
 
     return register
@@ -165,6 +177,18 @@ class _Command(TyperCommand):
                 joined.append("\0".join(words))
                 left = left[len(words) :]
         return super().parse_args(ctx, joined + left)
+
+
+def encryption_of(keys_file: str | None) -> Encryption | None:
+    """Return encryption with the keys of a file, else those of the environment (`from_environment`), or None.
+
+    Raises:
+        EndpointError: The keys cannot be read, or a package is missing. The message contains no key.
+    """
+    try:
+        return Encryption(Keyset.from_file(keys_file)) if keys_file else from_environment()
+    except (ImportError, OSError, ValueError) as error:
+        raise EndpointError(printable(f"--keys-file: {error}" if keys_file else str(error))) from error
 
 
 def words_of(uses: Iterable[str] | None) -> list[list[str]]:

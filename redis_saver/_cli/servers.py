@@ -23,6 +23,7 @@ from redis_saver._migrate.opening import is_encrypted, needs, opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._tiered.saver import TieredSaver
+from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
 
 
@@ -117,11 +118,12 @@ def _is_cold_backed(context: Context, name: str) -> Operation[bool]:
 
 
 class Servers(NamedTuple):
-    """URLs of a command's servers, unchecked, and the prefix of its keys."""
+    """URLs of a command's servers, unchecked, the prefix of its keys, and the keys of encrypted threads."""
 
     url: str | None
     postgres: str | None
     prefix: str
+    encryption: Encryption | None = None
 
     @contextmanager
     def savers(
@@ -134,14 +136,17 @@ class Servers(NamedTuple):
                 copies are the same byte for byte.
             connections: Number of connections to Postgres. If more than one, they come from a pool, which survives
             outages.
-            require_encryption: True to report values without encryption.
+            require_encryption: True to report values without encryption, if there is a key.
 
         Raises:
             EndpointError: A URL is invalid, or a server cannot be reached, or Postgres fails.
         """
         url, postgres = redis_url(self.url), postgres_url(self.postgres)
         with ExitStack() as stack:
-            source = opened(url, target=False, prefix=self.prefix, require_encryption=require_encryption)
+            options: Any = {
+                "require_encryption": require_encryption and (is_encrypted() or self.encryption is not None)
+            }
+            source = opened(url, target=False, prefix=self.prefix, encryption=self.encryption, **options)
             endpoint = stack.enter_context(source)
             hot = endpoint.saver
             if readable:

@@ -28,6 +28,7 @@ from redis_saver._migrate.savers import endpoint_of
 from redis_saver._migrate.stores import OurItems, PostgresItems
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._store.store import RedisStore
+from redis_saver.encryption import Encryption
 from redis_saver.errors import EndpointError, RedisSaverError
 
 _OUR_FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..."
@@ -50,6 +51,7 @@ class _Wanted(NamedTuple):
     prefix: str | None = None
     ttl: timedelta | None = None
     require_encryption: bool = False
+    encryption: Encryption | None = None
 
     @property
     def our_prefix(self) -> str:
@@ -76,7 +78,13 @@ _Opener: TypeAlias = Callable[[_Wanted, ExitStack], Any]
 
 
 def opened(
-    url: str, *, target: bool, prefix: str | None = None, ttl: timedelta | None = None, require_encryption: bool = False
+    url: str,
+    *,
+    target: bool,
+    prefix: str | None = None,
+    ttl: timedelta | None = None,
+    require_encryption: bool = False,
+    encryption: Encryption | None = None,
 ) -> AbstractContextManager[Any]:
     """Open a source or a target for `migrate`. A file is complete when the `with` block exits.
 
@@ -92,12 +100,15 @@ def opened(
             `checkpoint_prefix`; by default any.
         ttl: TTL of threads that are written to Redis; by default they do not expire.
         require_encryption: True to refuse plain values in Redis. By default they are moved, too.
+        encryption: Keys of encrypted threads in Redis. A source in Redis may have encrypted and plain threads; those
+            that are written to Redis are encrypted, by these keys alone. Databases and files have no keys: they get
+            the values as without `encryption`.
 
     Raises:
         EndpointError: The URL is invalid, its server or file cannot be opened, or a package is missing. The message
             contains no password.
     """
-    wanted = _Wanted(url, target, prefix, ttl, require_encryption)
+    wanted = _Wanted(url, target, prefix, ttl, require_encryption, encryption)
     is_foreign = wanted.scheme in _FOREIGN
     if ttl is not None and not is_foreign and wanted.scheme in _OPENERS and wanted.scheme not in _OURS:
         raise EndpointError(f"ttl={ttl}: only threads in Redis can expire, not in {wanted.name}. Leave the TTL out")
@@ -189,7 +200,9 @@ def needs(extra: str, package: str) -> Any:
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     settings: Any = {"ttl": wanted.ttl, "require_encryption": wanted.require_encryption}
-    context = RedisSaver.from_conn_string(wanted.url, serde=serializer(), prefix=wanted.our_prefix, **settings)
+    settings |= {"encryption": wanted.encryption, "prefix": wanted.our_prefix}
+    serde = OpaqueSerializer() if wanted.encryption and wanted.target else serializer()
+    context = RedisSaver.from_conn_string(wanted.url, serde=serde, **settings)
     saver = stack.enter_context(context)
     saver.setup()
     return endpoint_of(saver, wanted.name)

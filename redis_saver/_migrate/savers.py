@@ -11,6 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -39,6 +40,8 @@ from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, Thre
 from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
 from redis_saver._storage import codec
 from redis_saver._storage.chunks import Write
+from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver.errors import EndpointError, ThreadMigrationError
 
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
@@ -166,10 +169,10 @@ class OurEndpoint(SaverEndpoint):
         return driver_of(self.saver).stream(listing.scan_threads(self._context))
 
     def _outline(self, thread: str) -> ThreadOutline:
-        return driver_of(self.saver).run(self._survey(thread))
+        return driver_of(self.saver).run(with_key(self._context, thread, partial(self._survey, thread=thread)))
 
-    def _survey(self, thread: str) -> Operation[ThreadOutline]:
-        references = yield from read_references(self._context, thread)
+    def _survey(self, context: Context, thread: str) -> Operation[ThreadOutline]:
+        references = yield from read_references(context, thread)
         if references is None:
             return {}
         tasks: dict[CheckpointKey, dict[Task, TaskInfo]] = {}
@@ -181,31 +184,35 @@ class OurEndpoint(SaverEndpoint):
             tasks.setdefault((ns, checkpoint_id), {})[task] = TaskInfo()
             if index:
                 specials.setdefault((ns, checkpoint_id), []).append(task)
-        allowance = Allowance(self._context.limits, f"thread {shown(thread)}")
+        allowance = Allowance(context.limits, f"thread {shown(thread)}")
         for key, some in specials.items():
-            for task, write in (yield from self._read_writes(thread, key, some)).items():
-                value = codec.load_write(self._context, write, Address(thread, *key), allowance)[2]
+            for task, write in (yield from _read_writes(context, thread, key, some)).items():
+                value = codec.load_write(context, write, Address(thread, *key), allowance)[2]
                 tasks[key][task] = TaskInfo(write.task_path, special(task, value))
         return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.checkpoints.items()}
 
     def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:
-        writes = driver_of(self.saver).run(self._read_writes(thread, key, list(entry.tasks)))
+        read = partial(_read_writes, thread=thread, key=key, tasks=list(entry.tasks))
+        writes = driver_of(self.saver).run(with_key(self._context, thread, read))
         return {task: TaskInfo(write.task_path) for task, write in writes.items()}
 
-    def _read_writes(self, thread: str, key: CheckpointKey, tasks: Sequence[Task]) -> Operation[dict[Task, Write]]:
-        """Read the first write of each task."""
-        if not tasks:
-            return {}
-        ends = [b"%d" % index if index else b"" for _, index in tasks]
-        members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, ends, strict=True)]
-        values = yield Command(("HMGET", self._context.keyspace.keys(thread).data_key, *members))
-        flat: list[bytes] = []
-        for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
-            flat += (names.component(task_id) + end, stored) if stored is not None else ()
-        writes: dict[Task, Write] = {}
-        for write in codec.decode_writes(self._context, flat, Address(thread, *key)):
-            writes.setdefault((write.task_id, min(write.idx, 0)), write)
-        return writes
+
+def _read_writes(
+    context: Context, thread: str, key: CheckpointKey, tasks: Sequence[Task]
+) -> Operation[dict[Task, Write]]:
+    """Read the first write of each task."""
+    if not tasks:
+        return {}
+    ends = [b"%d" % index if index else b"" for _, index in tasks]
+    members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, ends, strict=True)]
+    values = yield Command(("HMGET", context.keyspace.keys(thread).data_key, *members))
+    flat: list[bytes] = []
+    for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
+        flat += (names.component(task_id) + end, stored) if stored is not None else ()
+    writes: dict[Task, Write] = {}
+    for write in codec.decode_writes(context, flat, Address(thread, *key)):
+        writes.setdefault((write.task_id, min(write.idx, 0)), write)
+    return writes
 
 
 class MemoryEndpoint(SaverEndpoint):

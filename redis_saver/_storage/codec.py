@@ -195,7 +195,11 @@ def as_chunks(context: Context, flat: Sequence[bytes], thread: str) -> dict[byte
                 allowance = allowance or Allowance(context.limits, f"thread {shown(thread)}")
                 chunks[field] = compression.decompress(stored, allowance)
             if not is_sealed and field[1:] != context.digest(chunks[field]):
-                why = "" if cipher else ", or the thread is encrypted, and this saver has no encryption="
+                why = (
+                    ""
+                    if cipher
+                    else ", or the thread is encrypted, and this saver has no encryption= (commands: --keys-file)"
+                )
                 raise ValueError(f"its bytes do not match the digest in its name: they were changed{why}")
     except RedisSaverError:
         raise

@@ -133,7 +133,7 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
         frames = take(header, 0)[0]
         parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = frames
         if kind.endswith(SEALED):
-            raise ValueError("it is encrypted, and this saver has no encryption=")
+            raise ValueError("it is encrypted, and this saver has no encryption= (commands: --keys-file)")
         rest = _mapping(encryption.loads(context, kind, body))
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the rest of the checkpoint holds keys that belong to its header")

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 MAX_KEYS = 10_000
 """Maximum number of data keys that a process keeps."""
 FIELD = b"@key"
-"""The field with a data key: its id of 16 bytes, then frames of the wrapping key's id and the wrapped key."""
+"""The field with a data key: its id, then frames of the wrapping key's id, the wrapped key, the name that the provider
+was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made."""
+_TIME = 6
+"""Size of that time in bytes."""
 
 
 class DataKeys:
@@ -57,31 +60,88 @@ class DataKeys:
             return None
         if held is not None and held.is_current and held.id == stored[:ID]:
             return held
+        return self.keep(name, (yield from self.unwrap(name, stored)))
+
+    def unwrap(self, name: str, stored: bytes) -> Operation[Cipher]:
+        """Return the cipher of a stored data key."""
         keys, reading = self._encryption.keys, decoding(f"the data key of {self._kind} {{!r}}", name)
         with reading:
-            key_id, wrapped = unpack(stored[ID:])
+            key_id, wrapped, *_ = unpack(stored[ID:])
             arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self._kind, name)
         try:
             data_key = yield Ask(keys.unwrap, keys.aunwrap, arguments)
         except ValueError as error:  # another error of the provider passes unchanged
             raise reading.of(error) from error
-        return self._kept(name, stored, data_key)
+        return self._cipher(name, stored, data_key)
 
-    def make(self, name: str, config: RunnableConfig | None, data_key: bytes = b"") -> Operation[Cipher]:
-        """Make and wrap a data key for a new thread or partition. A copy of a thread gets the thread's `data_key`."""
-        keys, key_for = self._encryption.keys, self._encryption.key_for
-        data_key = data_key or os.urandom(32)
-        key_name = key_for(name, config) if key_for else None
-        arguments = data_key, KeyContext(self._prefix, self._kind, name), key_name
-        wrapped = yield Ask(keys.wrap, keys.awrap, arguments)
-        stored = os.urandom(ID) + pack([names.encode(wrapped.key_id), wrapped.data])
-        return self._kept(name, stored, data_key)
+    def make(self, name: str, config: RunnableConfig | None) -> Operation[Cipher]:
+        """Make and wrap a data key for a new thread or partition."""
+        return self.keep(name, (yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))))
 
-    def _kept(self, name: str, stored: bytes, data_key: bytes) -> Cipher:
-        until = time.monotonic() + self._encryption.cache_seconds
-        cipher = Cipher(stored, data_key, names.encode(name), until)
+    def wrap_anew(
+        self, name: str, cipher: Cipher, *, copies: bool = False, replaces: bool = False
+    ) -> Operation[Cipher]:
+        """Wrap the data key of a thread or partition as the provider would wrap it now.
+
+        `key_for` chooses the name to ask for, without a config. If it chooses none, or there is no `key_for`, the name
+        stays. The result is not kept.
+
+        Args:
+            name: Its name.
+            cipher: Its cipher, or that of the thread that it is a copy of.
+            copies: True for a copy. Its data key gets another id, with the same time.
+            replaces: True to make a new data key.
+        """
+        with decoding(f"the data key of {self._kind} {{!r}}", name):
+            *_, asked, seal = unpack(cipher.argument[ID:])
+            cipher.open(seal, *_place_of(cipher, asked))
+            key_name = self.name_for(name, cipher.argument)
+        if replaces:
+            return (yield from self._wrap(name, os.urandom(32), _new_id(), key_name))
+        own_id = cipher.id[:_TIME] + os.urandom(ID - _TIME) if copies else cipher.id
+        return (yield from self._wrap(name, cipher.data_key, own_id, key_name))
+
+    def name_for(self, name: str, stored: bytes) -> str | None:
+        """Return the name to ask the provider for when a stored data key is wrapped anew (`wrap_anew`)."""
+        return self._asked(name, None) or names.decode(unpack(stored[ID:])[2]) or None
+
+    def _asked(self, name: str, config: RunnableConfig | None) -> str | None:
+        key_for = None if self._kind == "cache" else self._encryption.key_for
+        return key_for(name, config) if key_for else None
+
+    def _wrap(self, name: str, data_key: bytes, own_id: bytes, key_name: str | None) -> Operation[Cipher]:
+        keys, asked = self._encryption.keys, names.encode(key_name or "")
+        wrapped = yield Ask(keys.wrap, keys.awrap, (data_key, KeyContext(self._prefix, self._kind, name), key_name))
+        cipher = self._cipher(name, own_id, data_key)
+        seal = cipher.seal(b"key", *_place_of(cipher, asked))
+        cipher.argument += pack([names.encode(wrapped.key_id), wrapped.data, asked, seal])
+        return cipher
+
+    def _cipher(self, name: str, stored: bytes, data_key: bytes) -> Cipher:
+        return Cipher(stored, data_key, names.encode(name), time.monotonic() + self._encryption.cache_seconds)
+
+    def keep(self, name: str, cipher: Cipher) -> Cipher:
+        """Remember the cipher of a thread or partition."""
         self._ciphers.store(name, cipher)
         return cipher
+
+
+def _new_id() -> bytes:
+    return (time.time_ns() // 10**6).to_bytes(_TIME, "big") + os.urandom(ID - _TIME)
+
+
+def _place_of(cipher: Cipher, asked: bytes) -> tuple[bytes, ...]:
+    return b"name of the key", cipher.thread, asked
+
+
+def wrapped_by(stored: bytes) -> str:
+    """Return the id of the key that wrapped a stored data key."""
+    return names.decode(unpack(stored[ID:])[0])
+
+
+def made_at(stored: bytes) -> float:
+    """Return the time when a stored data key was made, in seconds since 1970."""
+    return int.from_bytes(stored[:_TIME], "big") / 1000
 
 
 def with_key(

@@ -69,7 +69,8 @@ class OpaqueSerializer(FastSerializer):
         if kind in ("null", "bytes", "bytearray"):
             return super().loads_typed(data)
         if "+" in kind:
-            raise ValueError(f"it is encrypted ({kind}): set LANGGRAPH_AES_KEY to the key it was written with")
+            variable = "REDIS_SAVER_KEYS" if kind.endswith("+siv") else "LANGGRAPH_AES_KEY"
+            raise ValueError(f"it is encrypted ({kind}): set {variable} to the key it was written with")
         return Opaque(kind, stored)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
