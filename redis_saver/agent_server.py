@@ -242,6 +242,6 @@ def _index() -> RedisIndexConfig | None:
 def _history() -> configs.History:
     if (text := os.environ.get("REDIS_SAVER_KEEP_LAST")) is None:
         return "all"
-    if not re.fullmatch("[0-9]+", text):
-        raise _wrong("REDIS_SAVER_KEEP_LAST", "write a number of checkpoints, such as 100; leave it out to keep all")
-    return {"keep_last": configs.keep_last(int(text), f"REDIS_SAVER_KEEP_LAST={shown(text)}")}
+    if not re.fullmatch("[0-9]{1,9}", text) or not 1 <= int(text) <= configs.MAX_KEEP_LAST:
+        raise _wrong("REDIS_SAVER_KEEP_LAST", "write a number from 1 to 1000, such as 100; leave it out to keep all")
+    return {"keep_last": int(text)}

@@ -279,8 +279,7 @@ class _Part:
     unit: str
     """`checkpoints` or `items`."""
     count: Callable[[], int]
-    delete: Callable[[], int | None]
-    """Deletes the part. Returns the number deleted, or None if the part was damaged."""
+    delete: Callable[[], object]
 
 
 @command("forget")
@@ -335,7 +334,7 @@ def _forget(
             cold = opened_cold(postgres, stack) if postgres else []
             for labels in namespaces:
                 parts += _of_namespace(hot, cold, labels)
-        return _delete_parts(parts) if yes else _count_parts(parts)
+        return _forget_parts(parts, yes=yes)
 
 
 def _of_threads(savers: Savers, names: Sequence[str], prefixes: tuple[str, ...]) -> Iterator[_Part]:
@@ -350,27 +349,13 @@ def _of_threads(savers: Savers, names: Sequence[str], prefixes: tuple[str, ...])
     for name in wanted:
         savers.refuse_cold_backed(name, "deleted")
     for name in wanted:
-        count, delete = partial(_checkpoints, savers, name), partial(_delete_thread, savers, name)
+        count, delete = partial(_checkpoints, savers, name), partial(savers.saver.delete_thread, name)
         yield _Part(f"thread {shown(name)}", "checkpoints", count, delete)
 
 
 def _checkpoints(savers: Savers, name: str) -> int:
     info = savers.saver.get_thread(name)
     return info.checkpoints if info else 0
-
-
-def _delete_thread(savers: Savers, name: str) -> int | None:
-    count = _count(partial(_checkpoints, savers, name))  # a damaged thread can be deleted, too
-    savers.saver.delete_thread(name)
-    return count
-
-
-def _count(count: Callable[[], int]) -> int | None:
-    """Count the checkpoints or items of a part, or return None if it is damaged."""
-    try:
-        return count()
-    except (ThreadDamaged, StoreDamaged):
-        return None
 
 
 def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Iterator[_Part]:
@@ -388,60 +373,47 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
             "RedisStore"
         )
 
-    def delete_copies() -> int:
+    def delete_copies() -> None:
         driver.run(copies.forget_misses(context, labels))  # so that a reader that asked cold before stores no copy
-        return int(hot.delete_namespace(labels))
+        hot.delete_namespace(labels)
 
     for store in (*cold, hot):
         delete = delete_copies if cold and store is hot else partial(store.delete_namespace, labels)
         yield _Part(f"namespace {shown(labels)} in {store.name}", "items", partial(store.count, labels), delete)
 
 
-def _count_parts(parts: Sequence[_Part]) -> int:
-    """Print what would be deleted."""
-    total: Counter[str] = Counter()
-
-    def count(part: _Part) -> None:
-        number = _count(part.count)
-        _add(total, part, number)
-        damaged = f"damaged, so its {part.unit} cannot be counted"
-        screen.line(f"{part.name}: {damaged if number is None else counted(number, part.unit.removesuffix('s'))}")
-
-    done = [_attempt(part.name, partial(count, part), "cannot be deleted") for part in parts]
-    screen.line(f"Nothing was deleted. --yes deletes {_sums(total)}")
-    return 0 if all(done) else 1
-
-
-def _delete_parts(parts: Sequence[_Part]) -> int:
-    """Delete all parts, and check that they are gone."""
+def _forget_parts(parts: Sequence[_Part], *, yes: bool) -> int:
+    """Count all parts, and print what would be deleted. With `yes`, delete them, and check that they are gone."""
     total: Counter[str] = Counter()
     left, deleted = list(parts), list[_Part]()
 
-    def delete(part: _Part) -> None:
-        _add(total, part, part.delete())
-        deleted.append(part)
+    def forget(part: _Part) -> None:
+        try:
+            number, text = part.count(), ""
+        except (ThreadDamaged, StoreDamaged):
+            number, text = 0, f"damaged, so its {part.unit} cannot be counted"
+        if yes:
+            part.delete()
+            deleted.append(part)
+        else:
+            screen.line(f"{part.name}: {text or counted(number, part.unit.removesuffix('s'))}")
+        total[part.unit] += number
+        total["threads"] += part.unit == "checkpoints" and bool(number or text)
 
     try:
+        done = []
         for part in parts:
-            _attempt(part.name, partial(delete, part), "not deleted")
+            done.append(_attempt(part.name, partial(forget, part), "not deleted" if yes else "cannot be deleted"))
             left.pop(0)
         again = [part for part in deleted if part.count()]
     finally:
-        if left:
+        if yes and left:
             names = ", ".join(part.name for part in left[:_MAX_NAMED])
             more = f" and {len(left) - _MAX_NAMED:,} more" if len(left) > _MAX_NAMED else ""
             screen.note(f"still to be deleted: {names}{more}. Run this again")
     for part in again:
         screen.note(f"not deleted: {part.name}: it was written meanwhile. Run this again when nobody uses it")
-    screen.line(f"Deleted {_sums(total)}")
-    return 1 if again or len(deleted) < len(parts) else 0
-
-
-def _add(total: Counter[str], part: _Part, count: int | None) -> None:
-    total[part.unit] += count or 0
-    total["threads"] += part.unit == "checkpoints" and count != 0
-
-
-def _sums(total: Counter[str]) -> str:
     threads, checkpoints = counted(total["threads"], "thread"), counted(total["checkpoints"], "checkpoint")
-    return f"{threads} with {checkpoints}, and {counted(total['items'], 'item')}"
+    what = f"{threads} with {checkpoints}, and {counted(total['items'], 'item')}"
+    screen.line(f"Deleted {what}" if yes else f"Nothing was deleted. --yes deletes {what}")
+    return 0 if all(done) and not again else 1

@@ -6,7 +6,7 @@ import math
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import timedelta
@@ -100,8 +100,8 @@ def _migrate(
             )
         there = opened_store(source, target=False, prefix=source_prefix)
         here = opened_store(target, target=True, prefix=target_prefix)
-        options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl}
-        return _move_items(there, here, dry_run=dry_run, as_json=as_json, **options)
+        options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl, "dry_run": dry_run}
+        return _move(migrate_items, there, here, options, as_json=as_json)
     if namespace or replace:
         raise EndpointError(
             "--namespace and --replace are only for items of a store, and these are threads: add --store"
@@ -111,8 +111,8 @@ def _migrate(
     encryption = encryption_of(keys_file)
     there = opened(source, target=False, prefix=source_prefix, encryption=encryption)
     here = opened(target, target=True, prefix=target_prefix, ttl=ttl, encryption=encryption)
-    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample}
-    return _move_threads(there, here, dry_run=dry_run, as_json=as_json, **options)
+    options = {"threads": threads, "thread_prefix": thread_prefix, "sample": sample, "dry_run": dry_run}
+    return _move(migrate, there, here, options, as_json=as_json)
 
 
 @command(
@@ -144,55 +144,42 @@ def _import(source: str, **words: Any) -> int:
     return _migrate(source=f"file:{source.removeprefix('file:')}", **words)
 
 
-def _move_threads(
-    source: _Opened, target: _Opened, *, thread_prefix: str, dry_run: bool, as_json: bool, **options: Any
+def _move(
+    run: Callable[..., Any], source: _Opened, target: _Opened, options: Mapping[str, Any], *, as_json: bool
 ) -> int:
-    """Copy threads, and return the exit code."""
+    """Copy threads or items, and print the report. Each of the first conflicts and failures is a line on stderr.
 
-    def progress(report: Report) -> None:
-        show(report.threads, report.total, counted(report.checkpoints, "checkpoint"))
+    Returns:
+        The exit code.
+    """
 
-    options.update(thread_prefix=thread_prefix, dry_run=dry_run, progress=progress)
-    with source as there, target as here, screen.progress_bar("threads") as show:
-        report = migrate(there, here, **options)
-    would = "to be " if dry_run else ""
-    text = (
-        f"{counted(report.threads, 'thread')}: {report.moved:,} {would}copied, {report.completed:,} {would}"
-        f"completed, {report.unchanged:,} there already, {counted(len(report.conflicts), 'conflict')}, "
-        f"{len(report.failed):,} failed\n"
-        f"{counted(report.checkpoints, 'checkpoint')} and {report.writes:,} groups of pending writes {would}"
-        f"written, {counted(report.compared, 'checkpoint')} compared, {report.seconds:.1f} s"
-    )
-    nothing = "" if report.total or not thread_prefix else f"no thread's name begins with {shown(thread_prefix)}"
-    problems = [*(f"conflict: {each}" for each in report.conflicts), *(f"failed: {each}" for each in report.failed)]
-    return _end(report, text, problems, len(report.conflicts), len(report.failed), nothing, as_json=as_json)
+    def progress(report: Report | ItemsReport) -> None:
+        if isinstance(report, Report):
+            show(report.threads, report.total, counted(report.checkpoints, "checkpoint"))
+        else:
+            show(report.items, None, f"{report.written + report.replaced:,} written")
 
-
-def _move_items(
-    source: _Opened, target: _Opened, *, namespace: tuple[str, ...], dry_run: bool, as_json: bool, **options: Any
-) -> int:
-    """Copy items, and return the exit code."""
-
-    def progress(report: ItemsReport) -> None:
-        show(report.items, None, f"{report.written + report.replaced:,} written")
-
-    options.update(namespace=namespace, dry_run=dry_run, progress=progress)
-    with source as there, target as here, screen.progress_bar("items") as show:
-        report = migrate_items(there, here, **options)
-    would = "to be " if dry_run else ""
-    text = (
-        f"{counted(report.items, 'item')}: {report.written:,} {would}copied, {report.replaced:,} {would}replaced, "
-        f"{report.unchanged:,} there already, {report.expired:,} expired, {counted(report.conflicts, 'conflict')}, "
-        f"{report.failed:,} failed, {report.seconds:.1f} s"
-    )
-    nothing = "" if report.items or not namespace else f"no item's namespace begins with {shown(namespace)}"
-    return _end(report, text, report.problems, report.conflicts, report.failed, nothing, as_json=as_json)
-
-
-def _end(
-    report: object, text: str, problems: Sequence[str], conflicts: int, failed: int, nothing: str, *, as_json: bool
-) -> int:
-    """Print a report, and on stderr a line for each of the first conflicts and failures. Return the exit code."""
+    with source as there, target as here, screen.progress_bar("threads" if run is migrate else "items") as show:
+        report: Report | ItemsReport = run(there, here, **options, progress=progress)
+    would = "to be " if options["dry_run"] else ""
+    if isinstance(report, Report):
+        conflicts, failed = len(report.conflicts), len(report.failed)
+        text = (
+            f"{counted(report.threads, 'thread')}: {report.moved:,} {would}copied, {report.completed:,} {would}"
+            f"completed, {report.unchanged:,} there already, {counted(conflicts, 'conflict')}, {failed:,} failed\n"
+            f"{counted(report.checkpoints, 'checkpoint')} and {report.writes:,} groups of pending writes {would}"
+            f"written, {counted(report.compared, 'checkpoint')} compared, {report.seconds:.1f} s"
+        )
+        problems = [f"conflict: {each}" for each in report.conflicts] + [f"failed: {each}" for each in report.failed]
+        count, begin, what = report.total, options["thread_prefix"], "thread's name"
+    else:
+        conflicts, failed, problems = report.conflicts, report.failed, report.problems
+        text = (
+            f"{counted(report.items, 'item')}: {report.written:,} {would}copied, {report.replaced:,} {would}replaced, "
+            f"{report.unchanged:,} there already, {report.expired:,} expired, {counted(conflicts, 'conflict')}, "
+            f"{failed:,} failed, {report.seconds:.1f} s"
+        )
+        count, begin, what = report.items, options["namespace"], "item's namespace"
     screen.show(report, text, as_json=as_json)
     for kind, number in () if as_json else (("conflict", conflicts), ("failed", failed)):
         of_kind = [problem for problem in problems if problem.startswith(f"{kind}: ")]
@@ -200,8 +187,8 @@ def _end(
             screen.note(" ".join(problem.split()))
         if number > _MAX_PROBLEMS:
             screen.note(f"{kind}: and {number - _MAX_PROBLEMS:,} more")
-    if nothing:
-        screen.note(nothing)
+    if begin and not count:
+        screen.note(f"no {what} begins with {shown(begin)}")
     return 1 if conflicts or failed else 0
 
 

@@ -123,7 +123,7 @@ def _console() -> Console:
     """Return the console for results. Without a terminal, lines are whole, and there is no colour unless forced."""
     console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True)
     if not console.is_terminal:
-        console.width = 10_000
+        console.width = sys.maxsize
     return console
 
 
@@ -138,8 +138,8 @@ def table(
 ) -> None:
     """Print a table without lines.
 
-    On a narrow terminal, ids are shortened to their endings, then the widest columns are cut between words. Columns at
-    the end that still do not fit are left out, and stderr names them.
+    On a narrow terminal, ids are shortened to their endings, then the widest columns are cut. Columns at the end that
+    still do not fit are left out, and stderr names them.
 
     Args:
         columns: Heads of the columns.
@@ -150,33 +150,28 @@ def table(
         wrapped: True to wrap the last column instead of cutting it.
     """
     cells = [[cell if isinstance(cell, Text) else Text(cell) for cell in row] for row in rows]
-    widths, numbers, console = _widths(columns, cells), set(right), _console()
-    if console.is_terminal:
-        if sum(widths) + _GAP * (len(widths) - 1) > console.width:
-            for at in (at for at, name in enumerate(columns) if name in set(ids)):
-                _shorten(cells, at)
-        kept = numbers | set(ids) | set(whole)
-        widths = _fitted(_widths(columns, cells), [name in kept for name in columns], console.width)
-        last = len(columns) - wrapped
-        cells = [[*map(_cut, row[:last], widths), *row[last:]] for row in cells]
-    console.width = max(console.width, sum(widths) + _GAP * len(widths))
+    console, numbers, kept = _console(), set(right), {*right, *ids, *whole}
+    if sum(_widths(columns, cells)) + _GAP * (len(columns) - 1) > console.width:
+        for at in (at for at, name in enumerate(columns) if name in set(ids)):
+            _shorten(cells, at)
+    pairs = zip(columns, _widths(columns, cells), strict=True)
+    least = [width if name in kept else min(width, _NARROWEST) for name, width in pairs]
+    number = len(columns)
+    while number > 1 and sum(least[:number]) + _GAP * (number - 1) > console.width:
+        number -= 1
     printed = Table(box=None, pad_edge=False, header_style="dim", show_header=any(columns))
-    for at, (name, width) in enumerate(zip(columns, widths, strict=False)):
-        is_wrapped = wrapped and at == len(columns) - 1
-        printed.add_column(
-            Text(name),
-            no_wrap=not is_wrapped,
-            overflow="fold" if is_wrapped else "ellipsis",
-            justify="right" if name in numbers else "left",
-            width=width,
-        )
+    for name, width in zip(columns[:number], least, strict=False):
+        justify: Any = "right" if name in numbers else "left"
+        printed.add_column(Text(name), no_wrap=name in kept, min_width=width, justify=justify)
     for row in cells:
-        printed.add_row(*row[: len(widths)])
+        for cell in row[: len(columns) - wrapped]:
+            cell.no_wrap, cell.overflow = True, "ellipsis"
+        printed.add_row(*row[:number])
     with console.capture() as capture:
         console.print(printed)
     for text in capture.get().splitlines():
         line(text.rstrip())
-    if left_out := columns[len(widths) :]:
+    if left_out := columns[number:]:
         note(f"the terminal is too narrow for: {', '.join(left_out)}. Widen it, or use --json")
 
 
@@ -191,29 +186,3 @@ def _shorten(cells: Sequence[list[Text]], at: int) -> None:
     for row in cells:
         words = row[at].plain.split(", ")
         row[at] = Text(", ".join(f"…{word[-length:]}" if len(word) > length + 1 else word for word in words))
-
-
-def _cut(cell: Text, width: int) -> Text:
-    """Cut a cell to a width, between two words if that keeps half of it."""
-    if cell.cell_len <= width:
-        return cell
-    cut = cell.copy()
-    cut.truncate(width - 1)
-    if not cell.plain[len(cut.plain)].isspace() and (end := cut.plain.rfind(" ")) >= width // 2:
-        cut = cut[:end]
-    cut.rstrip()
-    return cut.append("…")
-
-
-def _fitted(widths: Sequence[int], kept: Sequence[bool], room: int) -> list[int]:
-    """Return the widths of the first columns that fit. Columns that are not `kept` are cut."""
-    least = [width if keep else min(width, _NARROWEST) for width, keep in zip(widths, kept, strict=True)]
-    number = len(widths)
-    while number > 1 and sum(least[:number]) + _GAP * (number - 1) > room:
-        number -= 1
-    fitted = [max(least[at], min(widths[at], room)) for at in range(number)]
-    over = sum(fitted) + _GAP * (number - 1) - room
-    while over > 0 and (wide := [at for at in range(number) if fitted[at] > least[at]]):
-        fitted[max(wide, key=fitted.__getitem__)] -= 1
-        over -= 1
-    return fitted

@@ -84,12 +84,20 @@ def names(values: Iterable[object], what: str) -> list[str]:
 
 def checkpoint_id(config: RunnableConfig) -> str | None:
     """Return the checkpoint id in a config, or None if it is missing or empty."""
-    return _checkpoint_id(configurable(config))
+    value = configurable(config).get("checkpoint_id")
+    return name(value, "checkpoint_id") or None if value is not None else None
 
 
 def namespace(config: RunnableConfig) -> str | None:
-    """Return the namespace in a config, or None."""
-    return _namespace(configurable(config))
+    """Return the namespace in a config, or None.
+
+    Raises:
+        TypeError: It is another type than a str.
+    """
+    value = configurable(config).get("checkpoint_ns")
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"checkpoint_ns={shown(value)}: a checkpoint_ns is a str, '' for the root")
+    return value
 
 
 def thread_id(config: RunnableConfig) -> str:
@@ -98,7 +106,9 @@ def thread_id(config: RunnableConfig) -> str:
     Raises:
         ValueError: It is missing.
     """
-    return _thread_id(configurable(config))
+    if (value := configurable(config).get("thread_id")) is None:
+        raise ValueError('config["configurable"] has no "thread_id"; it names the conversation to read or write')
+    return name(value, "thread_id")
 
 
 def address(config: RunnableConfig) -> Address:
@@ -113,25 +123,7 @@ def address(config: RunnableConfig) -> Address:
     thread, ns, checkpoint = entries.get("thread_id"), entries.get("checkpoint_ns"), entries.get("checkpoint_id")
     if type(thread) is type(ns) is str and (checkpoint is None or type(checkpoint) is str):
         return Address(thread, ns, checkpoint or None)
-    return Address(_thread_id(entries), _namespace(entries) or "", _checkpoint_id(entries))
-
-
-def _checkpoint_id(entries: Mapping[str, Any]) -> str | None:
-    value = entries.get("checkpoint_id")
-    return name(value, "checkpoint_id") or None if value is not None else None
-
-
-def _namespace(entries: Mapping[str, Any]) -> str | None:
-    value = entries.get("checkpoint_ns")
-    if value is not None and not isinstance(value, str):
-        raise TypeError(f"checkpoint_ns={shown(value)}: a checkpoint_ns is a str, '' for the root")
-    return value
-
-
-def _thread_id(entries: Mapping[str, Any]) -> str:
-    if (value := entries.get("thread_id")) is None:
-        raise ValueError('config["configurable"] has no "thread_id"; it names the conversation to read or write')
-    return name(value, "thread_id")
+    return Address(thread_id(config), namespace(config) or "", checkpoint_id(config))
 
 
 class ThreadSettings(NamedTuple):
@@ -182,19 +174,13 @@ def to_config(thread: str, ns: str, checkpoint: str) -> RunnableConfig:
 
 
 def limit(value: int | None) -> int | None:
-    """Check the `limit` of `list`.
+    """Check the `limit` of `list`. None means all.
 
     Raises:
-        ValueError: It is negative.
-        TypeError: It is not an int.
+        ValueError: It is negative, or not an int.
     """
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"limit={shown(value)}: a limit is an int, or None for all")
-    if value < 0:
-        raise ValueError(f"limit={shown(value)}: a limit is not negative; None means all")
-    number("limit", value, 0, whole=True)
+    if value is not None:
+        number("limit", value, 0, whole=True)
     return value
 
 
@@ -267,30 +253,11 @@ def parse_history(history: object, *, name: str = "history") -> int | None:
         name: Name of the argument for error messages.
 
     Raises:
-        TypeError: It has another type.
-        ValueError: It is another str, has another key, or a number out of range.
+        ValueError: It is something else, or the number is out of range.
     """
-    if isinstance(history, str):
-        if history == "all":
-            return None
+    if history == "all":
+        return None
+    if not isinstance(history, Mapping) or set(history) != {"keep_last"}:
         raise ValueError(f"{name}={shown(history)}: write 'all' or {{\"keep_last\": n}}")
-    if not isinstance(history, Mapping):
-        raise TypeError(
-            f"{name}={shown(history)}: write 'all' or {{\"keep_last\": n}}, not a bare {type(history).__name__}"
-        )
-    if set(history) != {"keep_last"}:
-        raise ValueError(f"{name}={shown(history)}: it has one key, 'keep_last'; or write 'all'")
-    return keep_last(history["keep_last"], f"{name}={shown(history)}")
-
-
-def keep_last(number: object, argument: str) -> int:
-    """Check a number of checkpoints to keep. Error messages begin with `argument`, the caller's text.
-
-    Raises:
-        TypeError, ValueError: It is not an int, or out of range.
-    """
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise TypeError(f"{argument}: keep_last is an int")
-    if not 1 <= number <= MAX_KEEP_LAST:
-        raise ValueError(f"{argument}: keep_last is between 1 and {MAX_KEEP_LAST}; prune() keeps any number")
-    return number
+    number(f"{name}={shown(history)}: keep_last", history["keep_last"], 1, whole=True, most=MAX_KEEP_LAST)
+    return int(history["keep_last"])

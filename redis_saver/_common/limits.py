@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
-from redis_saver._common.display import sentence, shown
+from redis_saver._common import config
+from redis_saver._common.display import sentence
 from redis_saver.errors import LimitExceeded
 
 _VALUES_PER_REPLY = 4
@@ -21,7 +22,7 @@ class Limits:
     """Configurable limits of a saver. `docs/limits.md` lists all limits, and how long such calls block the server.
 
     Raises:
-        TypeError, ValueError: A limit is not a positive int.
+        ValueError: A limit is not a positive int.
     """
 
     name_bytes: int = 16_384
@@ -33,11 +34,7 @@ class Limits:
     def __post_init__(self) -> None:
         """Check the limits."""
         for each in fields(self):
-            number = getattr(self, each.name)
-            if isinstance(number, bool) or not isinstance(number, int):
-                raise TypeError(f"Limits({each.name}={shown(number)}): a limit is an int")
-            if number < 1:
-                raise ValueError(f"Limits({each.name}={shown(number)}): a limit is at least 1")
+            config.number(f"Limits: {each.name}", getattr(self, each.name), 1, whole=True)
 
 
 FIXED = {"channels": 10_000, "writes": 10_000, "chunks": 100_000, "depth": 32}

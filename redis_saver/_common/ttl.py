@@ -53,10 +53,8 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
     """
     if ttl is None:
         return Expiry()
-    if isinstance(ttl, timedelta):
-        return Expiry(milliseconds(ttl, ttl, name))
-    if isinstance(ttl, str):
-        return Expiry(milliseconds(times.parse(ttl, name=name), ttl, name))
+    if isinstance(ttl, timedelta | str):
+        return Expiry(milliseconds(times.of(ttl, name=name), ttl, name))
     if not isinstance(ttl, Mapping):
         raise TypeError(
             f"{name}={shown(ttl)}: a bare {type(ttl).__name__} has no unit; write '7d', '90m', timedelta(minutes=...) "
@@ -70,8 +68,7 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
         raise TypeError(f"{name}={shown(ttl)}: refresh_on_read is True or False")
     if minutes is None:
         return Expiry(None, refresh)
-    if isinstance(minutes, bool) or not isinstance(minutes, (int, float)):
-        raise TypeError(f"{name}={shown(ttl)}: default_ttl is a number of minutes")
-    if not abs(minutes) <= MAX_TTL / 60_000:  # NaN is neither less nor more
-        raise ValueError(f"{name}={shown(ttl)}: default_ttl is a finite number of minutes, at most a hundred years")
+    is_number = isinstance(minutes, (int, float)) and not isinstance(minutes, bool)
+    if not is_number or not abs(minutes) <= MAX_TTL / 60_000:  # NaN is neither less nor more
+        raise ValueError(f"{name}={shown(ttl)}: default_ttl is a number of minutes, at most a hundred years")
     return Expiry(milliseconds(timedelta(minutes=minutes), ttl, name), refresh)

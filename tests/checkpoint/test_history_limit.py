@@ -188,14 +188,14 @@ async def test_a_thread_keeps_its_own_limit(target: Target) -> None:
     ("given", "kind", "said"),
     [
         ("none", ValueError, "write 'all' or"),
-        (10, TypeError, "bare int"),
-        ({"keep_last": 0}, ValueError, "between 1 and 1000"),
-        ({"keep_last": 1001}, ValueError, "prune"),
-        ({"keep_last": True}, TypeError, "int"),
-        ({"keep_last": "10"}, TypeError, "int"),
-        ({"keep": 10}, ValueError, "'keep_last'"),
-        ({}, ValueError, "'keep_last'"),
-        ({"keep_last": 1, "more": 2}, ValueError, "one key"),
+        (10, ValueError, "write 'all' or"),
+        ({"keep_last": 0}, ValueError, "keep_last=0: write an int of at least 1"),
+        ({"keep_last": 1001}, ValueError, "keep_last=1001: write an int of at most 1000"),
+        ({"keep_last": True}, ValueError, "an int"),
+        ({"keep_last": "10"}, ValueError, "an int"),
+        ({"keep": 10}, ValueError, "write 'all' or"),
+        ({}, ValueError, "write 'all' or"),
+        ({"keep_last": 1, "more": 2}, ValueError, "write 'all' or"),
     ],
 )
 @pytest.mark.by_turns
