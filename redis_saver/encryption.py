@@ -202,7 +202,8 @@ class Encryption:
         Args:
             keys: A `Keyset`, or a `KeyProvider` of yours.
             key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
-                LangGraph's config. The config is None where there is none, such as in `copy_thread`.
+                LangGraph's config. The config is None where there is none, such as in `copy_thread`. Caches always use
+                the primary key.
             cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
 
         Raises:

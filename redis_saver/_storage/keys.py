@@ -71,7 +71,7 @@ class DataKeys:
         """Make and wrap a data key for a new thread or partition, or wrap the data key of the thread that it is a copy of."""
         keys, key_for = self._encryption.keys, self._encryption.key_for
         data_key = data_key or os.urandom(32)
-        key_name = key_for(name, config) if key_for else None
+        key_name = key_for(name, config) if key_for and self._kind != "cache" else None
         arguments = data_key, KeyContext(self._prefix, self._kind, name), key_name
         wrapped = yield Ask(keys.wrap, keys.awrap, arguments)
         stored = os.urandom(ID) + pack([names.encode(wrapped.key_id), wrapped.data])
