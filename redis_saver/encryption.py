@@ -205,7 +205,7 @@ class Encryption:
             keys: A `Keyset`, or a `KeyProvider` of yours.
             key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
                 LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If it then returns None, the
-                name stays.
+                name stays. Caches always use the primary key.
             cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
 
         Raises:

@@ -29,7 +29,10 @@ from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.scripts import load
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
-from redis_saver._storage import encryption
+from redis_saver._storage import encryption as encrypting
+from redis_saver._storage.keys import FIELD, DataKeys
+from redis_saver._storage.sealing import Cipher
+from redis_saver.encryption import Encryption
 from redis_saver.errors import decoding
 
 SET_ENTRIES = load("cache/set_entries")
@@ -52,6 +55,7 @@ class CacheSettings(TypedDict, total=False):
     """Settings of a cache, for `from_conn_string`. The constructor of `Cache` explains them."""
 
     serde: SerializerProtocol | None
+    encryption: Encryption | None
     prefix: str
     ttl: timedelta | str | None
     on_error: OnError
@@ -75,6 +79,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
         client: ClientT,
         *,
         serde: SerializerProtocol | None = None,
+        encryption: Encryption | None = None,
         prefix: str = "langgraph",
         ttl: timedelta | str | None = None,
         on_error: OnError = "skip",
@@ -90,6 +95,9 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             client: `RedisCache` takes a `redis.Redis` (also a Sentinel's `master_for`), a `redis.RedisCluster`, or
                 valkey-py's clients. `AsyncRedisCache` takes those of `redis.asyncio`. `decode_responses=True` is fine.
             serde: Serializer of values. Default: `FastSerializer`, which writes the bytes of `JsonPlusSerializer`.
+            encryption: Encrypts values with a data key of this prefix (`docs/encryption.md`). An entry that it does not
+                open is a miss, and counts as an error. Each process reads the data key once per `cache_seconds`, in one
+                more round trip. None: nothing is encrypted, except by `serde`.
             prefix: Beginning of all keys. Caches with different prefixes are separate. A saver may use the same prefix.
             ttl: TTL of an entry that is set without its own: a `timedelta`, or a text such as `"7d"` or `"90m"`.
                 Default: no deadline.
@@ -118,8 +126,9 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             serde=self.serde,
             keyspace=CacheKeyspace(prefix),
             ttl=ttls.parse(ttl, refresh_allowed=False).milliseconds,
-            require_encryption=encryption.check(require_encryption, self.serde),
+            require_encryption=encrypting.check(require_encryption, self.serde),
             limits=limits,
+            data_keys=None if encryption is None else DataKeys(encryption, prefix, "cache"),
         )
         self._flights = None if single_flight is None else Flights(_seconds(single_flight))
         replies: type[Exception] = clients.exceptions_of(client).ResponseError
@@ -160,7 +169,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         Raises:
             TypeError, LimitExceeded: A name is invalid.
-            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict: With `on_error="raise"`: an entry
+            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict, KeyUnavailable: With `on_error="raise"`: an entry
                 was stored with other settings, or by another program.
         """
         names = entries.names(self._context, keys)
@@ -248,6 +257,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     def _mget(self, addresses: Sequence[Address]) -> Operation[ReadResult]:
         """Read entries by one MGET per shard, all in one round trip per node."""
         context, result = self._context, ReadResult()
+        if (data_keys := context.data_keys) is not None:
+            context = context._replace(cipher=(yield from self._cipher(data_keys)))
         groups = [
             (shard, list(dict.fromkeys(address.generation for address in group)), group)
             for shard, group in _by_shard(addresses)
@@ -264,7 +275,18 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             for address, raw in zip(group, values[len(generations) :], strict=True):
                 if raw is not None and (generation := of_namespace[address.generation]) is not None:
                     result.take(context, address.name, raw, generation + of_shard)
+        if data_keys is not None and result.unreadable:  # perhaps there is another data key
+            yield from data_keys.load("", context.keyspace.data_key, context.cipher)
         return result
+
+    def _cipher(self, data_keys: DataKeys) -> Operation[Cipher]:
+        """Return the cipher of this cache. Make a data key if there is none."""
+        key = self._context.keyspace.data_key
+        while (cipher := (yield from data_keys.load("", key))) is None:
+            made = yield from data_keys.make("", None)
+            made.until = 0.0  # so `load` reads which one is stored, as another process may be first
+            yield Command(("HSETNX", key, FIELD, made.argument), (key,))
+        return cipher
 
     def _set(self, pairs: Mapping[FullKey, tuple[ValueT, int | None]]) -> Operation[None]:
         self._driver.check_open()
@@ -284,13 +306,17 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     ) -> Operation[bool]:
         """Store encoded entries. Returns True, because None means that the server failed."""
         keyspace, fresh = self._context.keyspace, os.urandom(entries.GENERATION)
+        data_keys = self._context.data_keys
+        cipher = None if data_keys is None else (yield from self._cipher(data_keys))
         calls, shards = list[Call](), list[int]()
         for shard, group in _by_shard(addresses):
             keys = [keyspace.generations[shard], keyspace.indexes[shard]]
             arguments: list[bytes | int] = [fresh, entries.FORMAT]
             for address in group:
                 keys += (address.generation, address.entry)
-                arguments += (address.member, *encoded[address.name])
+                ttl, stored = encoded[address.name]
+                sealed = stored if cipher is None else cipher.seal_value(address.entry, stored)
+                arguments += (address.member, ttl, sealed)
             calls.append(Call(SET_ENTRIES, keys, arguments))
             shards.append(shard)
         replies = (yield Batch(calls)) if len(calls) > 1 else [(yield calls[0])]

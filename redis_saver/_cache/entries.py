@@ -18,6 +18,8 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace, component, encode as encode_text
 from redis_saver._storage import encryption, framing
+from redis_saver._storage.keys import DataKeys
+from redis_saver._storage.sealing import Cipher
 from redis_saver.errors import DecodeError, UnsupportedFormat, decoding, encoding
 
 SHARDS = 16
@@ -70,6 +72,8 @@ class CacheKeyspace:
         """Key of each shard's generation."""
         self.indexes: list[bytes] = [stem + b"index" for stem in self._stems]
         """Key of each shard's index."""
+        self.data_key: bytes = encode_text(prefix) + b":cache:key"
+        """Key of the data key of all rooms, with `encryption=`."""
         self._spaces: BoundedCache[Namespace, _Space] = BoundedCache(1024, 2**19)
         """Recently used namespaces. They can be computed again."""
 
@@ -123,6 +127,10 @@ class Context(NamedTuple):
     """Default TTL in milliseconds, or None for no deadline."""
     require_encryption: bool
     limits: Limits
+    data_keys: DataKeys | None
+    """The data key, with `encryption=`."""
+    cipher: Cipher | None = None
+    """The cipher of a read. None: entries are plain."""
 
 
 class ReadResult:
@@ -181,13 +189,17 @@ def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
 
     Raises:
         DecodeError: The serializer cannot decode it.
+            It was sealed with another data key, or for another entry.
         PlainValueRefused: It is not encrypted, and the cache reads only encrypted values.
     """
     namespace, key = name
     with decoding(_ENTRY, key, namespace, remedy="It counts as a miss, and a set() replaces it."):
-        kind, start = b"msgpack", 1 + len(stamp) + len(_MSGPACK)
-        if not raw.startswith(_MSGPACK, 1 + len(stamp)):  # the type of the default serializer
-            (kind,), start = framing.take(raw, 1 + len(stamp), 1)
+        start = 1 + len(stamp)
+        if context.cipher is not None:
+            raw, start = context.cipher.open_value(context.keyspace.address(name).entry, raw[start:]), 0
+        if raw.startswith(_MSGPACK, start):  # the type of the default serializer
+            return encryption.loads(context, b"msgpack", raw[start + len(_MSGPACK) :])
+        (kind,), start = framing.take(raw, start, 1)
         return encryption.loads(context, kind, raw[start:])
 
 

