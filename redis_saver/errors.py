@@ -159,7 +159,7 @@ class StaleParent(RedisSaverError):
 class KeyMismatch(RedisSaverError):
     """A saver with `encryption=` wrote to a plain thread, or one without it to an encrypted thread.
 
-    Nothing was written.
+    The same goes for a store and a partition of it. Nothing was written.
     """
 
 
@@ -291,8 +291,8 @@ _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     ),
     "OTHERKEY": (
         KeyMismatch,
-        "Nothing was written. A saver with encryption= writes only to encrypted threads, and one without it only to "
-        "plain ones. Use the setting that the thread was written with, or encrypt the thread with redis-saver migrate",
+        "Nothing was written. With encryption= only encrypted threads and partitions are written, and without it only "
+        "plain ones. Use the setting that they were written with, or encrypt them with redis-saver migrate",
     ),
     "NOTOWNER": (
         NotOwner,
@@ -338,6 +338,12 @@ def from_reply(reply: Exception, keys: Sequence[bytes], exceptions: Any) -> Exce
         kind = {"READONLY": exceptions.ReadOnlyError, "OOM": exceptions.OutOfMemoryError}[match[1]]
         return kind(match[2])  # type: ignore[no-any-return]
     return from_text(str(reply), keys)
+
+
+def other_key(keys: Sequence[bytes]) -> KeyMismatch:
+    """Return the error for a write to a partition with another data key."""
+    reason = "the items are not encrypted with the data key of the store, or only one of them is encrypted"
+    return KeyMismatch(f"{reason} (in {_names_of(keys)}): {_REMEDIES['OTHERKEY'][1]}.")
 
 
 def from_text(text: str, keys: Sequence[bytes]) -> RedisSaverError | None:

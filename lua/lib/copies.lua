@@ -107,7 +107,7 @@ local function store_copies(state, copies, token, announced, micros, now)
     token, announced = kept_token, kept_until
   end
   local reply
-  state, reply = prepare(state, token, announced, longest, now)
+  state, reply = prepare(state, '', token, announced, longest, now)
   if reply then return nil, reply end
   state.last = math.max(state.last, tonumber(kept_last or '0'))
   for _, copy in ipairs(copies) do

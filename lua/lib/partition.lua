@@ -1,8 +1,8 @@
 -- Shared by the store's scripts (included): a partition's state, its deadlines, its expired items.
 -- docs/storage-format.md has the data. The including script first names the partition's keys, KEYS[1] to KEYS[6].
 
--- Format of a partition, the first number of its @state.
-local STORE_FORMAT = 1
+-- The newest format of a partition, the first number of its @state. Encrypted partitions have format 2, others 1.
+local STORE_FORMAT = 2
 -- Modulus of sums of versions, so that doubles hold them exactly.
 local CHECKSUM = 2 ^ 50
 -- Maximum number of expired items that a script removes.
@@ -34,13 +34,13 @@ local function open_partition(text)
     return nil, redis.error_reply('UNSUPPORTED ' .. items .. ' is of format ' .. format .. known)
   end
   -- A double holds 16 digits exactly if the first digit is small.
-  if not indexed or format ~= '1' or string.find(text, string.rep('%d', 17)) then
+  if not indexed or not string.find(format, '^[12]$') or string.find(text, string.rep('%d', 17)) then
     return nil, redis.error_reply('PARTITION the state of ' .. items .. ' cannot be read')
   end
   local state = {
-    first = tonumber(first), last = tonumber(last), count = tonumber(count), checksum = tonumber(checksum),
-    token = tonumber(token), announced = tonumber(announced), ttls = tonumber(ttls), deadline = tonumber(deadline),
-    spaces = tonumber(spaces), deep = tonumber(deep), indexed = tonumber(indexed),
+    format = tonumber(format), first = tonumber(first), last = tonumber(last), count = tonumber(count),
+    checksum = tonumber(checksum), token = tonumber(token), announced = tonumber(announced), ttls = tonumber(ttls),
+    deadline = tonumber(deadline), spaces = tonumber(spaces), deep = tonumber(deep), indexed = tonumber(indexed),
   }
   local wrong = redis.call('ZCARD', order) ~= state.count and order
     or state.ttls > 0 and redis.call('ZCARD', expiring) ~= state.ttls and expiring
@@ -123,7 +123,7 @@ local function commit(state, changed)
     if latest > deadline or deadline > latest + 2 * GRACE then deadline = latest + GRACE end
   end
   changed[#changed + 1], changed[#changed + 2] = '@state', string.format(
-    '%d %.0f %.0f %d %.0f %.0f %.0f %d %.0f %d %d %d', STORE_FORMAT, state.first, state.last, state.count,
+    '%d %.0f %.0f %d %.0f %.0f %.0f %d %.0f %d %d %d', state.format, state.first, state.last, state.count,
     state.checksum, state.token, state.announced, state.ttls, deadline, state.spaces, state.deep, state.indexed)
   redis.call('HSET', items, unpack(changed))
   if deadline == state.deadline then return end
@@ -159,4 +159,13 @@ local function open_swept(again, nothing, text)
   if more then return nil, again end
   if state.count == 0 then return nil, nothing, micros, now end
   return state, nil, micros, now, gone
+end
+
+-- As open_swept, for scripts without a data key. An encrypted partition is an error.
+local function open_plain(again, nothing)
+  local state, reply, micros, now = open_swept(again, nothing)
+  if state and state.format == STORE_FORMAT then
+    return nil, redis.error_reply('OTHERKEY ' .. items .. ' is encrypted, and the caller has no encryption=')
+  end
+  return state, reply, micros, now
 end

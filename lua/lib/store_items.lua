@@ -3,19 +3,32 @@
 
 --- @include lib/partition
 
--- Prepares a partition (state nil: a new one) for items; `longest` is the longest TTL in milliseconds. Returns (state,
--- reply). The script has to return the reply if there is one: an error, or NOT_ANNOUNCED with a token and a TTL. With
--- `needs_token` the announcement has to be a new one.
-local function prepare(state, token, announced, longest, now, needs_token)
+-- Collected by `add`: fields with their records, versions, deadlines and vectors. Then fields that no longer have a
+-- deadline or vectors.
+local changed, versions, deadlines, embedded, lasting, plain = {}, {}, {}, {}, {}, {}
+
+-- True if the partition has another data key than the caller, or only one of them has one.
+-- key: the caller's data key: its id of 16 bytes, and the wrapped key; '' if the caller does not encrypt.
+local function has_other_key(state, key)
+  if not state then return false end
+  local stored = state.format == STORE_FORMAT and (redis.call('HGET', items, '@key') or ' ') or ''
+  return string.sub(stored, 1, 16) ~= string.sub(key, 1, 16)
+end
+
+-- Prepares a partition (state nil: a new one, with this data key) for items; `longest` is the longest TTL in
+-- milliseconds. Returns (state, reply). The script has to return the reply if there is one: an error, or NOT_ANNOUNCED
+-- with a token and a TTL. With `needs_token` the announcement has to be a new one.
+local function prepare(state, key, token, announced, longest, now, needs_token)
   local wanted = longest == math.huge and '0' or text_of(longest)
   if not state then
     local last_token, last_version = string.match(redis.call('GET', retired) or '0 0', '^(%d+) (%d+)$')
     if not last_token then return nil, redis.error_reply('PARTITION the key ' .. retired .. ' cannot be read') end
     if token == '' or tonumber(token) <= tonumber(last_token) then return nil, { NOT_ANNOUNCED, last_token, wanted } end
     state = {
-      first = 0, last = tonumber(last_version), count = 0, checksum = 0, token = 0, announced = tonumber(announced),
-      ttls = 0, deadline = 0, spaces = 0, deep = 0, indexed = 0,
+      format = key == '' and 1 or STORE_FORMAT, first = 0, last = tonumber(last_version), count = 0, checksum = 0,
+      token = 0, announced = tonumber(announced), ttls = 0, deadline = 0, spaces = 0, deep = 0, indexed = 0,
     }
+    if key ~= '' then changed = { '@key', key } end
   end
   local is_refused = needs_token and (token == '' or tonumber(token) <= state.token)
   take_announcement(state, token, announced)
@@ -24,10 +37,6 @@ local function prepare(state, token, announced, longest, now, needs_token)
   end
   return state
 end
-
--- Collected by `add`: fields with their records, versions, deadlines and vectors. Then fields that no longer have a
--- deadline or vectors.
-local changed, versions, deadlines, embedded, lasting, plain = {}, {}, {}, {}, {}, {}
 
 -- Adds an item. The numbers are its version and deadline; old_version and old_ttl are nil if the item is new.
 local function add(state, field, version, created, ttl, deadline, put, value, its_vectors, old_version, old_ttl)

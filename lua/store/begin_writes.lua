@@ -16,7 +16,7 @@
 --   left    the number of copies that are left if the partition had copies of all items, else ''
 -- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
--- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
+-- Errors: KEYCONFLICT, OTHERKEY, PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
 
 local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
@@ -25,7 +25,7 @@ local writer = ARGV[1]
 
 --- @include lib/copies
 
-local state, reply, micros, now = open_swept(MORE)
+local state, reply, micros, now = open_plain(MORE)
 if reply then return reply end
 local count = state and state.count or 0
 local fields, writers = { unpack(ARGV, 2) }, {}

@@ -19,7 +19,7 @@
 --   field  the field of an item that has other vectors
 -- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
--- Errors: PARTITION, UNSUPPORTED.
+-- Errors: OTHERKEY, PARTITION, UNSUPPORTED.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
@@ -29,7 +29,7 @@ local mark, wanted = ARGV[1], ARGV[2]
 --- @include lib/partition
 --- @include lib/documents
 
-local state, reply = open_swept(MORE, { '0', '0' })
+local state, reply = open_plain(MORE, { '0', '0' })
 if not state then return reply end
 if state.indexed == 0 then return { '0', '0' } end
 if mark ~= '' then redis.call('HSET', items, '@documents', mark) end

@@ -19,7 +19,7 @@
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) the write has not ended: announce the partition for this TTL, with a greater token
 --   EMPTIED        4  (token) done, and the partition has no items: give this token back to the directory
--- Errors: KEYCONFLICT, PARTITION, UNSUPPORTED.
+-- Errors: KEYCONFLICT, OTHERKEY, PARTITION, UNSUPPORTED.
 
 local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
 local MORE, NOT_ANNOUNCED, EMPTIED = 1, 2, 4
@@ -28,7 +28,7 @@ local FIRST, EACH = 6, 5
 
 --- @include lib/copies
 
-local state, reply, micros, now = open_swept(MORE)
+local state, reply, micros, now = open_plain(MORE)
 if reply then return reply end
 local fields, writers, copies = {}, {}, {}
 for i = FIRST, #ARGV, EACH do fields[#fields + 1] = ARGV[i] end

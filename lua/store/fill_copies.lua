@@ -20,7 +20,7 @@
 -- Returns {the number of stored copies, as text}, or a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
--- Errors: PARTITION, UNSUPPORTED.
+-- Errors: OTHERKEY, PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
@@ -30,7 +30,7 @@ local FIRST, EACH = 4, 5
 
 --- @include lib/copies
 
-local state, reply, micros, now = open_swept(MORE)
+local state, reply, micros, now = open_plain(MORE)
 if reply then return reply end
 local last = change_of_miss(miss, now)
 if not last then return { '0' } end

@@ -18,7 +18,7 @@
 --   checksum  the sum of their versions modulo 2^50, as text
 -- Or returns a code
 --   MORE  1  more has expired than one call removes: call again
--- Errors: PARTITION, UNSUPPORTED.
+-- Errors: OTHERKEY, PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired, notes = unpack(KEYS)
@@ -34,7 +34,7 @@ if is_whole then return answer end
 
 --- @include lib/copies
 
-local state, reply, micros, now = open_swept(MORE)
+local state, reply, micros, now = open_plain(MORE)
 if reply then return reply end
 if #ARGV == 0 then
   local complete, count = redis.call('HGET', notes, '@complete'), state and state.count or 0

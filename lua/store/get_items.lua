@@ -24,7 +24,7 @@ local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
 local MORE, NOT_ANNOUNCED, DOCUMENTED = 1, 2, 7
 local token, announced, refreshes = ARGV[1], ARGV[2], ARGV[3]
-local WITHOUT_TTLS = '^1 0 %d+ %d+ %d+ %d+ ' -- the state of a partition in which nothing has a TTL
+local WITHOUT_TTLS = '^[12] 0 %d+ %d+ %d+ %d+ ' -- the state of a partition in which nothing has a TTL
 
 local records = redis.call('HMGET', items, '@state', unpack(ARGV, 4))
 local text = table.remove(records, 1)

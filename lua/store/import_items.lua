@@ -9,7 +9,9 @@
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
 -- ARGV[1] token       token of an announcement of the partition in the directory, above the partition's; or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
--- ARGV[3..]           eight arguments for each item, each item once:
+-- ARGV[3] key         the caller's data key, for the field @key: its id of 16 bytes, and the wrapped key; '' if the
+--                     caller does not encrypt
+-- ARGV[4..]           eight arguments for each item, each item once:
 --                       its field
 --                       the version that it must have, '0' if it must not exist
 --                       created_at in microseconds
@@ -28,14 +30,15 @@
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token; nothing was stored
 --   CONFLICT       3  (position of each) these items have another version; all others were stored
 --   DOCUMENTED     7  the items have documents: name their keys
+--   OTHER_KEY      8  the partition has another data key, or only one of the partition and the caller has one
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
-local MORE, NOT_ANNOUNCED, CONFLICT, DOCUMENTED = 1, 2, 3, 7
-local token, announced = ARGV[1], ARGV[2]
-local FIRST, EACH = 3, 8
+local MORE, NOT_ANNOUNCED, CONFLICT, DOCUMENTED, OTHER_KEY = 1, 2, 3, 7, 8
+local token, announced, key = ARGV[1], ARGV[2], ARGV[3]
+local FIRST, EACH = 4, 8
 
 --- @include lib/store_items
 --- @include lib/documents
@@ -64,6 +67,7 @@ end
 local state, reply, micros, now = open_swept({ MORE })
 if reply then return reply end
 if state and not documents[1] and documents_of(state) then return { DOCUMENTED } end
+if has_other_key(state, key) then return { OTHER_KEY } end
 
 -- Check, before anything is written.
 local fields = {}
@@ -83,7 +87,7 @@ for i = 1, #fields do
   end
 end
 if not chosen[1] then return conflicts[2] and conflicts or 0 end
-state, reply = prepare(state, token, announced, longest, now, true)
+state, reply = prepare(state, key, token, announced, longest, now, true)
 if reply then return reply end
 
 -- Build and commit.

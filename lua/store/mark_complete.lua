@@ -13,7 +13,7 @@
 -- ARGV[2..]           the fields of all items that cold has, each once
 -- Returns {'1'} if the partition is complete, else {'0'}. Or returns a code
 --   MORE  1  more has expired than one call removes: call again
--- Errors: PARTITION, UNSUPPORTED.
+-- Errors: OTHERKEY, PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired, notes, noted = unpack(KEYS)
@@ -23,7 +23,7 @@ local LOOKED_AT = 1000 -- maximum number of notes that are read
 
 --- @include lib/copies
 
-local state, reply, _, now = open_swept(MORE)
+local state, reply, _, now = open_plain(MORE)
 if reply then return reply end
 local last = change_of_miss(miss, now)
 local count = state and state.count or 0

@@ -9,13 +9,15 @@
 -- KEYS[7..] documents hashes      <prefix>:store:documents:{<partition>}:<item>, one per item in their order, or none
 -- ARGV[1] token       token of an announcement of the partition in the directory, or ''
 -- ARGV[2] announced   deadline of its entry in milliseconds; '0' for none
--- ARGV[3] field       field of an item
--- ARGV[4] expected    the version that it must have, '0' if it must not exist, '' for any
--- ARGV[5] ttl         its TTL in milliseconds; '0' for none
--- ARGV[6] put         16 hex digits that name this put
--- ARGV[7] value       a frame of the serializer's type, then its bytes; '' to delete the item
--- ARGV[8] vectors     the number of dimensions, a frame of the serializer's type, its bytes. '' for none
--- ARGV[9..]           the same six for each other item, each item once. Then the tags of each document, if any
+-- ARGV[3] key         the caller's data key, for the field @key: its id of 16 bytes, and the wrapped key; '' if the
+--                     caller does not encrypt, or only deletes
+-- ARGV[4] field       field of an item
+-- ARGV[5] expected    the version that it must have, '0' if it must not exist, '' for any
+-- ARGV[6] ttl         its TTL in milliseconds; '0' for none
+-- ARGV[7] put         16 hex digits that name this put
+-- ARGV[8] value       a frame of the serializer's type, then its bytes; '' to delete the item
+-- ARGV[9] vectors     the number of dimensions, a frame of the serializer's type, its bytes. '' for none
+-- ARGV[10..]          the same six for each other item, each item once. Then the tags of each document, if any
 -- The version of a stored item is the server's time in microseconds, or one more than the last version. An item that
 -- this put has already stored stays, so a request may be sent twice. `@compared` holds the last 16 requests that expect
 -- versions, by their first puts. If one of them is sent again after others put the item, it changes nothing. Removing
@@ -26,29 +28,33 @@
 --   CONFLICT       3  (position, version) the item at this position has this version
 --   EMPTIED        4  (token) done, and the partition has no items: give this token back to the directory
 --   DOCUMENTED     7  the items have documents: name their keys
+--   OTHER_KEY      8  the partition has another data key, or only one of the partition and the caller has one
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: confirmed.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
 local documents = { unpack(KEYS, 7) }
-local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, DOCUMENTED = 1, 2, 3, 4, 7
-local token, announced = ARGV[1], ARGV[2]
-local FIRST, EACH, MANY = 3, 6, (#ARGV - 2) / (documents[1] and 7 or 6)
+local MORE, NOT_ANNOUNCED, CONFLICT, EMPTIED, DOCUMENTED, OTHER_KEY = 1, 2, 3, 4, 7, 8
+local token, announced, key = ARGV[1], ARGV[2], ARGV[3]
+local FIRST, EACH, MANY = 4, 6, (#ARGV - 3) / (documents[1] and 7 or 6)
 
 -- Remembers a request that expects versions.
 local function remember()
-  local puts = (redis.call('HGET', items, '@compared') or '') .. ARGV[6] .. ' '
+  local puts = (redis.call('HGET', items, '@compared') or '') .. ARGV[7] .. ' '
   redis.call('HSET', items, '@compared', string.sub(puts, -16 * 17))
 end
 
 -- The common case: one item without TTL and vectors, in an existing partition whose items have none either. Any other
 -- case continues below.
-if #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] == '' then
-  local field, expected, put = ARGV[3], ARGV[4], ARGV[6]
+if #ARGV == 9 and token == '' and ARGV[6] == '0' and ARGV[8] ~= '' and ARGV[9] == '' then
+  local field, expected, put = ARGV[4], ARGV[5], ARGV[7]
   local text, old = unpack(redis.call('HMGET', items, '@state', field))
-  local last, count, checksum, rest = string.match(text or '', '^1 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+ 0)$')
+  local pattern = '^([12]) 0 (%d+) (%d+) (%d+) (%d+ 0 0 0 %d+ %d+ 0)$'
+  local format, last, count, checksum, rest = string.match(text or '', pattern)
   local created, version, made_by = string.match(old or '', '^(%d+) (%d+) 0 (%x+) ')
-  local is_sound = rest and #last <= 16 and #count <= 15 and #checksum <= 16
+  local stored = format == '2' and (redis.call('HGET', items, '@key') or ' ') or ''
+  local is_same_key = string.sub(stored, 1, 16) == string.sub(key, 1, 16)
+  local is_sound = rest and is_same_key and #last <= 16 and #count <= 15 and #checksum <= 16
   local is_known = created and #created <= 16 and #version <= 16 or not old and string.find(field, '%z') == #field
   local is_expected = (expected == '' or expected == (version or '0')) and made_by ~= put
   if is_sound and is_known and is_expected and redis.call('ZCARD', order) == tonumber(count) then
@@ -56,9 +62,9 @@ if #ARGV == 8 and token == '' and ARGV[5] == '0' and ARGV[7] ~= '' and ARGV[8] =
     local new = math.max(now[1] * 1000000 + now[2], last + 1)
     local new_text = string.format('%.0f', new)
     local sum = (checksum - (version or 0) + new) % 2 ^ 50
-    local state = string.format('1 0 %.0f %.0f %.0f ', new, count + (old and 0 or 1), sum) .. rest
+    local state = string.format('%s 0 %.0f %.0f %.0f ', format, new, count + (old and 0 or 1), sum) .. rest
     redis.call('ZADD', order, new_text, field)
-    local record = (created or new_text) .. ' ' .. new_text .. ' 0 ' .. put .. ' ' .. ARGV[7]
+    local record = (created or new_text) .. ' ' .. new_text .. ' 0 ' .. put .. ' ' .. ARGV[8]
     redis.call('HSET', items, field, record, '@state', state)
     if expected ~= '' then remember() end
     return 0
@@ -77,15 +83,17 @@ if mark and not documents[1] then return { DOCUMENTED } end
 local fields = {}
 for i = 1, MANY do fields[i] = ARGV[FIRST + (i - 1) * EACH] end
 local records, longest, is_put, is_compared = redis.call('HMGET', items, unpack(fields)), 0, false, false
+local is_other_key = has_other_key(state, key)
 for i = 1, MANY do
   local at = FIRST + (i - 1) * EACH
   local expected, ttl, put, value = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]
   local _, version, _, made_by = head_of(records[i] or '')
+  if is_other_key and value ~= '' then return { OTHER_KEY } end
   if records[i] and not version then
     return redis.error_reply('PARTITION a record of ' .. items .. ' cannot be read')
   end
   if expected ~= '' and made_by ~= put and (version or '0') ~= expected then
-    local is_known = string.find(redis.call('HGET', items, '@compared') or '', ARGV[6] .. ' ', 1, true)
+    local is_known = string.find(redis.call('HGET', items, '@compared') or '', ARGV[7] .. ' ', 1, true)
     return is_known and 0 or { CONFLICT, i, version or '0' }
   end
   is_compared = is_compared or expected ~= ''
@@ -95,7 +103,7 @@ for i = 1, MANY do
   end
 end
 if is_put then
-  state, reply = prepare(state, token, announced, longest, now)
+  state, reply = prepare(state, key, token, announced, longest, now)
   if reply then return reply end
 elseif state then
   take_announcement(state, token, announced)

@@ -29,6 +29,11 @@ class Partition(NamedTuple):
     labels: tuple[str, ...]
     """Its one or two labels."""
 
+    @property
+    def name(self) -> str:
+        """Its name for providers of keys: its labels joined by `/`. In a label, `%`, `{`, `}` and `/` are escaped."""
+        return decode(_tag(self.labels))
+
 
 class StoreKeyspace:
     """The keys of a store with one prefix."""
@@ -53,7 +58,7 @@ class StoreKeyspace:
     def partition(self, member: bytes) -> Partition:
         """Return a partition by its member of the directory."""
         labels = tuple(components(member))
-        tag = b"/".join([_escaped(encode(label)) for label in labels])
+        tag = _tag(labels)
         return Partition(member, tuple([self._stem + tag + b"}:" + ending for ending in _ENDINGS]), labels)
 
     def member_of(self, key: bytes) -> bytes | None:
@@ -108,6 +113,11 @@ def bounds(labels: tuple[str, ...]) -> tuple[bytes, bytes]:
     """Return the ZRANGEBYLEX range of the directory's members that begin with these labels."""
     begins = member(labels)
     return (b"[" + begins, b"(" + after(begins)) if begins else (b"-", b"+")
+
+
+def _tag(labels: Sequence[str]) -> bytes:
+    """Return the hash tag of a partition."""
+    return b"/".join([_escaped(encode(label)) for label in labels])
 
 
 def _labels(tag: bytes) -> list[str]:

@@ -134,3 +134,5 @@ class StoreReply(IntEnum):
     """The page has not changed since the caller read it."""
     DOCUMENTED = 7
     """Nothing was done: the items have documents, and the call must name their keys."""
+    OTHER_KEY = 8
+    """Nothing was done: the partition has another data key, or only one of it and the store is encrypted."""

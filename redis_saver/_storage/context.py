@@ -14,7 +14,7 @@ from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Digests, digest
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.keys import DataKeys
-from redis_saver._storage.sealing import Cipher
+from redis_saver._storage.sealing import PLAIN, Cipher
 from redis_saver.errors import NotEncrypted
 
 Counted: TypeAlias = "Callable[[Generator[Any, Any, Any], str], Generator[Any, Any, Any]]"
@@ -60,14 +60,8 @@ class Context(NamedTuple):
             NotEncrypted: The saver encrypts, but the thread is plain.
         """
         if self.data_keys is not None and self.cipher is None and not self.reads_plain:
-            raise NotEncrypted(PLAIN_THREAD)
+            raise NotEncrypted(PLAIN)
         return self.cipher
-
-
-PLAIN_THREAD = (
-    "it is not encrypted, and this saver has encryption=. It was not decoded. Encrypt the thread with redis-saver "
-    "migrate. If you did not write it, somebody without the key did: see docs/security.md"
-)
 
 
 def default_ttl(context: Context) -> int | bytes:

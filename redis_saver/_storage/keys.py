@@ -151,6 +151,7 @@ def with_key(
     *,
     creates: bool = False,
     config: RunnableConfig | None = None,
+    key: bytes = b"",
 ) -> Operation[T]:
     """Run an operation on a thread with the thread's cipher in its context. Without `encryption=`, just run it.
 
@@ -158,15 +159,16 @@ def with_key(
     operation again.
 
     Args:
-        context: The saver.
-        thread: The thread.
+        context: The saver, or the settings of a store.
+        thread: The thread, or the name of a partition.
         make: Makes the operation.
         creates: True if the operation may create the thread, which then gets a data key.
         config: LangGraph's config, for `key_for`.
+        key: The hash of a partition.
     """
     if (data_keys := context.data_keys) is None:
         return (yield from make(context))
-    failed, key = None, context.keyspace.keys(thread).data_key
+    failed, key = None, key or context.keyspace.keys(thread).data_key
     while True:
         cipher = yield from data_keys.load(thread, key, failed)
         if cipher is None and creates:

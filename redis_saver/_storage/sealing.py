@@ -27,6 +27,11 @@ ID = 16
 """Size of a data key's id in bytes."""
 _END = b"\0"
 """Ends what is encrypted, because older releases of `cryptography` refuse to encrypt nothing."""
+PLAIN = (
+    "it is not encrypted, and encryption= is set. It was not decoded. Encrypt it with redis-saver migrate. If you did "
+    "not write it, somebody without the key did: see docs/security.md"
+)
+ENCRYPTED = "it is encrypted, and encryption= is not set (commands: --keys-file)"
 _PARENT, _FLAGS, _RETAINED, _KIND = 0, 4, 7, 9
 _ROOT = 1 + DIGEST
 _TAG = 16
@@ -230,9 +235,5 @@ def unsealed(kind: bytes) -> bytes:
         NotEncrypted: The record is plain.
     """
     if not kind.endswith(SEALED):
-        raise NotEncrypted(
-            f"it is not encrypted (its type is {kind!r}), and this saver has encryption=. It was not decoded. Encrypt "
-            "the thread with redis-saver migrate. If you did not write it, somebody without the key did: see "
-            "docs/security.md"
-        )
+        raise NotEncrypted(PLAIN)
     return kind[: -len(SEALED)]

@@ -2,13 +2,19 @@
 
 A record begins with numbers of the script: the time of the item's creation, its version, its TTL, and the name of the
 put that stored it. The value follows: a frame of the serializer's type, and the serializer's bytes.
+
+With `encryption=`, the value and the vectors of an item are sealed with their partition, their field, and the name of
+the put, which is random. So they open at no other item, and only together. The numbers stay open, because the server
+chooses them. Not detected: an older value of the same item that is put back together with the name of its put, other
+times, and an item or vectors that are removed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from typing import Any, NamedTuple
 
 from langgraph.store.base import Item, SearchItem
@@ -19,7 +25,8 @@ from redis_saver._common.limits import Allowance
 from redis_saver._common.store_names import Partition
 from redis_saver._storage import compression, encryption
 from redis_saver._storage.context import Context
-from redis_saver._storage.framing import first
+from redis_saver._storage.framing import first, pack
+from redis_saver._storage.sealing import ENCRYPTED, SEALED
 from redis_saver._store.context import namespace_and_key
 from redis_saver.errors import decoding_item, encoding
 
@@ -94,6 +101,8 @@ class Entry:
         if data.startswith(_PLAIN) and not context.require_encryption:  # most are
             return context.serde.loads_typed(("msgpack", data[len(_PLAIN) :]))
         kind, start = first(data)
+        if kind.endswith(SEALED):
+            raise ValueError(ENCRYPTED)
         encryption.check_read(context, kind)
         kind, data = compression.original(kind, data[start:], Allowance(context.limits, "a store"))
         return context.serde.loads_typed((names.decode(kind), data))
@@ -118,6 +127,35 @@ class Entry:
         if self.created == self.version:
             return updated, updated
         return _EPOCH + timedelta(microseconds=self.created), updated
+
+
+def seal(context: Context, field: bytes, put: bytes, plain: bytes, what: bytes = b"item") -> bytes:
+    """Seal the value of an item, or its `vectors`, if the store encrypts. `put` is the name of its put."""
+    cipher = context.cipher
+    return plain if cipher is None else cipher.seal_value(pack([what, cipher.thread, field, put]), plain)
+
+
+def unseal(context: Context, field: bytes, put: bytes, stored: bytes, what: bytes = b"item") -> bytes:
+    """Open what `seal` sealed.
+
+    Raises:
+        ValueError: It was not sealed for this item and put with the data key of the partition.
+    """
+    cipher = context.opener()
+    return stored if cipher is None else cipher.open_value(pack([what, cipher.thread, field, put]), stored)
+
+
+def entry_maker(context: Context, partition: Partition) -> Callable[[bytes, bytes], Entry]:
+    """Return what makes entries of the fields and records of a partition. It opens them if the store encrypts."""
+    return Entry if context.data_keys is None else partial(_opened, context, partition)
+
+
+def _opened(context: Context, partition: Partition, field: bytes, record: bytes) -> Entry:
+    entry = Entry(field, record)
+    namespace, key = namespace_and_key(partition, field)
+    with decoding_item("item {!r} of namespace {!r}", key, namespace):
+        entry.data = unseal(context, field, entry.made_by, entry.data)
+    return entry
 
 
 class Hit(NamedTuple):

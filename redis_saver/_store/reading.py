@@ -23,9 +23,9 @@ from redis_saver._common.store_names import Partition
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Command, Operation
 from redis_saver._store import scripts
-from redis_saver._store.context import Place, StoreContext, namespace_and_key
-from redis_saver._store.items import CHECKSUM, Entry, Hit
-from redis_saver._store.scripts import ask, refresh_ttls, together, windows
+from redis_saver._store.context import Place, StoreContext
+from redis_saver._store.items import CHECKSUM, Entry, Hit, entry_maker
+from redis_saver._store.scripts import ask, keyed, refresh_ttls, together, windows
 from redis_saver.errors import StoreBusy, reading_store
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MAX_ATTEMPTS = 5
 """Maximum number of attempts to list versions while others remove items, or empty the partition."""
 _HINT_BYTES = 300
 """Approximate memory for remembering that nothing in a partition has a TTL."""
-_WITHOUT_TTLS = re.compile(rb"1 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
+_WITHOUT_TTLS = re.compile(rb"[12] 0 [0-9]+ [0-9]+ [0-9]+ [0-9]+ ")
 """Beginning of a partition's state if nothing in it has a TTL. `get_items.lua` has the same pattern."""
 
 
@@ -59,6 +59,7 @@ def read(
     return [entry for entries in (yield from together(context, reads)) for entry in entries]
 
 
+@keyed
 def _read(
     context: StoreContext, partition: Partition, fields: Sequence[bytes], refresh: bool
 ) -> Operation[list[Entry | None]]:
@@ -74,7 +75,7 @@ def _read(
         # Lower case keeps redis-py's CacheConfig from caching the reply of HMGET.
         state, *records = yield Command(("hmget", partition.keys[0], "@state", *fields), partition.keys[:1])
         if state and _WITHOUT_TTLS.match(state):
-            return _entries(partition, fields, records)
+            return _entries(context, partition, fields, records)
         context.remembered.forget(hint)
     arguments: list[Argument] = [int(refresh), *fields]
     reply = yield from ask(context, partition, scripts.GET_ITEMS, arguments, fields if refresh else ())
@@ -83,15 +84,18 @@ def _read(
     if len(records) > len(fields):
         context.remembered.put(hint, True, _HINT_BYTES)
         records = records[:-1]
-    return _entries(partition, fields, records)
+    return _entries(context, partition, fields, records)
 
 
-def _entries(partition: Partition, fields: Sequence[bytes], records: Sequence[bytes | None]) -> list[Entry | None]:
+def _entries(
+    context: StoreContext, partition: Partition, fields: Sequence[bytes], records: Sequence[bytes | None]
+) -> list[Entry | None]:
+    make = entry_maker(context.values, partition)
     with reading_store(partition.keys[0]):
         if len(records) != len(fields):
             raise ValueError(f"the reply has {len(records)} of {len(fields)} records")
         pairs = zip(fields, records, strict=True)
-        return [None if record is None else Entry(field, record) for field, record in pairs]
+        return [None if record is None else make(field, record) for field, record in pairs]
 
 
 class _Listing(NamedTuple):
@@ -178,7 +182,7 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
     refreshes = refresh and not context.has_documents
     while more:
         size = min(limit - len(entries), ITEMS_PER_PAGE)
-        part = yield from _page_part(context, place, below, offset, size, refreshes, known)
+        part = yield from _page_part(context, place.partition, place.prefix, below, offset, size, refreshes, known)
         if part is None:
             refreshes = False
             continue
@@ -197,30 +201,38 @@ def page(context: StoreContext, place: Place, offset: int, limit: int, *, refres
     return result
 
 
+@keyed
 def _page_part(
-    context: StoreContext, place: Place, below: bytes, offset: int, limit: int, refresh: bool, known: Page
+    context: StoreContext,
+    partition: Partition,
+    prefix: bytes,
+    below: bytes,
+    offset: int,
+    limit: int,
+    refresh: bool,
+    known: Page,
 ) -> Operation[_PagePart | None]:
     """Read as much of a page as one reply holds. None if a refresh is impossible here, as the items have documents."""
     start = bisect_right(known.entries, -int(below), key=lambda entry: -entry.version) if below else 0
-    cached = known.entries[start : start + limit]
+    cached, make = known.entries[start : start + limit], entry_maker(context.values, partition)
     while True:
         about: tuple[Argument, ...] = (b"", 0, 0, 0, 0)
         if cached:
             versions = [entry.version for entry in cached]
             about = (known.token, len(versions), versions[0], versions[-1], sum(versions) % CHECKSUM)
-        arguments = (int(refresh), place.prefix, below, offset, limit, *about)
-        reply = yield from ask(context, place.partition, scripts.SEARCH_ITEMS, arguments)
+        arguments = (int(refresh), prefix, below, offset, limit, *about)
+        reply = yield from ask(context, partition, scripts.SEARCH_ITEMS, arguments)
         if reply.code == StoreReply.SAME and cached:
             return _PagePart(known.token, b"", offset, cached)
         if reply.code == StoreReply.DOCUMENTED and refresh:
             return None
-        with reading_store(place.partition.keys[0]):
+        with reading_store(partition.keys[0]):
             if reply.code:
                 raise ValueError(f"the reply has the code {reply.code}, which this call does not allow")
             token, next_below, passed, *items = reply.values
             by_version = {(entry.field, entry.version): entry for entry in cached}
             entries = [
-                Entry(field, record) if record else by_version.get((field, int(float(version))))
+                make(field, record) if record else by_version.get((field, int(float(version))))
                 for field, version, record in zip(items[::3], items[1::3], items[2::3], strict=True)
             ]
             if not cached and None in entries:
@@ -289,6 +301,7 @@ def _without_items(context: StoreContext) -> Mirror:
     return Mirror(vectors=context.embedder.nothing if context.embedder else None)
 
 
+@keyed
 def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> Operation[tuple[Mirror, bool]]:
     """Add newer items. The second result is False if the mirror also has items that are gone.
 
@@ -325,16 +338,16 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
 def _added(context: StoreContext, partition: Partition, before: Mirror, items: list[bytes]) -> Mirror:
     """Add newer items, oldest first."""
     entries, checksum, size, vectors = dict(before.entries), before.checksum, before.entry_bytes, before.vectors
-    width = 2 if vectors is None else 3
+    width, make = 2 if vectors is None else 3, entry_maker(context.values, partition)
     for field_, record in zip(items[::width], items[1::width], strict=True):
-        entry = Entry(field_, record)
+        entry = make(field_, record)
         if (old := entries.pop(entry.field, None)) is not None:
             checksum, size = checksum - old.version, size - old.size
         entries[entry.field] = entry
         checksum, size = checksum + entry.version, size + entry.size
     if vectors is not None and (embedder := context.embedder) is not None:
         rows = {
-            field_: embedder.decode(context.values, *namespace_and_key(partition, field_), stored)
+            field_: embedder.decode(context.values, partition, field_, entries[field_].made_by, stored)
             for field_, stored in zip(items[::3], items[2::3], strict=True)
         }
         vectors = vectors.changed((), rows)

@@ -8,17 +8,19 @@ from __future__ import annotations
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 from redis_saver._common.display import shown
 from redis_saver._common.store_names import Partition, document_keys
 from redis_saver._engine.replies import StoreReply
-from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
+from redis_saver._engine.requests import Argument, Ask, Batch, Call, Operation, T
+from redis_saver._engine.runner import Pump
 from redis_saver._engine.scripts import Script, load
+from redis_saver._storage.keys import with_key
 from redis_saver._store.context import StoreContext, document_tags
 from redis_saver._store.items import Hit
-from redis_saver.errors import StoreBusy, reading_store
+from redis_saver.errors import StoreBusy, other_key, reading_store
 
 NO_ANNOUNCEMENT: tuple[bytes, bytes] = (b"", b"0")
 LATE = 30.0
@@ -27,6 +29,7 @@ MAX_ANNOUNCED = 20
 """Maximum number of announcements per call."""
 MAX_TOGETHER = 256
 """Maximum number of operations whose requests are sent together."""
+P = ParamSpec("P")
 _LETTERS: Mapping[type, str] = defaultdict(lambda: "?", {bytes: "b", int: "i", type(None): "n"})
 """Letters of types. The letters of a reply's values have to match its pattern."""
 _REPLIES: dict[Script, tuple[str, Mapping[int, str]]] = {}
@@ -61,8 +64,10 @@ COUNT_NAMESPACES = _load("count_namespaces", "(bi(bb)*)?", _MORE)
 READ_ITEMS = _load("read_items", "(bi(bb)*)?", _MORE)
 DOCUMENT_ITEMS = _load("document_items", "bbb*", _MORE)
 SWEEP_ITEMS = _load("sweep_items", "iiib")
-PUT_ITEMS = _load("put_items", "", {**_DOCUMENTS, **_EMPTIED, 0: "", StoreReply.CONFLICT: "ib"})
-IMPORT_ITEMS = _load("import_items", "", {**_DOCUMENTS, 0: "", StoreReply.CONFLICT: "i*"})
+PUT_ITEMS = _load(
+    "put_items", "", {**_DOCUMENTS, **_EMPTIED, 0: "", StoreReply.CONFLICT: "ib", StoreReply.OTHER_KEY: ""}
+)
+IMPORT_ITEMS = _load("import_items", "", {**_DOCUMENTS, 0: "", StoreReply.CONFLICT: "i*", StoreReply.OTHER_KEY: ""})
 GET_COPIES = _load("get_copies", "b[bn]*", _MORE)
 FILL_COPIES = _load("fill_copies", "b", _TOKEN)
 MARK_COMPLETE = _load("mark_complete", "b", _MORE)
@@ -121,6 +126,38 @@ def item_at(position: int, count: int) -> int:
     return position - 1
 
 
+def with_partition_key(
+    context: StoreContext, partition: Partition, make: Callable[[StoreContext], Operation[T]], *, creates: bool
+) -> Operation[T]:
+    """Run an operation on a partition with its cipher, as `with_key`. Without `encryption=`, just run it.
+
+    Args:
+        context: The store.
+        partition: The partition.
+        make: Makes the operation.
+        creates: True if the operation may create the partition, which then gets a data key.
+    """
+    if context.values.data_keys is None:
+        return make(context)
+    name, key = partition.name, partition.keys[0]
+    return with_key(
+        context.values, name, lambda values: make(context._replace(values=values)), creates=creates, key=key
+    )
+
+
+def keyed(
+    function: Callable[Concatenate[StoreContext, Partition, P], Operation[T]],
+) -> Callable[Concatenate[StoreContext, Partition, P], Operation[T]]:
+    """Do the same as a function that reads a partition, with the partition's cipher."""
+
+    def read(context: StoreContext, partition: Partition, /, *args: P.args, **kwargs: P.kwargs) -> Operation[T]:
+        return with_partition_key(
+            context, partition, lambda of: function(of, partition, *args, **kwargs), creates=False
+        )
+
+    return read
+
+
 def ask(
     context: StoreContext,
     partition: Partition,
@@ -157,6 +194,8 @@ def ask(
         if reply.code == StoreReply.DOCUMENTED and fields and keys == partition.keys:
             keys, arguments = _with_documents(partition, script, arguments, fields)
             continue
+        if reply.code == StoreReply.OTHER_KEY:
+            raise other_key(keys)
         if reply.code != StoreReply.NOT_ANNOUNCED:
             if times and time.monotonic() - asked_at > LATE:
                 # The token may have been given back meanwhile, so the directory may have dropped the partition.
@@ -220,15 +259,20 @@ def together(context: StoreContext, operations: Sequence[Operation[T]]) -> Opera
         return [(yield from operations[0])]
     results: list[Any] = [None] * len(operations)
     for start in range(0, len(operations), MAX_TOGETHER):
-        running = dict(enumerate(operations[start : start + MAX_TOGETHER], start))
+        running = dict(enumerate(map(Pump, operations[start : start + MAX_TOGETHER]), start))
         replies: dict[int, Any] = dict.fromkeys(running)
         while running:
             requests = {}
-            for position, operation in list(running.items()):
-                try:
-                    requests[position] = operation.send(replies[position])
-                except StopIteration as end:  # noqa: PERF203
-                    results[position] = end.value
+            for position, pump in list(running.items()):
+                pump.reply = replies[position]
+                for request in pump:
+                    if not isinstance(request, Ask):
+                        requests[position] = request
+                        break
+                    with pump:  # an error is raised in this operation alone
+                        pump.reply = yield request
+                else:
+                    results[position] = pump.result
                     del running[position]
             replies = yield from _answers(context, requests)
     return results

@@ -202,8 +202,8 @@ def _decoded(
             fields, vectors.records[::2], vectors.records[1::2], strict=bool(vectors.records)
         ):
             if record and stored:
-                name = namespace_and_key(partition, field)
-                yield Entry(field, record), embedder.decode(context.values, *name, stored)
+                entry = Entry(field, record)
+                yield entry, embedder.decode(context.values, partition, field, entry.made_by, stored)
 
 
 # -- searching

@@ -35,10 +35,12 @@ from redis_saver._engine.requests import Operation, Request, T
 from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
-from redis_saver._storage import compression as compressions, encryption
+from redis_saver._storage import compression as compressions
 from redis_saver._storage.chunk_cache import CACHE_BYTES, ChunkCache
 from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
+from redis_saver._storage.encryption import check as check_encryption
+from redis_saver._storage.keys import DataKeys
 from redis_saver._store import index_config, namespaces, searching, server_search
 from redis_saver._store.context import Places, Remembered, StoreContext
 from redis_saver._store.index_config import RedisIndexConfig, Texts
@@ -46,6 +48,7 @@ from redis_saver._store.items import VersionedItem
 from redis_saver._store.reading import read
 from redis_saver._store.scripts import together
 from redis_saver._store.writing import Write, as_write, put
+from redis_saver.encryption import Encryption
 from redis_saver.errors import reading_store
 
 INDEXED_CACHE_BYTES = 2**29
@@ -69,6 +72,7 @@ class StoreSettings(TypedDict, total=False):
     """Settings of a store, for `from_conn_string`. The constructor of `Store` explains them."""
 
     serde: SerializerProtocol | None
+    encryption: Encryption | None
     prefix: str
     ttl: TTL | TTLConfig
     index: RedisIndexConfig | IndexConfig | None
@@ -97,6 +101,7 @@ class Store(BaseStore, Generic[ClientT]):
         client: ClientT,
         *,
         serde: SerializerProtocol | None = None,
+        encryption: Encryption | None = None,
         prefix: str = "langgraph",
         ttl: TTL | TTLConfig = None,
         index: RedisIndexConfig | IndexConfig | None = None,
@@ -116,6 +121,9 @@ class Store(BaseStore, Generic[ClientT]):
             client: For `RedisStore`, a blocking client of redis-py or valkey-py, also of a cluster or Sentinel. For
                 `AsyncRedisStore`, one for asyncio. Savers and stores may share a client.
             serde: Serializer of the values. Default: `FastSerializer`.
+            encryption: Encrypts values and vectors with keys of yours (`redis_saver.encryption`, `docs/encryption.md`).
+                Each partition (the first two labels of a namespace) has a data key, so each process needs one more
+                round trip for each partition. None: nothing is encrypted, except by `serde`.
             prefix: Beginning of all keys. Savers and stores may share one.
             ttl: Default TTL of items, from their last put or read: a `timedelta`, a text such as `"30d"`, or
                 LangGraph's `TTLConfig`. `refresh_on_read` is True by default. Expired items are never answered, so
@@ -156,16 +164,17 @@ class Store(BaseStore, Generic[ClientT]):
         embedder = index_config.load(index)
         serde = chosen(serde, strict=strict) or FastSerializer()
         if embedder is not None and embedder.server is not None:
-            _check_server_search(client, prefix, serde)
+            _check_server_search(client, prefix, serde, encryption)
         self.ttl_config = _ttl_config(ttl)
         values = Context(
             serde=serde,
             keyspace=Keyspace(prefix),
             expiry=Expiry(),
             compression=compressions.check(compression, type(self)),
-            require_encryption=encryption.check(require_encryption, serde),
+            require_encryption=check_encryption(require_encryption, serde),
             chunk_cache=ChunkCache(0),
             limits=limits,
+            data_keys=None if encryption is None else DataKeys(encryption, prefix, "store"),
         )
         if cache_bytes is None:
             cache_bytes = CACHE_BYTES if index is None else INDEXED_CACHE_BYTES
@@ -494,7 +503,7 @@ def _ttl_config(ttl: TTL | TTLConfig) -> TTLConfig | None:
     return config  # type: ignore[return-value]
 
 
-def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) -> None:
+def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol, encryption: Encryption | None) -> None:
     """Check that the server can see what its own index of vectors needs.
 
     Raises:
@@ -510,10 +519,13 @@ def _check_server_search(client: Any, prefix: str, serde: SerializerProtocol) ->
         raise ValueError(
             f"prefix={shown(prefix)}: {name} takes no prefix with NUL, because the server's index ends it there"
         )
-    if (kind := serde.dumps_typed(b"x")) != ("bytes", b"x"):
+    if encryption is not None or (kind := serde.dumps_typed(b"x")) != ("bytes", b"x"):
+        reason = (
+            "encryption= is set" if encryption else f"serde={type(serde).__name__} gives them the type {shown(kind[0])}"
+        )
         raise ValueError(
-            f"{name}: the server has to see the vectors, and serde={type(serde).__name__} gives them the type "
-            f"{shown(kind[0])}. A store that encrypts lets the process compare vectors: leave 'search' out"
+            f"{name}: the server has to see the vectors, and {reason}. A store that encrypts lets the process compare "
+            "vectors: leave 'search' out"
         )
 
 

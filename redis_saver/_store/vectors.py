@@ -17,9 +17,13 @@ from numpy.typing import NDArray
 
 from redis_saver._common import limits, names
 from redis_saver._common.display import counted, kind_of, printable, shown
+from redis_saver._common.store_names import Partition
 from redis_saver._storage import encryption, framing
 from redis_saver._storage.context import Context
+from redis_saver._storage.sealing import ENCRYPTED, SEALED
+from redis_saver._store.context import namespace_and_key
 from redis_saver._store.index_config import Distance, Texts, check_paths, server_index
+from redis_saver._store.items import seal, unseal
 from redis_saver.errors import decoding_item, encoding
 
 Rows: TypeAlias = NDArray[np.float32]
@@ -383,15 +387,16 @@ class Embedder:
 
     # -- vectors as they are stored
 
-    def encode(self, context: Context, namespace: tuple[str, ...], key: str, rows: Rows) -> bytes:
+    def encode(self, context: Context, partition: Partition, field: bytes, put: bytes, rows: Rows) -> bytes:
         """Encode the vectors of an item: the dimensions, a frame of the serializer's type, the serializer's bytes."""
+        namespace, key = namespace_and_key(partition, field)
         with encoding("the vectors of item {!r} of namespace {!r}", key, namespace):
             type_name, data = context.serde.dumps_typed(rows.astype(_STORED).tobytes())
             encryption.check_written(context, type_name)
         kind = names.encode(type_name)
-        return b"%d %d:%b%b" % (self.dims, len(kind), kind, data)
+        return b"%d %b" % (self.dims, seal(context, field, put, framing.pack([kind]) + data, b"vectors"))
 
-    def decode(self, context: Context, namespace: tuple[str, ...], key: str, stored: bytes) -> Rows:
+    def decode(self, context: Context, partition: Partition, field: bytes, put: bytes, stored: bytes) -> Rows:
         """Decode the vectors of an item. Returns an empty array if nothing is stored.
 
         Raises:
@@ -399,17 +404,21 @@ class Embedder:
         """
         if not stored:
             return np.zeros((0, self.dims), np.float32)
+        namespace, key = namespace_and_key(partition, field)
         with decoding_item("the vectors of item {!r} of namespace {!r}", key, namespace):
-            return self._decoded(context, stored)
+            return self._decoded(context, field, put, stored)
 
-    def _decoded(self, context: Context, stored: bytes) -> Rows:
+    def _decoded(self, context: Context, field: bytes, put: bytes, stored: bytes) -> Rows:
         dims, _, framed = stored.partition(b" ")
         if dims != b"%d" % self.dims:
             raise ValueError(
                 f"they have {printable(dims.decode('ascii', 'replace'))} dimensions, and index['dims'] says "
                 f"{self.dims}: another model made them. Put the items again, or give the store another prefix"
             )
+        framed = unseal(context, field, put, framed, b"vectors")
         kind, start = framing.first(framed)
+        if kind.endswith(SEALED):
+            raise ValueError(ENCRYPTED)
         data = encryption.loads(context, kind, framed[start:])
         if not isinstance(data, bytes):
             raise ValueError(f"they are {kind_of(data)}, and not bytes")  # noqa: TRY004 - it becomes a DecodeError

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple
 
 from langgraph.store.base import PutOp
@@ -20,9 +21,9 @@ from redis_saver._engine.requests import Argument, Call, Operation, T
 from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, namespace_and_key
 from redis_saver._store.index_config import Texts
-from redis_saver._store.items import Entry, dump_value, encode_value
+from redis_saver._store.items import dump_value, encode_value, entry_maker, seal
 from redis_saver._store.reading import list_fields
-from redis_saver._store.scripts import ask, item_at
+from redis_saver._store.scripts import ask, item_at, keyed, with_partition_key
 from redis_saver.errors import Conflict, DecodeError, decoding_item, reading_store
 
 MAX_PUTS, MAX_BYTES = 1000, 8_000_000
@@ -84,6 +85,8 @@ def milliseconds(minutes: Any) -> int:
 def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:
     """Store and delete items of a partition, by their fields. A script takes up to 1,000 items or 8 MB.
 
+    Deleting needs no data key, so items whose key was destroyed can be deleted.
+
     Args:
         context: The store.
         partition: The partition of the items.
@@ -93,21 +96,27 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
     Raises:
         Conflict: An item has another version than expected.
     """
+    if not any(write.value for write in writes.values()):
+        return _put(context, partition, writes, texts)
+    return with_partition_key(context, partition, lambda of: _put(of, partition, writes, texts), creates=True)
+
+
+def _put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Write], texts: Texts) -> Operation[None]:
+    values = context.values
     of_vector = 4 * context.embedder.dims if context.embedder else 0
 
     def size_of(field: bytes) -> int:
         return len(field) + len(writes[field].value) + of_vector * len(writes[field].texts)
 
     for fields in split(writes, size_of):
-        arguments: list[Argument] = []
+        arguments: list[Argument] = [_key_argument(context)]
         digits = os.urandom(8 * len(fields)).hex()  # by its digits the script recognizes a put that is sent twice
         for position, field in enumerate(fields):
             value, ttl, expected, own_texts = writes[field]
-            vectors = b""
+            name, vectors = digits[16 * position : 16 * position + 16].encode(), b""
             if own_texts and context.embedder:
-                name = namespace_and_key(partition, field)
-                vectors = context.embedder.encode(context.values, *name, texts.rows(own_texts))
-            arguments += (field, expected, ttl, digits[16 * position : 16 * position + 16], value, vectors)
+                vectors = context.embedder.encode(values, partition, field, name, texts.rows(own_texts))
+            arguments += (field, expected, ttl, name, value and seal(values, field, name, value), vectors)
         reply = yield from ask(context, partition, scripts.PUT_ITEMS, arguments, fields)
         if reply.code == StoreReply.CONFLICT:
             with reading_store(partition.keys[0]):
@@ -115,6 +124,12 @@ def put(context: StoreContext, partition: Partition, writes: Mapping[bytes, Writ
             raise _conflict(partition, field, version, writes)
         if reply.code == StoreReply.EMPTIED:
             yield Call(scripts.WITHDRAW, context.keyspace.directory, (partition.member, reply.values[0]))
+
+
+def _key_argument(context: StoreContext) -> bytes:
+    """Return the data key as scripts take it, or empty."""
+    cipher = context.values.cipher
+    return b"" if cipher is None else cipher.argument
 
 
 def split(items: Iterable[T], size_of: Callable[[T], int]) -> Iterator[list[T]]:
@@ -212,6 +227,7 @@ class StoredItem(NamedTuple):
     """Approximate size of the value, in bytes."""
 
 
+@keyed
 def read_items(
     context: StoreContext, partition: Partition, fields: Sequence[bytes]
 ) -> Operation[list[StoredItem | DecodeError | None]]:
@@ -221,7 +237,13 @@ def read_items(
     if not values:
         return [None] * len(fields)
     answered = zip(fields, values[2::2], values[3::2], strict=False)
-    return [_stored(context, partition, field, record, deadline) for field, record, deadline in answered]
+    items = [_stored(context, partition, field, record, deadline) for field, record, deadline in answered]
+    error = next((item for item in items if isinstance(item, DecodeError)), None)
+    if error is not None and (data_keys := context.values.data_keys) is not None:
+        cipher = yield from data_keys.load(partition.name, partition.keys[0], context.values.cipher)
+        if cipher is not context.values.cipher:
+            raise error  # another process has replaced the partition: `with_key` reads again
+    return items
 
 
 def _stored(
@@ -233,7 +255,7 @@ def _stored(
         namespace, key = namespace_and_key(partition, field)
     try:
         with decoding_item("item {!r} of namespace {!r}", key, namespace):
-            entry = Entry(field, record)
+            entry = entry_maker(context.values, partition)(field, record)
             value = entry.loaded(context.values)
             moments = entry.created, entry.version, int(record.split(b" ", 3)[2]), int(float(deadline))
     except DecodeError as error:
@@ -285,11 +307,19 @@ def import_items(
     Three round trips. It may run again with the same `made_by`. Then items that it stored before are neither stored
     again nor returned.
     """
-    arguments: list[Argument] = []
+    make = partial(_import_items, partition=partition, imports=imports, made_by=made_by)
+    return with_partition_key(context, partition, make, creates=True)
+
+
+def _import_items(
+    context: StoreContext, *, partition: Partition, imports: Sequence[Import], made_by: str
+) -> Operation[list[Import]]:
+    arguments: list[Argument] = [_key_argument(context)]
     for item, expected, _, field, value in imports:
         created, updated = (min(max(moment, 1), 1000 * _LATEST) for moment in (item.created_at, item.updated_at))
         ttl, deadline = (min(max(item.ttl, 1), _LATEST), min(item.expires_at, _LATEST)) if item.expires_at else (0, 0)
-        arguments += (field, expected, created, updated, ttl, deadline, made_by, value)
+        sealed = seal(context.values, field, made_by.encode(), value)
+        arguments += (field, expected, created, updated, ttl, deadline, made_by, sealed)
     reply = yield from ask(context, partition, scripts.IMPORT_ITEMS, arguments, [each.field for each in imports])
     with reading_store(partition.keys[0]):
         return [imports[item_at(position, len(imports))] for position in reply.values]

@@ -89,6 +89,10 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         """The cold store."""
         self.supports_ttl: bool = cold.supports_ttl
         self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
+        if context_of(hot).values.data_keys is not None:
+            raise ValueError(
+                f"{type(self).__name__}: hot has encryption=, which two tiers do not have yet; leave it out"
+            )
         self._context = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
         self._driver = self._driver_class(hot, cold, cold, bypasses=on_hot_error == "bypass")
 

@@ -71,7 +71,7 @@ async def test_damaged_and_foreign_keys_raise_the_same_errors(target: Target) ->
     items = items_key(target)
     state = target.raw.hget(items, "@state")
     for changed, error in (
-        (b"2" + state[1:] + b" new", UnsupportedFormat),
+        (b"3" + state[1:] + b" new", UnsupportedFormat),
         (b"1 x" + state[3:], StoreDamaged),
         (None, StoreDamaged),
     ):

@@ -158,7 +158,7 @@ async def test_foreign_keys_and_newer_formats_raise(target: Target, store: Unifo
     target.raw.delete(items)
     await store.put(NS, "k", {})
     state = target.raw.hget(items, "@state")
-    target.raw.hset(items, "@state", b"2 " + state[2:] + b" new")
+    target.raw.hset(items, "@state", b"3 " + state[2:] + b" new")
     for call in ("get", "put", "search", "filter", "count"):
         with pytest.raises(UnsupportedFormat):
             await ALL[call](store)
