@@ -287,7 +287,7 @@ async def test_prune_refuses_a_delta_channel_before_removing_anything(tiers: Tie
         return []
         yield
 
-    monkeypatch.setitem(statements._METHODS, "threads_with_delta_channels", none)
+    monkeypatch.setitem(statements.METHODS, "threads_with_delta_channels", none)
     with pytest.raises(NotImplementedError, match="'delta' uses a DeltaChannel"):
         await uniform.prune(["delta"])  # as if the thread began to use one after the first check
     assert tiers.target.raw.zcard(keys_of(tiers, "delta").intents) == 0
