@@ -95,7 +95,7 @@ class Walk(NamedTuple):
     """None if the result cannot be remembered."""
 
 
-def walk(
+def walk(  # noqa: PLR0912 - one path, read from top to bottom
     context: Context,
     address: config.Address,
     channels: Sequence[str],
@@ -219,9 +219,7 @@ class _Chain:
                 raise ValueError(f"{shown(stored)} is answered in place of {shown(field)}")
         if answered:
             raise ValueError(f"it has no {shown(answered)}")
-        return [
-            part if at % 3 < 2 else self._cipher.open_value(seeds[at - 1], part) for at, part in enumerate(seeds)
-        ]
+        return [part if at % 3 < 2 else self._cipher.open_value(seeds[at - 1], part) for at, part in enumerate(seeds)]
 
     def check_end(self, context: Context, address: config.Address, channels: Iterable[str]) -> None:
         """Check that nothing that these channels need was removed behind the last ancestor.
