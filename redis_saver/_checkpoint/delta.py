@@ -154,7 +154,7 @@ def walk(  # noqa: PLR0912 - one path, read from top to bottom
                 context.opener()
             for raw_id, raw_seeds, raw_writes, number, *header in page:
                 if chain is not None:
-                    raw_seeds = chain.opened(raw_id, raw_seeds, *header, chunks, remaining)  # noqa: PLW2901
+                    raw_seeds = chain.opened(raw_id, raw_seeds, header[0], chunks, remaining)  # noqa: PLW2901
                 if raw_id in seen:
                     # A caller put an ancestor again, below its own descendant. All below was collected already.
                     position = b""
