@@ -131,6 +131,8 @@ class Keyset(KeyProvider):
         for number, entry in enumerate(text.replace(",", " ").split(), 1):
             key_id, _, encoded = entry.partition("=")
             try:
+                if not encoded.strip("="):  # an entry without an id may be a key, so no error may show it
+                    raise ValueError
                 keys[key_id] = base64.b64decode(
                     encoded, altchars=b"-_" if set(encoded) & set("-_") else None, validate=True
                 )

@@ -29,8 +29,8 @@
 --     seeds   stored values, as a flat list of (escaped channel, field, value)
 --     writes  records that may hold the channels, as a flat list of (task and kind, record)
 --     point   the number (from 1) of the known point at which the walk of some channels ended, or 0
--- If the thread is encrypted, each ancestor also has its header, chunks has the names chunks, and the first ancestor is
--- the target itself, without seeds and writes.
+-- If the thread is encrypted, each ancestor has all of its records and its header, chunks has the names chunks, and the
+-- first ancestor is the target itself, without seeds and writes.
 -- The basis lists the facts on which the reply depends:
 --   target                   its id, or '' if it is not there
 --   rewritten                @rewritten
@@ -194,13 +194,17 @@ while id ~= '' and open > 0 do
   local values, fields = seeds_in(of)
   looked = looked + #header + all.size
   for i = 1, #all, 2 do
+    local is_wanted = is_encrypted
     for _, needle in pairs(remaining) do
       if string.find(all[i + 1], needle, 1, true) then
-        writes[#writes + 1], writes[#writes + 2] = all[i], all[i + 1]
-        bytes = bytes + #all[i + 1]
+        is_wanted = true
         read_chunks_of_writes(data, all[i + 1], chunks)
         break
       end
+    end
+    if is_wanted then
+      writes[#writes + 1], writes[#writes + 2] = all[i], all[i + 1]
+      bytes = bytes + #all[i + 1]
     end
   end
 

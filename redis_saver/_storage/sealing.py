@@ -206,7 +206,7 @@ class Cipher:
         Raises:
             ValueError: A write was changed, moved, repeated, or cut off.
         """
-        opened, count, indexes = list[bytes](), 0, set(frames[::5])
+        opened, count, indexes = list[bytes](), 1, set(frames[::5])
         if (special and indexes != {special}) or (not special and any(index[:1] == b"-" for index in indexes)):
             raise ValueError("it has writes of another record")
         for begin in range(0, len(frames), 5):

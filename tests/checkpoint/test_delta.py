@@ -352,6 +352,7 @@ class Long:
 
 @pytest.mark.parametrize("target_name", ["redis"])
 @pytest.mark.parametrize("kind", [None, list, _DeltaSnapshot])
+@pytest.mark.plain
 async def test_a_known_history_of_any_length_is_not_walked(target: Target, kind: Any) -> None:
     """This also holds if it has neither a value nor a write."""
     knows = Process(target)
@@ -366,6 +367,7 @@ async def test_a_known_history_of_any_length_is_not_walked(target: Target, kind:
 
 
 @pytest.mark.parametrize("target_name", ["redis"])
+@pytest.mark.plain
 async def test_a_cold_process_reads_a_seed_and_the_writes_since(target: Target) -> None:
     long = Long(target.uniform())
     for _ in range(3):
@@ -883,6 +885,7 @@ class Operations:
 @pytest.mark.by_turns
 @pytest.mark.parametrize("target_name", targets("redis", "cluster"))
 @pytest.mark.parametrize("seed", seeds_and_slow(range(1), range(1, 2)))
+@pytest.mark.plain
 async def test_random_operations_match_inmemorysaver(
     target: Target, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -896,6 +899,7 @@ async def test_random_operations_match_inmemorysaver(
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", seeds(range(100, 110)))
 @pytest.mark.parametrize("target_name", targets("redis"))
+@pytest.mark.plain
 async def test_fifty_thousand_random_operations(target: Target, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta, "ANCESTORS_PER_PAGE", (200, 4)[seed % 2])
     await Operations(target, seed).run(5000)

@@ -315,6 +315,7 @@ async def test_a_copy_has_no_owner(target: Target) -> None:
     assert not [one for one in target.keys() if one.endswith(b"owner")]
 
 
+@pytest.mark.plain
 async def test_unused_ownership_costs_no_round_trip_and_no_key(target: Target) -> None:
     uniform = target.uniform()
     seen: list[Call] = []

@@ -312,6 +312,7 @@ async def test_writes_of_a_recent_checkpoint_are_not_strays(saver: Uniform) -> N
 )
 @pytest.mark.parametrize("flavour", ["sync"])
 @pytest.mark.parametrize("lost", [("index",), ("data",), ("index", "data")])
+@pytest.mark.plain
 async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, lost: Any, before: Any) -> None:
     """After a failover or an eviction during the copy, the target never gets a part of it."""
     uniform = target.uniform()
@@ -337,6 +338,7 @@ async def test_a_copy_starts_again_if_its_staged_keys_are_lost(target: Target, l
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.plain
 async def test_a_dry_run_during_writes_counts_each_checkpoint_once(target: Target) -> None:
     uniform = target.uniform()
     await chain(uniform, "t", 400)

@@ -525,6 +525,7 @@ def used_once(target: Target, agent: str, calls: int, thread: str) -> tuple[int,
 
 @ONE
 @pytest.mark.parametrize("flavour", ["sync"])
+@pytest.mark.plain
 def test_agents_whose_sends_carry_the_state_cost_little_more(target: Target) -> None:
     """The cost is linear in the number of calls, although each `Send` has all messages so far."""
     load_scripts(target.raw)

@@ -303,6 +303,7 @@ def split(stored: bytes) -> tuple[str, bytes]:
     return rest[: int(length)].decode(), rest[int(length) :]
 
 
+@pytest.mark.plain
 async def test_stored_bytes_are_the_serializers_output(saver: Uniform, target: Target) -> None:
     """A channel version's field holds the type and the serializer's bytes, unchanged."""
     await put(saver, config(), EVERYTHING, versions=dict.fromkeys(EVERYTHING, "7.x"))
@@ -366,6 +367,7 @@ STRANGE = {"object": Strange("MARKER of a pickle"), "complex": 1 + 2j, "big int"
 REFUSED = {**STRANGE, "array of times": np.array(["2026-01-01"], dtype="datetime64[s]"), "surrogate key": {"\ud800": 1}}
 
 
+@pytest.mark.plain
 async def test_pickle_fallback_stores_any_object(target: Target) -> None:
     serde = JsonPlusSerializer(pickle_fallback=True)
     uniform = target.uniform(serde=serde)
@@ -477,6 +479,7 @@ def raw_bytes(target: Target) -> bytes:
     return b"\n".join(chunks)
 
 
+@pytest.mark.plain
 async def test_encrypted_threads_hold_no_plain_values(target: Target) -> None:
     """Values come back, but no value, metadata value or write can be found in Redis."""
     serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)

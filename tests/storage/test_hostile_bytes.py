@@ -38,7 +38,7 @@ from tests.support.hostile import (
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from tests.support.servers import url_of
-from tests.support.uniform import Target, Uniform
+from tests.support.uniform import Target, Uniform, encryption
 
 from redis_saver import (
     DecodeError,
@@ -73,6 +73,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {},
     "zstd": {"compression": "zstd"},
     "encrypted": {},
+    "sealed": {"encryption": encryption()},
     "nothing known": {"cache_bytes": 0},
 }
 

@@ -20,6 +20,7 @@ from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from redis_saver import (
     KeyConflict,
+    KeyUnavailable,
     LimitExceeded,
     RedisSaver,
     ThreadBusy,
@@ -29,7 +30,7 @@ from redis_saver import (
 from redis_saver._storage.chunks import DIGEST, digest
 from redis_saver._storage.framing import pack
 
-ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, ThreadBusy, ThreadNotFound)
+ALLOWED = (ThreadDamaged, LimitExceeded, KeyConflict, KeyUnavailable, ThreadBusy, ThreadNotFound)
 """Errors that a call may raise; any other error fails the test."""
 MAX_REQUESTS = 400
 """Limit of requests per call. A call with more of them never ends, as its data has fewer pages."""
@@ -38,7 +39,7 @@ SECONDS = 10
 """Limit of seconds per call; a call that takes longer hangs."""
 PREFIX = "hostile"
 WHERE = config("thread")
-OF_STORED_BYTES = ("EVALSHA", "ZRANGEBYLEX", "HMGET", "HSCAN", "GET")
+OF_STORED_BYTES = ("EVALSHA", "ZRANGEBYLEX", "HMGET", "HGET", "HSCAN", "GET")
 """Commands that return stored bytes. The server itself makes the replies of others, such as SCAN."""
 
 LENGTHS = (

@@ -23,6 +23,8 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
         self.lost = 0
+        self.seen: bytearray | None = None
+        """Receives all bytes in both directions, if a test sets it."""
         self._marker, self._countdown, self._half, self._drops = b"", 0, False, False
         self._steps: list[tuple[bytes, Callable[[], object]]] = []
         self._sockets: list[socket.socket] = []
@@ -74,6 +76,7 @@ class Proxy:
     def _requests(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
         with contextlib.closing(_Both(client, server)), contextlib.suppress(OSError):
             while request := client.recv(1 << 20):
+                self._note(request)
                 for waiting in [one for one in self._steps if one[0] in request]:
                     self._steps.remove(waiting)
                     waiting[1]()
@@ -89,11 +92,16 @@ class Proxy:
     def _replies(self, client: socket.socket, server: socket.socket, doomed: threading.Event) -> None:
         with contextlib.closing(_Both(client, server)), contextlib.suppress(OSError):
             while reply := server.recv(1 << 20):
+                self._note(reply)
                 if doomed.is_set():
                     self.lost += 1
                     client.sendall(reply[: len(reply) // 2 if self._half else 0])
                     break
                 client.sendall(reply)
+
+    def _note(self, data: bytes) -> None:
+        if self.seen is not None:
+            self.seen += data
 
 
 class _Both:
@@ -128,7 +136,7 @@ def retrying(flavour: str, retries: int) -> Any:
     return module.retry.Retry(redis.backoff.NoBackoff(), retries)
 
 
-def through(proxy: Proxy, target: Target, retries: int = 0) -> Uniform:
+def through(proxy: Proxy, target: Target, retries: int = 0, **options: Any) -> Uniform:
     """Make a saver that connects through the proxy."""
-    beyond = Target(target.name, target.flavour, proxy.url, target.prefix)
-    return beyond.uniform(client=beyond.client(retry=retrying(target.flavour, retries)))
+    beyond = Target(target.name, target.flavour, proxy.url, target.prefix, is_encrypted=target.is_encrypted)
+    return beyond.uniform(client=beyond.client(retry=retrying(target.flavour, retries)), **options)
