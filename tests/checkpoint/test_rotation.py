@@ -273,6 +273,8 @@ async def test_a_damaged_thread_is_not_replaced(target: Target) -> None:
 
 # -- under load
 
+STEPS = 60
+
 ROTATING = """
 import sys, time, redis
 from redis_saver import RedisSaver
@@ -285,12 +287,12 @@ class Slow(Keyset):
 
 saver = RedisSaver(redis.Redis(port=int(sys.argv[1])), encryption=Encryption(Slow.parse(sys.argv[2], "keys")))
 rotated = saver.rotate_keys(data=sys.argv[3] == "data")
-assert not rotated.failed, rotated.failed
+assert all("others wrote" in error for error in rotated.failed.values()), rotated.failed
 """
 
 
 class Writer(threading.Thread):
-    """Grows threads until it is stopped, with its own saver, like another process."""
+    """Grows threads with its own saver, like another process."""
 
     def __init__(self, number: int, make: Callable[[], RedisSaver]) -> None:
         super().__init__()
@@ -300,15 +302,16 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         try:
-            saver, step = self.make(), 0
-            while not self.stopped.wait(0.005):
-                for thread in (f"busy {self.number}", f"short {self.number} {step // 20}"):
-                    self._grow(saver, thread)
-                step += 1
+            saver = self.make()
+            for step in range(STEPS):
+                for thread in (f"busy {self.number}", f"short {self.number} {step // 10}"):
+                    self.grow(saver, thread)
+                if self.stopped.wait(0.05):
+                    return
         except BaseException as error:
             self.error = error
 
-    def _grow(self, saver: RedisSaver, thread: str) -> None:
+    def grow(self, saver: RedisSaver, thread: str) -> None:
         height = self.heights.get(thread, 0) + 1
         parent = config(thread, "", f"{height - 1:06}" if height > 1 else None)
         made = checkpoint({"texts": lines(thread, height)}, {"texts": f"{height}"}, f"{height:06}")
@@ -332,10 +335,10 @@ def test_rotation_under_load_survives_a_kill(kind: str) -> None:
     filler = Writer(0, lambda: old)
     for thread, height in idle.items():
         for _ in range(height):
-            filler._grow(old, thread)
+            filler.grow(old, thread)
     writers = [Writer(number, lambda: RedisSaver(server.client(), encryption=keys("new", "old"))) for number in (1, 2)]
     for writer in writers:
-        filler._grow(old, f"busy {writer.number}")
+        filler.grow(old, f"busy {writer.number}")
         writer.heights[f"busy {writer.number}"] = 1
         writer.start()
     saver = RedisSaver(server.client(), encryption=keys("new", "old"))
@@ -358,12 +361,12 @@ def test_rotation_under_load_survives_a_kill(kind: str) -> None:
         for writer in writers:
             writer.join()
     assert [writer.error for writer in writers] == [None, None]
+    if "old" in saver.key_status().threads:  # threads that always changed
+        assert saver.rotate_keys(data=kind == "data").failed == {}
     status = saver.key_status()
     assert (set(status.threads), status.plain, status.failed) == ({"new"}, 0, {})
-    reader, heights = (
-        RedisSaver(server.client(), encryption=keys("new")),
-        {**idle, **writers[0].heights, **writers[1].heights},
-    )
+    reader = RedisSaver(server.client(), encryption=keys("new"))
+    heights = {**idle, **writers[0].heights, **writers[1].heights}
     assert status.threads["new"] == len(heights)
     for thread, height in heights.items():
         saved = list(reader.list(config(thread)))
