@@ -331,7 +331,9 @@ def index_changed(chance: random.Random, field: Battlefield, thread: str) -> Att
     if chance.random() < 0.4:
         return Attack({}, {member: False}, hides=True)
     parts = member[1:].split(b"\0")
-    parts[chance.randrange(len(parts))] = chance.choice([b"ffff", b"", *chance.choice(sorted(now.index))[1:].split(b"\0")])
+    parts[chance.randrange(len(parts))] = chance.choice(
+        [b"ffff", b"", *chance.choice(sorted(now.index))[1:].split(b"\0")]
+    )
     made = chance.choice([member[:1], b"i", b"c", b"w"]) + b"\0".join(parts)
     fields = {made: now.data[member]} if member in now.data and made not in now.data and chance.random() < 0.7 else {}
     return Attack(fields, {made: True}, hides=True)
@@ -440,8 +442,16 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
                 assert value.value == newest.checkpoint["channel_values"][channel]
                 assert value.version == newest.checkpoint["channel_versions"][channel]
     elif which == 6:
-        made = {(one.checkpoint_ns, one.checkpoint_id, one.task_id, one.channel, one.step, one.node) for one in saver.writes(thread) if one.task_id}
-        wanted = {(one.checkpoint_ns, one.checkpoint_id, one.task_id, one.channel, one.step, one.node) for one in honest.writes if one.task_id}
+        made = {
+            (one.checkpoint_ns, one.checkpoint_id, one.task_id, one.channel, one.step, one.node)
+            for one in saver.writes(thread)
+            if one.task_id
+        }
+        wanted = {
+            (one.checkpoint_ns, one.checkpoint_id, one.task_id, one.channel, one.step, one.node)
+            for one in honest.writes
+            if one.task_id
+        }
         assert made <= wanted
         assert attack.hides or len(made) >= len(wanted) - 2, "the writes that were added later may be missing"
     else:
@@ -464,13 +474,11 @@ def test_without_an_attack_all_is_read(battlefield: Battlefield) -> None:
 
 
 @pytest.mark.random
-@pytest.mark.parametrize(
-    "part", [*range(20), *(pytest.param(part, marks=pytest.mark.slow) for part in range(20, 200))]
-)
+@pytest.mark.parametrize("part", [*range(20), *(pytest.param(part, marks=pytest.mark.slow) for part in range(20, 200))])
 def test_an_attack_shows_no_other_value(battlefield: Battlefield, part: int) -> None:
     for seed in range(part * PART, (part + 1) * PART):
         chance = seeds.chance(f"attack {seed}") if hasattr(seeds, "chance") else random.Random(seed)
-        (attack_with, _), = chance.choices(ATTACKS, [weight for _, weight in ATTACKS])
+        ((attack_with, _),) = chance.choices(ATTACKS, [weight for _, weight in ATTACKS])
         thread = chance.choice(["thread", "copy"])
         attack = attack_with(chance, battlefield, thread)
         battlefield.change(thread, attack)
