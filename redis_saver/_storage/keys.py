@@ -52,7 +52,7 @@ class DataKeys:
             failed: The cipher that did not open or seal its data. The data key is read again.
         """
         held = self._ciphers.get(name)
-        if held is not None and held is not failed and held.is_current:
+        if held is not None and failed is None and held.is_current:
             return held
         stored = yield Command(("HGET", key, FIELD), (key,))
         if stored is None:

