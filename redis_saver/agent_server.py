@@ -163,10 +163,7 @@ def _wrong(name: str, remedy: str) -> ValueError:
 
 def _url() -> str:
     if not (url := os.environ.get("REDIS_URL")):
-        raise ValueError(
-            "REDIS_URL is not set: set it to redis://[user:password@]host:port/0, in the server's environment or by "
-            '"env" in langgraph.json'
-        )
+        raise ValueError("REDIS_URL is not set: set it to redis://host:port/0, in the environment or in langgraph.json")
     return url
 
 

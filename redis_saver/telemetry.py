@@ -94,7 +94,5 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
 
 def _measured(thing: object) -> Measured:
     if (source := measured(thing)) is None:
-        raise TypeError(
-            f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as RedisSaver or TieredSaver"
-        )
+        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as RedisSaver")
     return source

@@ -257,9 +257,7 @@ def _forget(
     if not (threads or prefixes or namespaces):
         raise typer.BadParameter("name what to delete.", param_hint="--thread, --thread-prefix or --namespace")
     if "" in prefixes:
-        raise EndpointError(
-            "--thread-prefix '': every name begins with it. Write how the names of this user's threads begin"
-        )
+        raise EndpointError("--thread-prefix '': every name begins with it. Write how this user's names begin")
     url, postgres = redis_url(servers.url), postgres_url(servers.postgres)
     parts: list[_Part] = []
     with ExitStack() as stack:
@@ -305,10 +303,9 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
     driver, context = stores.driver_of(hot.store), stores.context_of(hot.store)
     if not cold and driver.run(copies.holds_copies(context, labels)):
         raise EndpointError(
-            f"namespace {shown(labels)} in {hot.name}: its items are copies of a cold store's, and would come back "
-            "from there. Nothing was deleted. Name the cold store with --postgres URL. If it is not Postgres, delete "
-            "the items in Python through the TieredStore. If there is none any more, call delete_namespace() of the "
-            "RedisStore"
+            f"namespace {shown(labels)} in {hot.name}: its items are copies of a cold store's, and would come back. "
+            "Nothing was deleted. Name the cold store with --postgres URL. If it is not Postgres, or is gone, call "
+            "delete_namespace() of the TieredStore, or of the RedisStore"
         )
 
     def delete_copies() -> None:

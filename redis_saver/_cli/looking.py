@@ -30,6 +30,7 @@ STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of states."""
 MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
 _IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
+_WRITES = "redis-saver writes lists the writes"
 _GIST = 60
 """Maximum number of characters of a shortened value."""
 
@@ -287,10 +288,7 @@ class _Values:
         screen.line("channels" if channels else "no channel has a value")
         self._print(channels)
         if missing := sorted(unstored(saved.metadata)):
-            screen.note(
-                f"not shown, because this checkpoint has no snapshot: {names(missing)}. redis-saver writes lists the "
-                "writes"
-            )
+            screen.note(f"not shown, as a snapshot is missing: {names(missing)}. {_WRITES}")
         writes = saved.pending_writes or ()
         if pending := [[screen.named(task), screen.named(name), *self._texts(value)] for task, name, value in writes]:
             screen.line("pending writes")
@@ -406,10 +404,7 @@ def _diff(
     elif not compared.not_compared:
         screen.line("no channel differs")
     if compared.not_compared:
-        screen.note(
-            f"changed, but not compared, because a snapshot is missing: {names(compared.not_compared)}. redis-saver "
-            "writes lists the writes"
-        )
+        screen.note(f"not compared, as a snapshot is missing: {names(compared.not_compared)}. {_WRITES}")
     return 0
 
 
@@ -477,10 +472,7 @@ def _history(
         versions = list(islice(savers.hot.channel_history(thread, channel, checkpoint_ns=ns), limit))
     if not versions:
         place = f"namespace {screen.named(ns)}" if ns else "the root"
-        raise EndpointError(
-            f"channel {screen.named(channel)} never had a value in {place} of thread {screen.named(thread)}: "
-            "redis-saver show lists the channels"
-        )
+        raise EndpointError(f"channel {screen.named(channel)} never had a value in {place}: redis-saver show lists all")
     if as_json:
         for version in versions:
             screen.emit({**screen.plain(version), "new_bytes": version.new_bytes})

@@ -60,9 +60,7 @@ def refuse_embedded(url: str) -> None:
         EndpointError: The URL is that of an embedded server.
     """
     if url.startswith("memory:"):
-        raise EndpointError(
-            f"{url}: an embedded server lives only as long as this command. Name a server, such as redis://host:6379"
-        )
+        raise EndpointError(f"{url}: an embedded server ends with this command. Name a server: redis://host:6379")
 
 
 class Savers(NamedTuple):
@@ -329,19 +327,15 @@ class Cold(Server):
         if self._setup:
             saver.setup()
             return
-        remedy = "them with --setup, or with PostgresSaver.setup()"
+        remedy = "If it is the right database, create or update them with --setup, or with PostgresSaver.setup()"
         try:
             version = connection.execute("SELECT max(v) AS v FROM checkpoint_migrations").fetchone()["v"]
         except self._psycopg.Error as error:
             if error.sqlstate not in _NOT_THERE:
                 raise
-            raise EndpointError(
-                f"{self.name} has none of LangGraph's tables: if it is the right database, create {remedy}"
-            ) from error
+            raise EndpointError(f"{self.name} lacks LangGraph's tables. {remedy}") from error
         if version is None or version < len(saver.MIGRATIONS) - 1:
-            raise EndpointError(
-                f"{self.name}: LangGraph's tables are of an older version: if it is the right database, update {remedy}"
-            )
+            raise EndpointError(f"{self.name}: LangGraph's tables are old. {remedy}")
 
     def close(self) -> None:
         """Close the connections."""

@@ -170,9 +170,7 @@ class Link:
             except self._failures as failure:
                 if not self.rules.repeats_late and isinstance(failure, self.exceptions.TimeoutError):
                     raise  # also to callers of this turn whose requests were not sent yet
-                _LOG.info(
-                    "a pipeline of %d calls failed; each is sent again alone: %s", len(commands), error_text(failure)
-                )
+                _LOG.info("a pipeline of %d calls failed; each is sent again: %s", len(commands), error_text(failure))
                 answers = [failure] * len(commands)
             unknown = []
             for position, reply in zip(positions, answers, strict=True):

@@ -35,9 +35,7 @@ def checked(function: F) -> F:
             raise TypeError(f"{called} has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}")
         if lacking == ["client"]:
             name = kind.__name__
-            raise TypeError(
-                f"{name} is missing its argument 'client': write {name}(client), or use {name}.from_conn_string(url)"
-            )
+            raise TypeError(f"{name} is missing its argument 'client': pass one, or use {name}.from_conn_string(url)")
         if lacking:
             raise TypeError(f"{kind.__name__} is missing its argument {lacking[0]!r}")
 

@@ -88,8 +88,7 @@ def app(
     token = os.environ.get(TOKEN_VARIABLE) if token is None else token
     if token is None:
         raise ValueError(
-            f'the inspector needs a token: write token="...", or set {TOKEN_VARIABLE} in the environment. '
-            'Write token="" only if the service around it checks requests'
+            f'the inspector needs a token: write token="...", or set {TOKEN_VARIABLE}; or "" if others check requests'
         )
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")

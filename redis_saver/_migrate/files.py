@@ -151,8 +151,7 @@ class _File:
         if self._file.readline(len(self.FIRST_LINE)) != self.FIRST_LINE:
             line = self.FIRST_LINE.decode().strip()
             raise FileDamaged(
-                f"{self.name} is not an exported file that this version knows: it does not begin with {line!r}. "
-                "Nothing was read from it"
+                f"{self.name} does not begin with {line!r}, so this version does not know it. Nothing was read from it"
             )
         end: list[int] | None = None
         for kind, *rest in self._records():
@@ -202,8 +201,7 @@ class _File:
         if isinstance(kind, str) and kind in self.FORMS and _fits(record[1:], self.FORMS[kind]):
             return record  # type: ignore[no-any-return]
         raise FileDamaged(
-            f"{self.name} has a record that this version does not know: {shown(record)}. Nothing was read from it. "
-            "Import it with the release that exported it"
+            f"{self.name} has a record that this version does not know: {shown(record)}. Nothing was read from it"
         )
 
     def _add(self, kind: str, *rest: Any) -> None:

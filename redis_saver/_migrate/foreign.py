@@ -141,8 +141,7 @@ class ForeignSource(Source):
             if len(keys.prefixes) > 1:
                 counts = ", ".join(f"{shown(prefix)} ({count:,})" for prefix, count in sorted(keys.prefixes.items()))
                 raise EndpointError(
-                    f"{self.name} has checkpoints with several prefixes: {counts}. Choose one: --source-prefix, or "
-                    "prefix= of opened()"
+                    f"{self.name} has several prefixes: {counts}. Choose one: --source-prefix, or prefix="
                 )
             self._keys = keys
         return self._keys
@@ -372,8 +371,7 @@ class RedisDocuments(ForeignSource):
         """
         if any(head.prefix is not None and head.at[1] in ("", head.parent) for head in heads):
             raise ValueError(
-                "it has documents of langgraph-checkpoint-redis 0.0, which name the parent instead of the checkpoint. "
-                "Read its state with that release, and write it to a new thread with update_state"
+                "its documents are of langgraph-checkpoint-redis 0.0 and lack ids: copy its state with that release"
             )
         # If both savers stored a checkpoint, RedisSaver's document wins, because it names the parent.
         by_parent = sorted(heads, key=lambda head: head.parent is not None)

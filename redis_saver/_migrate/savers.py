@@ -217,8 +217,7 @@ class MemoryEndpoint(SaverEndpoint):
         threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
         if others := [thread for thread in threads if not isinstance(thread, str)]:
             raise ThreadMigrationError(
-                f"{self.name} has a thread whose id {shown(others[0])} is of type {type(others[0]).__name__}. "
-                "Other savers take only str: first copy it to a thread whose id is a str"
+                f"{self.name} has the thread id {shown(others[0])}, which is no str: copy that thread to one with a str"
             )
         return threads
 
