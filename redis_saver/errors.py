@@ -264,15 +264,10 @@ class ForkMissed(RedisSaverError, RuntimeError):
 
 def closed(what: str) -> Closed:
     """Return the error for the use of a closed object. `what` names its kind and its server."""
-    return Closed(
-        f"{what} was closed in this process, by close() or the end of its `with` block. Nothing was sent. "
-        "Use it only inside the block"
-    )
+    return Closed(f"{what} was closed in this process, by close() or the end of its `with` block. Nothing was sent")
 
 
-_EVICTED = (
-    "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or"
-)
+_EVICTED = "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore a backup, or"
 _NOEVICTION = "to prevent eviction, run the server with maxmemory-policy noeviction"
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "DAMAGED": (ThreadDamaged, f"{_EVICTED} delete the thread with delete_thread(); {_NOEVICTION}"),
@@ -386,10 +381,8 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
 
 def others_wait(key: bytes) -> NotOwner:
     """Return the error for a run that waited in vain, because other runs are before it in the queue of this key."""
-    return NotOwner(
-        f"other runs wait for the thread and come first (in {_names_of([key])}). Nothing was written. "
-        "Wait longer, or take the thread with on_busy='take'"
-    )
+    names = _names_of([key])
+    return NotOwner(f"other runs wait for the thread and come first (in {names}). Wait longer, or use on_busy='take'")
 
 
 class _Wrapping:

@@ -132,8 +132,11 @@ def _description(info: Any) -> str:
         return "it is not there"
     if isinstance(info, RedisSaverError):
         return printable(str(info))
-    checkpoints, size = counted(info.checkpoints, "checkpoint"), counted(info.bytes, "byte")
-    return f"{checkpoints}, {size}, updated {ago(info.updated_at)}"
+    return f"{_size(info)}, updated {ago(info.updated_at)}"
+
+
+def _size(info: Any) -> str:
+    return f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
 
 
 @command("prune", _CODES)
@@ -202,8 +205,7 @@ def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, 
         savers.refuse_cold_backed(target, "copied")
         savers.saver.copy_thread(source, target)
         info = savers.thread(target)
-    size = f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
-    text = f"copied: {screen.named(target)} has {size}"
+    text = f"copied: {screen.named(target)} has {_size(info)}"
     screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)
     return 0
 

@@ -274,10 +274,7 @@ def _flush(
 
             telemetry.instrument(saver)
         often = "once" if once else f"every {interval:g} s"
-        run.say(
-            f"from {hot.name} (prefix {printable(prefix)}) to {cold.name}, {often}, {workers} threads at a time, "
-            f"history: {cold_history}"
-        )
+        run.say(f"from {hot.name} ({prefix!r}) to {cold.name}, {often}, {workers} workers, {cold_history} history")
         if once:
             left = run.drain(saver, deadline)
         else:

@@ -140,9 +140,7 @@ class ForeignSource(Source):
             keys = ThreadKeys(key for key in stream if None in (self.prefix, key.prefix) or key.prefix == self.prefix)
             if len(keys.prefixes) > 1:
                 counts = ", ".join(f"{shown(prefix)} ({count:,})" for prefix, count in sorted(keys.prefixes.items()))
-                raise EndpointError(
-                    f"{self.name} has several prefixes: {counts}. Choose one: --source-prefix, or prefix="
-                )
+                raise EndpointError(f"{self.name}: several prefixes: {counts}. Choose one: --source-prefix, or prefix=")
             self._keys = keys
         return self._keys
 
@@ -370,9 +368,7 @@ class RedisDocuments(ForeignSource):
             ValueError: The thread has documents of release 0.0, which have the parent's id or none, but not their own.
         """
         if any(head.prefix is not None and head.at[1] in ("", head.parent) for head in heads):
-            raise ValueError(
-                "its documents are of langgraph-checkpoint-redis 0.0 and lack ids: copy its state with that release"
-            )
+            raise ValueError("documents of langgraph-checkpoint-redis 0.0 lack ids: copy its state with that release")
         # If both savers stored a checkpoint, RedisSaver's document wins, because it names the parent.
         by_parent = sorted(heads, key=lambda head: head.parent is not None)
         checkpoints = {head.at: head for head in by_parent if head.prefix is not None}

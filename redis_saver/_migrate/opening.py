@@ -32,10 +32,7 @@ from redis_saver.errors import EndpointError, RedisSaverError
 
 _OUR_FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..."
 FORMS = f"{_OUR_FORMS}, sqlite:PATH, inmem:FOLDER (of langgraph dev) or file:PATH (of export)"
-SOURCE_FORMS = (
-    f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), "
-    "with the URL of their server"
-)
+SOURCE_FORMS = f"{RedisDocuments.kind}:URL or {ValkeyStrings.kind}:URL (with the URL of that package's server)"
 """Additional URLs of sources."""
 STORE_FORMS = f"{_OUR_FORMS} (LangGraph's PostgresStore), or file:PATH (of export --store)"
 _OURS = urls.SCHEMES | {"memory"}
