@@ -17,7 +17,6 @@ from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -331,7 +330,7 @@ class Ownership:
         with self._taking() as taking:
             return self._begin(self._driver.run(taking))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._end():
             with self._logged():
                 self._owner_driver.run(release(self._context, self._terms.thread, self._token))
@@ -340,9 +339,7 @@ class Ownership:
         with self._taking() as taking:
             return self._begin(await self._driver.arun_sleeping(taking))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._end():
             try:
                 await self._give_back(self._token)

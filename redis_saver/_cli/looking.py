@@ -31,6 +31,8 @@ STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
 MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
 _IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
 _WRITES = "redis-saver writes lists the writes"
+_LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
+_MANY: Any = typer.Option(1000, min=1, max=MAX_NUMBER)
 _GIST = 60
 """Maximum number of characters of a shortened value."""
 
@@ -339,14 +341,7 @@ def _parent(saved: CheckpointTuple) -> str | None:
 
 
 @command("tree", _CODES, has_postgres=False)
-def _tree(
-    servers: Servers,
-    thread: str,
-    *,
-    ns: str | None = None,
-    limit: int = typer.Option(1000, min=1, max=MAX_NUMBER),
-    as_json: bool = JSON,
-) -> int:
+def _tree(servers: Servers, thread: str, *, ns: str | None = None, limit: int = _MANY, as_json: bool = JSON) -> int:
     """Draw the checkpoints of a thread, oldest first, with forks, nodes that ran, interrupts and failures.
 
     It shows the checkpoints in Redis, and reads no values except Sends.
@@ -415,7 +410,7 @@ def _writes(
     *,
     ns: str | None = None,
     channel: str | None = None,
-    limit: int = typer.Option(100, min=1, max=MAX_NUMBER),
+    limit: int = _LIMIT,
     as_json: bool = JSON,
 ) -> int:
     """List the writes of a thread, newest first, with their node, task, channel and size.
@@ -452,13 +447,7 @@ def _writes(
 
 @command("history", _CODES, has_postgres=False)
 def _history(
-    servers: Servers,
-    thread: str,
-    channel: str,
-    *,
-    ns: str = "",
-    limit: int = typer.Option(100, min=1, max=MAX_NUMBER),
-    as_json: bool = JSON,
+    servers: Servers, thread: str, channel: str, *, ns: str = "", limit: int = _LIMIT, as_json: bool = JSON
 ) -> int:
     """List the versions of a channel, newest first, with their node, and how many bytes are new or shared.
 
