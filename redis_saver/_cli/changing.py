@@ -44,7 +44,7 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
     with servers.savers(readable=False) as savers:
         if ttl is not None:
             savers.saver.set_thread_ttl(thread, own_ttl)
-        info = savers.thread(thread)
+        info = savers.source.thread(thread)
     fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
     screen.show(fields, f"{screen.named(thread)} expires: {left(info)}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
@@ -169,7 +169,7 @@ def _prune(
     def prune(thread: str) -> None:
         nonlocal total, pruned
         if threads:  # with --all, some may expire meanwhile
-            savers.thread(thread)
+            savers.source.thread(thread)
         removed = savers.saver.prune([thread], keep_last=keep_last, older_than=older_than, dry_run=not yes)
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
@@ -198,13 +198,13 @@ def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, 
         replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:
-        savers.thread(source)
+        savers.source.thread(source)
         savers.refuse_cold_backed(source, "copied")
         if not replace and savers.saver.get_thread(target) is not None:
             raise EndpointError(f"thread {screen.named(target)} exists already: add --replace, or name another TARGET")
         savers.refuse_cold_backed(target, "copied")
         savers.saver.copy_thread(source, target)
-        info = savers.thread(target)
+        info = savers.source.thread(target)
     text = f"copied: {screen.named(target)} has {_size(info)}"
     screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)
     return 0

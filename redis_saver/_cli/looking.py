@@ -238,7 +238,7 @@ def _show(
         raw: Show the type and the bytes of serialized values.
     """
     with servers.savers(readable=not raw) as savers:
-        info = savers.thread(thread)
+        info = savers.source.thread(thread)
         address = Address(thread, ns, checkpoint)
         saved = savers.source.search(address) if checkpoint else savers.source.find(address)
         if saved is None and ns:
@@ -350,7 +350,7 @@ def _tree(servers: Servers, thread: str, *, ns: str | None = None, limit: int = 
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
     """
     with servers.savers() as savers:
-        savers.thread(thread)
+        savers.source.thread(thread)
         entries = savers.source.entries(thread, ns, None, limit, cold=False)
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
     for name, drawn in tree(entries):
@@ -423,7 +423,7 @@ def _writes(
         channel NAME: Only writes to this channel.
     """
     with servers.savers() as savers:
-        savers.thread(thread)
+        savers.source.thread(thread)
         stream = savers.hot.writes(thread, checkpoint_ns=ns)
         writes = list(islice((write for write in stream if channel in (None, write.channel)), limit))
     if not writes:
@@ -457,7 +457,7 @@ def _history(
         channel CHANNEL: The channel.
     """
     with servers.savers() as savers:
-        savers.thread(thread)
+        savers.source.thread(thread)
         versions = list(islice(savers.hot.channel_history(thread, channel, checkpoint_ns=ns), limit))
     if not versions:
         place = f"namespace {screen.named(ns)}" if ns else "the root"

@@ -23,7 +23,7 @@ from redis_saver._migrate.opening import is_encrypted, needs, opened, serializer
 from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._tiered.saver import TieredSaver
-from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
+from redis_saver.errors import EndpointError, KeyConflict
 
 
 def redis_url(url: str | None) -> str:
@@ -82,16 +82,6 @@ class Savers(NamedTuple):
     def has_cold(self) -> bool:
         """True if Postgres was named."""
         return len(self.endpoints) > 1
-
-    def thread(self, name: str) -> Any:
-        """Return the information about a thread.
-
-        Raises:
-            ThreadNotFound: There is no such thread.
-        """
-        if (info := self.saver.get_thread(name)) is None:
-            raise ThreadNotFound(f"thread {shown(name)} is not there: check its name and --prefix")
-        return info
 
     def refuse_cold_backed(self, name: str, done: str) -> None:
         """Refuse to change a thread in Redis alone if a cold tier would undo that.
