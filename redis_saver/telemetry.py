@@ -6,6 +6,7 @@ last scan of hot, so all processes report the same numbers: use their maximum, n
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -17,7 +18,7 @@ from redis_saver._common import config as configs
 from redis_saver._common.display import kind_of
 from redis_saver._engine.stats import Measured, measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
-from redis_saver._telemetry import Durations, SlowCalls, Spans, described, exported, replace
+from redis_saver._telemetry import described, durations, exported, observe, slow_calls, spans
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
@@ -66,11 +67,10 @@ def instrument(
     metered = exported(metrics, meter_provider)
     metered.add(source, dict(attributes or {}))
     of_calls = {**described(source), **(attributes or {})}
-    durations = Durations(metered, of_calls)
-    replace(source, lambda old: isinstance(old, Durations) and old.exported is metered, durations)
+    observe(source, metered, durations(metered, of_calls))
     if tracer_provider is not None:
-        spans = Spans(tracer_provider, source, of_calls, with_threads=thread_ids)
-        replace(source, lambda old: isinstance(old, Spans) and old.is_of(tracer_provider), spans)
+        of_spans = spans(tracer_provider, source, of_calls, with_threads=thread_ids)
+        observe(source, weakref.ref(tracer_provider), of_spans)
 
 
 def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bool = False) -> None:
@@ -88,8 +88,8 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
     new = None
     if seconds is not None:
         configs.number("seconds", seconds, 0)
-        new = SlowCalls(source, seconds, with_threads=thread_ids)
-    replace(source, lambda old: isinstance(old, SlowCalls), new)
+        new = slow_calls(source, seconds, with_threads=thread_ids)
+    observe(source, slow_calls, new)
 
 
 def _measured(thing: object) -> Measured:

@@ -73,27 +73,20 @@ class RedisStats(TrafficStats):
     """Number of cache misses."""
 
 
-Ended: TypeAlias = Callable[[float, "str | None", "BaseException | None", "bytes | None"], None]
-"""Callback for the end of a call, with its duration in seconds, the kind of its error, the error, and the key of its
-first request."""
-
-
-class Observer(Protocol):
-    """Observes every call."""
-
-    def began(self, name: str, *, is_stream: bool) -> Ended:
-        """Observe the start of a call, in the caller's context. Return the callback for its end.
-
-        The callback of a stream may run in another context.
-        """
+Ended: TypeAlias = Callable[[float, "str | None", "bytes | None"], None]
+"""Callback for the end of a call, with its duration in seconds, the kind of its error, and the key of its first
+request."""
+Observer: TypeAlias = Callable[[str, bool], Ended]
+"""Observes the start of a call, in the caller's context, by its name and whether it streams. Returns the callback for
+its end. That of a stream may run in another context."""
 
 
 class Counting:
     """Counter of the calls of a saver, a store or a cache."""
 
     def __init__(self) -> None:
-        self.observers: tuple[Observer, ...] = ()
-        """They observe every call. Without observers this costs nothing."""
+        self.observers: Mapping[object, Observer] = {}
+        """They observe every call. Without observers this costs nothing. A key has one observer at a time."""
         self.after_fork()
         forks.watch(self)
 
@@ -172,12 +165,12 @@ def _stats_of(numbers: Sequence[Any]) -> OperationStats:
 class _Observed:
     """A call with observers."""
 
-    def __init__(self, observers: Sequence[Observer], name: str, *, is_stream: bool = False) -> None:
+    def __init__(self, observers: Mapping[object, Observer], name: str, *, is_stream: bool = False) -> None:
         self._key: bytes | None = None
         self._ends: list[Ended] = []
-        for observer in observers:
+        for began in observers.values():
             with ignoring("telemetry"):
-                self._ends.append(observer.began(name, is_stream=is_stream))
+                self._ends.append(began(name, is_stream))
 
     def note(self, request: object) -> None:
         """Note the key that the first request is about."""
@@ -198,7 +191,7 @@ class _Observed:
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
             with ignoring("telemetry"):
-                end(seconds, kind, error, self._key)
+                end(seconds, kind, self._key)
 
 
 class Source(Protocol):
