@@ -49,8 +49,8 @@ class Instrument(NamedTuple):
     fields: Mapping[str, str]
     """Names of the source's numbers, each with its value of `attribute`. An empty value omits the attribute."""
     about: str
-    kind: Literal["counter", "amount", "gauge"] = "counter"
-    """Counters only grow. Counters and amounts of several sources are added; for gauges, the maximum is exported."""
+    kind: Literal["counter", "up_down_counter", "gauge"] = "counter"
+    """Counters only grow. Counters of both kinds of several sources are added; for gauges, the maximum is exported."""
     attribute: str = RESULT
 
 
@@ -66,7 +66,7 @@ INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
     ),
     "remembered": (
         Instrument("redis_saver.remembered.size", "By", {"cache_bytes": ""},
-                   "Approximate memory of a saver's or store's caches.", kind="amount"),
+                   "Approximate memory of a saver's or store's caches.", kind="up_down_counter"),
         Instrument("redis_saver.remembered.lookups", "{lookup}", {"cache_hits": "hit", "cache_misses": "miss"},
                    "Calls by whether their thread, page or partition was cached (hit) or not (miss)."),
     ),
@@ -136,14 +136,10 @@ class Exported:
         self._sources: dict[int, tuple[weakref.ref[Source], dict[str, Any]]] = {}
         self._observation = metrics.Observation
         meter = metrics.get_meter(SCOPE, VERSION, provider)
-        make = {
-            "counter": meter.create_observable_counter,
-            "amount": meter.create_observable_up_down_counter,
-            "gauge": meter.create_observable_gauge,
-        }
         for kind, instruments in INSTRUMENTS.items():
             for instrument in instruments:
-                observe, create = partial(self._observe, kind, instrument), make[instrument.kind]
+                observe = partial(self._observe, kind, instrument)
+                create = getattr(meter, f"create_observable_{instrument.kind}")
                 create(instrument.name, [observe], unit=instrument.unit, description=instrument.about)
         about = "Kind of the flusher's last error."
         meter.create_observable_gauge(LAST_ERROR, [self._errors], unit="{error}", description=about)

@@ -142,7 +142,7 @@ class Link:
             Exception: Any other error reply.
         """
         if isinstance(request, Call) and isinstance(error, self.exceptions.NoScriptError):
-            self.traffic.loads += 1
+            self.traffic.script_loads += 1
             try:
                 return (yield from self._to_slot(request, as_command_with_source(request)))
             except self.exceptions.ResponseError as second:
@@ -188,7 +188,7 @@ class Link:
             if not unknown:
                 break
             positions = unknown
-            self.traffic.loads += len({requests[position].script for position in unknown})  # type: ignore[union-attr]
+            self.traffic.script_loads += len({requests[position].script for position in unknown})  # type: ignore[union-attr]
         return replies
 
     def check_version(self) -> Exchange[None]:
@@ -319,7 +319,7 @@ class Link:
                 node = self.client.get_node_from_key(call.keys[0])
             replies = yield Together((as_command(call), *confirmation), node)
             if isinstance(replies[0], self.exceptions.NoScriptError):
-                self.traffic.loads += 1
+                self.traffic.script_loads += 1
                 replies = yield Together((as_command_with_source(call), *confirmation), node)
             return self._confirmed(call, replies)
         except self.passing:

@@ -234,7 +234,7 @@ class Traffic:
 
     def after_fork(self) -> None:
         """In the child, count from zero."""
-        self.round_trips = self.retries = self.loads = self.sent = self.received = 0
+        self.round_trips = self.retries = self.script_loads = self.bytes_sent = self.bytes_received = 0
 
     def sending(self, arguments: Sequence[Argument]) -> None:
         """Count a command before it is sent, as its reply may be lost.
@@ -243,29 +243,23 @@ class Traffic:
         """
         size = sum(map(length_hint, arguments))
         self.round_trips += 1
-        self.sent += size
+        self.bytes_sent += size
 
     def sending_together(self, commands: Sequence[Sequence[Argument]]) -> None:
         """Count the commands of a pipeline, before it is sent."""
         size = sum([sum(map(length_hint, arguments)) for arguments in commands])
         self.round_trips += 1
-        self.sent += size
+        self.bytes_sent += size
 
     def receive(self, reply: T) -> T:
         """Count a reply, and return it."""
         size = size_of_reply(reply)
-        self.received += size
+        self.bytes_received += size
         return reply
 
     def numbers(self) -> dict[str, Any]:
         """Return its fields of `TrafficStats`."""
-        return {
-            "round_trips": self.round_trips,
-            "retries": self.retries,
-            "script_loads": self.loads,
-            "bytes_sent": self.sent,
-            "bytes_received": self.received,
-        }
+        return dict(vars(self))
 
 
 def size_of_reply(reply: Any) -> int:

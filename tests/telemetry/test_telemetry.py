@@ -108,7 +108,7 @@ def test_instruments_have_kinds_and_units(meters: Meters) -> None:
         metric = found[one.name]
         assert (metric.unit, metric.description) == (one.unit, one.about)
         assert one.unit in ("s", "By") or one.unit.startswith("{")
-        kind = {None: "gauge", True: "counter", False: "amount"}[getattr(metric.data, "is_monotonic", None)]
+        kind = {None: "gauge", True: "counter", False: "up_down_counter"}[getattr(metric.data, "is_monotonic", None)]
         assert kind == one.kind
     assert {one.name for one in INSTRUMENTS["tier"] if one.kind == "gauge"} == {
         f"redis_saver.tier.backlog.{what}" for what in ("threads", "records", "age", "set_aside")
