@@ -370,10 +370,8 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
     """
     remedy, owner_key = _REMEDIES["NOTOWNER"][1], _names_of([key])
     if not (since.isdecimal() and 0 < int(since) < 10**16):
-        return NotOwner(
-            f"nobody owns the thread by this token any more (in {owner_key}): it was given back, the thread was "
-            "deleted, or the key was lost. Nothing was written. Take the thread again with own()"
-        )
+        what = "it was given back or deleted, or the key was lost. Nothing was written. Take it again with own()"
+        return NotOwner(f"nobody owns the thread by this token any more (in {owner_key}): {what}")
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
     text = f"{printable(by)} has owned the thread since {moment.isoformat()} (in {owner_key}). {remedy}"
     return NotOwner(text, printable(by), moment)
