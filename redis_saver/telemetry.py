@@ -15,8 +15,7 @@ from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._common import config as configs
-from redis_saver._common.display import kind_of
-from redis_saver._engine.stats import Measured, measured
+from redis_saver._engine.stats import measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
 from redis_saver._telemetry import described, durations, exported, observe, slow_calls, spans
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
@@ -59,7 +58,7 @@ def instrument(
         ImportError: The extra `otel` is missing.
         TypeError: `thing` is not a saver, store or cache of this package.
     """
-    source = _measured(thing)
+    source = measured(thing)
     try:
         metrics = import_module("opentelemetry.metrics")
     except ImportError as error:
@@ -84,15 +83,9 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
     Raises:
         TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
     """
-    source = _measured(thing)
+    source = measured(thing)
     new = None
     if seconds is not None:
         configs.number("seconds", seconds, 0)
         new = slow_calls(source, seconds, with_threads=thread_ids)
     observe(source, slow_calls, new)
-
-
-def _measured(thing: object) -> Measured:
-    if (source := measured(thing)) is None:
-        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as RedisSaver")
-    return source

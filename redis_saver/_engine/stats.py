@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from redis_saver._common import forks
+from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ignoring
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, T, key_of
 from redis_saver._engine.runner import Pump
@@ -217,10 +218,16 @@ class Measured(NamedTuple):
     """Returns the thread that a key belongs to. None if there are no threads."""
 
 
-def measured(thing: object) -> Measured | None:
-    """Return the parts of one of our savers, stores or caches that telemetry reads. None for anything else."""
+def measured(thing: object) -> Measured:
+    """Return the parts of one of our savers, stores or caches that telemetry reads.
+
+    Raises:
+        TypeError: It is anything else.
+    """
     method: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
-    return None if method is None else method(thing)
+    if method is None:
+        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as RedisSaver")
+    return method(thing)
 
 
 class Traffic:

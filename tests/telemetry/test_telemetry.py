@@ -291,7 +291,7 @@ def test_durations_match_the_histograms_of_stats(meters: Meters) -> None:
     ],
 )  # fmt: skip
 def test_the_servers_address_is_an_attribute(url: str, wanted: dict[str, Any]) -> None:
-    found = described(measured(RedisSaver(connect(url, asynchronous=False))))  # type: ignore[arg-type]
+    found = described(measured(RedisSaver(connect(url, asynchronous=False))))
     assert found == {"db.system.name": "redis", "db.collection.name": "checkpoints", **wanted}
 
 
