@@ -235,15 +235,13 @@ class Hot(Server):
 
     def _use(self) -> None:
         if self.saver is None:
-            self.saver = self._make_saver()
+            serde = serializer() if is_encrypted() else None
+            try:
+                client = clients.connect(self.url, asynchronous=False)
+                self.saver = RedisSaver(client, prefix=self._prefix, serde=serde)
+            except ValueError as error:
+                raise EndpointError(self._text(error)) from None
         self.saver.setup()
-
-    def _make_saver(self) -> RedisSaver:
-        serde = serializer() if is_encrypted() else None
-        try:
-            return RedisSaver(clients.connect(self.url, asynchronous=False), prefix=self._prefix, serde=serde)
-        except ValueError as error:
-            raise EndpointError(self._text(error)) from None
 
     def _is_final(self, error: Exception) -> bool:
         return any(isinstance(each, _NOT_YOURS) or _WRONG_REDIS.search(str(each)) for each in _causes(error))

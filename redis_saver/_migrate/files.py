@@ -440,10 +440,8 @@ def _new_part(folder: Path) -> tuple[int, str]:
     if fcntl is None:
         return mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
     for part in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        with (
-            suppress(OSError),
-            part.open("rb") as file,
-        ):  # OSError: its process is alive, or the file system has no locks
+        # OSError: its process is alive, or the file system has no locks.
+        with suppress(OSError), part.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
     while True:

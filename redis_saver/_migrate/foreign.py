@@ -231,9 +231,8 @@ def summarized(command: str, keys: Sequence[bytes], summary: Callable[[Any], T])
     summaries = list[T]()
     for start in range(0, len(keys), VALUES_PER_BATCH):
         some = keys[start : start + VALUES_PER_BATCH]
-        summaries += map(
-            summary, (yield Batch([Command((command, key)) for key in some]))
-        )  # no variable keeps the replies alive
+        # No variable keeps the replies alive.
+        summaries += map(summary, (yield Batch([Command((command, key)) for key in some])))
     return summaries
 
 
