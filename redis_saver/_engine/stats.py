@@ -226,7 +226,7 @@ def measured(thing: object) -> Measured:
     """
     method: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
     if method is None:
-        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as RedisSaver")
+        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as TieredSaver")
     return method(thing)
 
 
