@@ -264,7 +264,7 @@ class ForkMissed(RedisSaverError, RuntimeError):
 
 def closed(what: str) -> Closed:
     """Return the error for the use of a closed object. `what` names its kind and its server."""
-    return Closed(f"{what} was closed in this process, by close() or the end of its `with` block. Nothing was sent")
+    return Closed(f"{what} was closed in this process: use it before close() or the end of its block. Nothing was sent")
 
 
 _EVICTED = "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore a backup, or"

@@ -252,7 +252,7 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operatio
 
 
 def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
-    return ThreadBusy(f"others wrote to thread {shown(thread)} in each of {attempts} attempts to remove checkpoints")
+    return ThreadBusy(f"others wrote to thread {shown(thread)} in {attempts} attempts to remove checkpoints: try again")
 
 
 def _needed(

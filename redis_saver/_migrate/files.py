@@ -201,7 +201,8 @@ class _File:
         if isinstance(kind, str) and kind in self.FORMS and _fits(record[1:], self.FORMS[kind]):
             return record  # type: ignore[no-any-return]
         raise FileDamaged(
-            f"{self.name} has a record that this version does not know: {shown(record)}. Nothing was read from it"
+            f"{self.name} has a record that this version does not know: {shown(record)}. Nothing was read from it. "
+            "Import it with the release that exported it"
         )
 
     def _add(self, kind: str, *rest: Any) -> None:
