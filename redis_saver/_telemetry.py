@@ -49,8 +49,8 @@ class Instrument(NamedTuple):
     fields: Mapping[str, str]
     """Names of the source's numbers, each with its value of `attribute`. An empty value omits the attribute."""
     about: str
-    kind: Literal["counter", "amount", "gauge"] = "counter"
-    """Counters only grow. Counters and amounts of several sources are added; for gauges, the maximum is exported."""
+    kind: Literal["counter", "up_down_counter", "gauge"] = "counter"
+    """Counters only grow. Counters of both kinds of several sources are added; for gauges, the maximum is exported."""
     attribute: str = RESULT
 
 
@@ -66,7 +66,7 @@ INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
     ),
     "remembered": (
         Instrument("redis_saver.remembered.size", "By", {"cache_bytes": ""},
-                   "Approximate memory of a saver's or store's caches.", kind="amount"),
+                   "Approximate memory of a saver's or store's caches.", kind="up_down_counter"),
         Instrument("redis_saver.remembered.lookups", "{lookup}", {"cache_hits": "hit", "cache_misses": "miss"},
                    "Calls by whether their thread, page or partition was cached (hit) or not (miss)."),
     ),
@@ -136,14 +136,10 @@ class Exported:
         self._sources: dict[int, tuple[weakref.ref[Source], dict[str, Any]]] = {}
         self._observation = metrics.Observation
         meter = metrics.get_meter(SCOPE, VERSION, provider)
-        make = {
-            "counter": meter.create_observable_counter,
-            "amount": meter.create_observable_up_down_counter,
-            "gauge": meter.create_observable_gauge,
-        }
         for kind, instruments in INSTRUMENTS.items():
             for instrument in instruments:
-                observe, create = partial(self._observe, kind, instrument), make[instrument.kind]
+                observe = partial(self._observe, kind, instrument)
+                create = getattr(meter, f"create_observable_{instrument.kind}")
                 create(instrument.name, [observe], unit=instrument.unit, description=instrument.about)
         about = "Kind of the flusher's last error."
         meter.create_observable_gauge(LAST_ERROR, [self._errors], unit="{error}", description=about)
@@ -225,82 +221,68 @@ def described(measured: Measured) -> dict[str, Any]:
     return attributes
 
 
-class Durations:
-    """Observer that reports the duration of each call to a meter provider."""
+def durations(exported: Exported, attributes: Mapping[str, Any]) -> Observer:
+    """Return an observer that reports the duration of each call to a meter provider."""
+    record, of_methods = exported.durations.record, dict[str, Mapping[str, Any]]()
 
-    def __init__(self, exported: Exported, attributes: Mapping[str, Any]) -> None:
-        self.exported = exported
-        self._record, self._attributes = exported.durations.record, attributes
-        self._of_methods: dict[str, Mapping[str, Any]] = {}
+    def began(name: str, _: bool) -> Ended:
+        if (of_method := of_methods.get(name)) is None:
+            of_method = of_methods[name] = {**attributes, OPERATION: name}
+        return lambda seconds, kind, _: record(seconds, of_method if kind is None else {**of_method, ERROR: kind})
 
-    def began(self, name: str, *, is_stream: bool) -> Ended:  # noqa: ARG002
-        """Do nothing until the call has ended."""
-        if (attributes := self._of_methods.get(name)) is None:
-            attributes = self._of_methods[name] = {**self._attributes, OPERATION: name}
-
-        def ended(seconds: float, kind: str | None, error: object, key: object) -> None:  # noqa: ARG001
-            self._record(seconds, attributes if kind is None else {**attributes, ERROR: kind})
-
-        return ended
+    return began
 
 
-class Spans:
-    """Observer that makes a span for each call. Spans of an instrumented client are its children, except in streams."""
+def spans(provider: Any, measured: Measured, attributes: Mapping[str, Any], *, with_threads: bool) -> Observer:
+    """Return an observer that makes a span for each call.
 
-    def __init__(self, provider: Any, measured: Measured, attributes: Mapping[str, Any], *, with_threads: bool) -> None:
-        """Send spans to a tracer provider."""
-        self._trace, self._context = import_module("opentelemetry.trace"), import_module("opentelemetry.context")
-        self._provider, self._tracer = weakref.ref(provider), provider.get_tracer(SCOPE, VERSION)
-        self._collection, self._attributes = measured.collection, attributes
-        self._thread_of = measured.thread_of if with_threads else None
+    Spans of an instrumented client are its children, except in streams.
+    """
+    trace, context = import_module("opentelemetry.trace"), import_module("opentelemetry.context")
+    tracer, collection = provider.get_tracer(SCOPE, VERSION), measured.collection
+    thread_of = measured.thread_of if with_threads else None
 
-    def is_of(self, provider: object) -> bool:
-        """True if the spans go to this provider."""
-        return self._provider() is provider
-
-    def began(self, name: str, *, is_stream: bool) -> Ended:
-        """Start the span."""
-        trace, context = self._trace, self._context
-        attributes = {**self._attributes, OPERATION: name}
-        span = self._tracer.start_span(f"{name} {self._collection}", kind=trace.SpanKind.CLIENT, attributes=attributes)
+    def began(name: str, is_stream: bool) -> Ended:
+        of_call = {**attributes, OPERATION: name}
+        span = tracer.start_span(f"{name} {collection}", kind=trace.SpanKind.CLIENT, attributes=of_call)
         # A stream may continue in another context, which could not detach the token.
         token = None if is_stream else context.attach(trace.set_span_in_context(span))
 
-        def ended(seconds: float, kind: str | None, error: object, key: bytes | None) -> None:  # noqa: ARG001
+        def ended(_: float, kind: str | None, key: bytes | None) -> None:
             if token is not None:
                 context.detach(token)
             if kind is not None:  # without the error's text, which may contain a thread id
                 span.set_attribute(ERROR, kind)
                 span.set_status(trace.Status(trace.StatusCode.ERROR))
-            if self._thread_of and key is not None and (thread := self._thread_of(key)) is not None:
+            if thread_of and key is not None and (thread := thread_of(key)) is not None:
                 span.set_attribute(THREAD, thread)
             span.end()
 
         return ended
 
+    return began
 
-class SlowCalls:
-    """Observer that logs each call that takes at least `seconds`."""
 
-    def __init__(self, measured: Measured, seconds: float, *, with_threads: bool) -> None:
-        self._seconds, self._where = seconds, f"{measured.collection} at {measured.server}"
-        self._thread_of = measured.thread_of if with_threads else None
+def slow_calls(measured: Measured, threshold: float, *, with_threads: bool) -> Observer:
+    """Return an observer that logs each call that takes at least `threshold` seconds."""
+    where = f"{measured.collection} at {measured.server}"
+    thread_of = measured.thread_of if with_threads else None
 
-    def began(self, name: str, *, is_stream: bool) -> Ended:  # noqa: ARG002
-        """Do nothing until the call has ended."""
-
-        def ended(seconds: float, kind: str | None, error: object, key: bytes | None) -> None:  # noqa: ARG001
-            if seconds < self._seconds:
+    def began(name: str, _: bool) -> Ended:
+        def ended(seconds: float, kind: str | None, key: bytes | None) -> None:
+            if seconds < threshold:
                 return
-            thread = self._thread_of(key) if self._thread_of and key is not None else None
+            thread = thread_of(key) if thread_of and key is not None else None
             of = "" if thread is None else f", thread {shown(thread)}"
             failed = "" if kind is None else f", and ended with {kind}"
-            _LOG.warning("slow: %s of %s%s took %.3f s%s", name, self._where, of, seconds, failed)
+            _LOG.warning("slow: %s of %s%s took %.3f s%s", name, where, of, seconds, failed)
 
         return ended
 
+    return began
 
-def replace(measured: Measured, is_old: Any, new: Observer | None) -> None:
-    """Replace an observer of the same kind."""
-    others = tuple(observer for observer in measured.counting.observers if not is_old(observer))
-    measured.counting.observers = others if new is None else (*others, new)
+
+def observe(measured: Measured, key: object, observer: Observer | None) -> None:
+    """Set the observer of a key, or remove it."""
+    others = {each: old for each, old in measured.counting.observers.items() if each != key}
+    measured.counting.observers = others if observer is None else {**others, key: observer}

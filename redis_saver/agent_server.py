@@ -55,7 +55,6 @@ from redis_saver._checkpoint.saver import AsyncRedisSaver
 from redis_saver._common import config as configs, ttl as ttls
 from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import shown
-from redis_saver._engine.requests import T
 from redis_saver._store.index_config import RedisIndexConfig
 from redis_saver._store.store import AsyncRedisStore
 from redis_saver.encryption import from_environment
@@ -114,21 +113,14 @@ class SaverOfRuns(AsyncRedisSaver):
         """Owner tokens by thread, run and attempt."""
 
     def _get_tuple_gen(self, config: RunnableConfig) -> Generator[Any, Any, CheckpointTuple | None]:
-        read, run = super()._get_tuple_gen(config), _run_of(config)
-        if run is None or (configs.thread_id(config), *run) in self._tokens:
-            return read
-        return self._taken_before(read, configs.thread_id(config), *run)
-
-    def _taken_before(
-        self, read: Generator[Any, Any, T], thread: str, run: str, attempt: str
-    ) -> Generator[Any, Any, T]:
-        """Take the thread for a run, and then read it."""
-        attempt_name = f"{run} {attempt}".encode("utf-8", "surrogatepass")
-        nonce = sha256(self._nonce + attempt_name).hexdigest()[:16]  # so that two parallel reads take the thread once
-        terms = Terms.of(thread, "1s", "take", None, f"run {run}", run)
-        record = yield from taken(self._rules, terms, nonce)
-        self._tokens.store((thread, run, attempt), record.token)
-        return (yield from read)
+        run = _run_of(config)
+        if run and (key := (configs.thread_id(config), *run)) not in self._tokens:
+            name = " ".join(run).encode("utf-8", "surrogatepass")
+            nonce = sha256(self._nonce + name).hexdigest()[:16]  # so that two parallel reads take the thread once
+            terms = Terms.of(key[0], "1s", "take", None, f"run {run[0]}", run[0])
+            record = yield from taken(self._rules, terms, nonce)
+            self._tokens.store(key, record.token)
+        return (yield from super()._get_tuple_gen(config))
 
     def _put_gen(self, config: RunnableConfig, *arguments: Any) -> Generator[Any, Any, RunnableConfig]:
         return super()._put_gen(self._as_owner(config), *arguments)
@@ -171,10 +163,7 @@ def _wrong(name: str, remedy: str) -> ValueError:
 
 def _url() -> str:
     if not (url := os.environ.get("REDIS_URL")):
-        raise ValueError(
-            "REDIS_URL is not set: set it to redis://[user:password@]host:port/0, in the server's environment or by "
-            '"env" in langgraph.json'
-        )
+        raise ValueError("REDIS_URL is not set: set it to redis://host:port/0, in the environment or in langgraph.json")
     return url
 
 

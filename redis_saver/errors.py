@@ -264,15 +264,10 @@ class ForkMissed(RedisSaverError, RuntimeError):
 
 def closed(what: str) -> Closed:
     """Return the error for the use of a closed object. `what` names its kind and its server."""
-    return Closed(
-        f"{what} was closed in this process, by close() or the end of its `with` block. Nothing was sent. "
-        "Use it only inside the block"
-    )
+    return Closed(f"{what} was closed in this process: use it before close() or the end of its block. Nothing was sent")
 
 
-_EVICTED = (
-    "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore it from a backup, or"
-)
+_EVICTED = "it was evicted, or another program removed or overwrote it. Nothing was changed. Restore a backup, or"
 _NOEVICTION = "to prevent eviction, run the server with maxmemory-policy noeviction"
 _REMEDIES: dict[str, tuple[type[RedisSaverError], str]] = {
     "DAMAGED": (ThreadDamaged, f"{_EVICTED} delete the thread with delete_thread(); {_NOEVICTION}"),
@@ -381,10 +376,8 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
     """
     remedy, owner_key = _REMEDIES["NOTOWNER"][1], _names_of([key])
     if not (since.isdecimal() and 0 < int(since) < 10**16):
-        return NotOwner(
-            f"nobody owns the thread by this token any more (in {owner_key}): it was given back, the thread was "
-            "deleted, or the key was lost. Nothing was written. Take the thread again with own()"
-        )
+        what = "it was given back or deleted, or the key was lost. Nothing was written. Take it again with own()"
+        return NotOwner(f"nobody owns the thread by this token any more (in {owner_key}): {what}")
     moment = datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(microseconds=int(since))
     text = f"{printable(by)} has owned the thread since {moment.isoformat()} (in {owner_key}). {remedy}"
     return NotOwner(text, printable(by), moment)
@@ -392,10 +385,8 @@ def not_owner(since: str, by: str, key: bytes) -> NotOwner:
 
 def others_wait(key: bytes) -> NotOwner:
     """Return the error for a run that waited in vain, because other runs are before it in the queue of this key."""
-    return NotOwner(
-        f"other runs wait for the thread and come first (in {_names_of([key])}). Nothing was written. "
-        "Wait longer, or take the thread with on_busy='take'"
-    )
+    names = _names_of([key])
+    return NotOwner(f"other runs wait for the thread and come first (in {names}). Wait longer, or use on_busy='take'")
 
 
 class _Wrapping:

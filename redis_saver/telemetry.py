@@ -6,6 +6,7 @@ last scan of hot, so all processes report the same numbers: use their maximum, n
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -14,10 +15,9 @@ from redis_saver._cache.cache import AsyncRedisCache, RedisCache
 from redis_saver._cache.llm import RedisLLMCache
 from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
 from redis_saver._common import config as configs
-from redis_saver._common.display import kind_of
-from redis_saver._engine.stats import Measured, measured
+from redis_saver._engine.stats import measured
 from redis_saver._store.store import AsyncRedisStore, RedisStore
-from redis_saver._telemetry import Durations, SlowCalls, Spans, described, exported, replace
+from redis_saver._telemetry import described, durations, exported, observe, slow_calls, spans
 from redis_saver._tiered.saver import AsyncTieredSaver, TieredSaver
 from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 
@@ -58,7 +58,7 @@ def instrument(
         ImportError: The extra `otel` is missing.
         TypeError: `thing` is not a saver, store or cache of this package.
     """
-    source = _measured(thing)
+    source = measured(thing)
     try:
         metrics = import_module("opentelemetry.metrics")
     except ImportError as error:
@@ -66,11 +66,10 @@ def instrument(
     metered = exported(metrics, meter_provider)
     metered.add(source, dict(attributes or {}))
     of_calls = {**described(source), **(attributes or {})}
-    durations = Durations(metered, of_calls)
-    replace(source, lambda old: isinstance(old, Durations) and old.exported is metered, durations)
+    observe(source, metered, durations(metered, of_calls))
     if tracer_provider is not None:
-        spans = Spans(tracer_provider, source, of_calls, with_threads=thread_ids)
-        replace(source, lambda old: isinstance(old, Spans) and old.is_of(tracer_provider), spans)
+        of_spans = spans(tracer_provider, source, of_calls, with_threads=thread_ids)
+        observe(source, weakref.ref(tracer_provider), of_spans)
 
 
 def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bool = False) -> None:
@@ -84,17 +83,9 @@ def log_slow_calls(thing: Instrumented, seconds: float | None, *, thread_ids: bo
     Raises:
         TypeError, ValueError: An argument is invalid. The message names it, and says what to write.
     """
-    source = _measured(thing)
+    source = measured(thing)
     new = None
     if seconds is not None:
         configs.number("seconds", seconds, 0)
-        new = SlowCalls(source, seconds, with_threads=thread_ids)
-    replace(source, lambda old: isinstance(old, SlowCalls), new)
-
-
-def _measured(thing: object) -> Measured:
-    if (source := measured(thing)) is None:
-        raise TypeError(
-            f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as RedisSaver or TieredSaver"
-        )
-    return source
+        new = slow_calls(source, seconds, with_threads=thread_ids)
+    observe(source, slow_calls, new)

@@ -229,10 +229,7 @@ def _check_state(thread: str, now: State, findings: Findings) -> None:
         findings.add("warning", where, f"cold lacks {now.lacking} of its records, but its data do not say so", remedy)
     if now.is_deferred and not now.lacking:
         text = "its data say that cold lacks some of its records, but their list is gone"
-        remedy = (
-            "redis-saver migrate from Redis to cold copies the missing records; "
-            "after the next write the thread expires again"
-        )
+        remedy = "redis-saver migrate to cold copies them; after the next write the thread expires again"
         findings.add("error", where, text, remedy)
     if now.oldest_writer >= WRITER_GONE:
         text = f"a writer began {now.oldest_writer // 1000} s ago, and did not report if its write reached cold"

@@ -18,7 +18,6 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
@@ -144,9 +143,7 @@ class Terms(NamedTuple):
         """
         span = times.of(lease, name="lease")
         if not timedelta(seconds=1) <= span <= _LONGEST_LEASE:
-            raise ValueError(
-                f"lease={shown(lease)}: a lease lies between a second and a day; it is renewed while the block runs"
-            )
+            raise ValueError(f"lease={shown(lease)}: write a time from a second to a day; the block renews the lease")
         config.one_of(Terms, "on_busy", on_busy, "raise", "wait", "take", "rollback")
         if wait is not None and on_busy != "wait":
             raise ValueError(f"wait={shown(wait)} goes with on_busy='wait', and on_busy={shown(on_busy)} does not wait")
@@ -336,7 +333,7 @@ class Ownership:
         with self._taking() as taking:
             return self._begin(self._driver.run(taking))
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._end():
             with self._logged():
                 self._owner_driver.run(release(self._context, self._terms.thread, self._token))
@@ -345,9 +342,7 @@ class Ownership:
         with self._taking() as taking:
             return self._begin(await self._driver.arun_sleeping(taking))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._end():
             try:
                 await self._give_back(self._token)
@@ -362,9 +357,7 @@ class Ownership:
         The server may have given the thread to this owner, except after `NotOwner`. A forked child does not release it.
         """
         if self._nonce:
-            raise RuntimeError(
-                f"this block has begun already for thread {shown(self._terms.thread)}: call own() for each block"
-            )
+            raise RuntimeError(f"thread {shown(self._terms.thread)}: this block has begun already: call own() again")
         self._nonce, self._pid = os.urandom(8).hex(), os.getpid()
         try:
             yield self._take(self._terms, self._nonce)

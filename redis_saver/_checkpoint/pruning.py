@@ -108,9 +108,7 @@ def trim(context: Context, thread: str, limit: Limit) -> Operation[None]:
         trimmed = _prune_thread(context, thread, Retention(limit.keep_last), limit.writer, limit=limit)
         yield from context.counted(trimmed, "trim")
     except Exception as error:  # noqa: BLE001 - the put is stored, and the error is logged
-        text = (
-            "thread %s is over its history limit, and old checkpoints could not be removed; a later put tries again: %s"
-        )
+        text = "thread %s is over its history limit, and old checkpoints could not be removed; a put tries again: %s"
         _LOG.warning(text, shown(thread), log_text(error))
 
 
@@ -255,10 +253,7 @@ def removal_of_runs(context: Context, thread: str, runs: set[bytes]) -> Operatio
 
 
 def busy(thread: str, attempts: int = ATTEMPTS) -> ThreadBusy:
-    return ThreadBusy(
-        f"others wrote to thread {shown(thread)} during each of {attempts} attempts to remove checkpoints. "
-        "What was removed stays removed; try again"
-    )
+    return ThreadBusy(f"others wrote to thread {shown(thread)} in {attempts} attempts to remove checkpoints: try again")
 
 
 def _needed(

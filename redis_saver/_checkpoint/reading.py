@@ -53,7 +53,7 @@ def get_tuple(context: Context, requested: RunnableConfig) -> Operation[Checkpoi
     return read(context, address, context.keyspace.keys(address.thread_id))
 
 
-def read(  # noqa: PLR0912 - one path, read from top to bottom
+def read(
     context: Context, address: config.Address, keys: Sequence[bytes], on_fill: Callable[[bytes], None] | None = None
 ) -> Operation[CheckpointTuple | None]:
     """Read a checkpoint.

@@ -55,10 +55,7 @@ def retention(strategy: str, keep_last: int | None, older_than: timedelta | str 
     """
     if strategy in {"delete", "delete_all"}:
         if keep_last is not None or older_than is not None:
-            raise ValueError(
-                f"strategy={shown(strategy)} removes whole threads: leave out keep_last and older_than, "
-                "or write strategy='keep_latest'"
-            )
+            raise ValueError(f"strategy={shown(strategy)} removes whole threads: leave out keep_last and older_than")
         return None
     if strategy != "keep_latest":
         raise ValueError(f"strategy={shown(strategy)} is unknown; write 'keep_latest' or 'delete'")

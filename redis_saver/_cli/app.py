@@ -37,9 +37,7 @@ def _begin(
 
 def _demo_ttl(text: str) -> timedelta:
     if (ttl := duration(text)) < _MIN_TTL:
-        raise typer.BadParameter(
-            f"{text} is too short, because the demo pauses for a second: write at least {times.shown(_MIN_TTL)}"
-        )
+        raise typer.BadParameter(f"{text} is too short, as the demo pauses: write {times.shown(_MIN_TTL)} or more")
     return ttl
 
 

@@ -45,7 +45,7 @@ def _ttl(servers: Servers, thread: str, ttl: str | None = None, *, as_json: bool
     with servers.savers(readable=False) as savers:
         if ttl is not None:
             savers.saver.set_thread_ttl(thread, own_ttl)
-        info = savers.thread(thread)
+        info = savers.source.thread(thread)
     fields = {"thread_id": thread, "ttl": info.ttl, "pinned": info.pinned}
     screen.show(fields, f"{screen.named(thread)} expires: {left(info)}", as_json=as_json)
     if is_cleared and info.ttl is None and not info.pinned:
@@ -191,8 +191,11 @@ def _description(info: Any) -> str:
         return "it is not there"
     if isinstance(info, RedisSaverError):
         return printable(str(info))
-    checkpoints, size = counted(info.checkpoints, "checkpoint"), counted(info.bytes, "byte")
-    return f"{checkpoints}, {size}, updated {ago(info.updated_at)}"
+    return f"{_size(info)}, updated {ago(info.updated_at)}"
+
+
+def _size(info: Any) -> str:
+    return f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
 
 
 @command("prune", _CODES)
@@ -225,7 +228,7 @@ def _prune(
     def prune(thread: str) -> None:
         nonlocal total, pruned
         if threads:  # with --all, some may expire meanwhile
-            savers.thread(thread)
+            savers.source.thread(thread)
         removed = savers.saver.prune([thread], keep_last=keep_last, older_than=older_than, dry_run=not yes)
         total, pruned = added(total, removed), pruned + (removed.checkpoints > 0)
 
@@ -254,15 +257,14 @@ def _copy(servers: Servers, source: str, target: str, *, replace: bool = False, 
         replace: Replace TARGET if it exists.
     """
     with servers.savers(readable=False) as savers:
-        savers.thread(source)
+        savers.source.thread(source)
         savers.refuse_cold_backed(source, "copied")
         if not replace and savers.saver.get_thread(target) is not None:
             raise EndpointError(f"thread {screen.named(target)} exists already: add --replace, or name another TARGET")
         savers.refuse_cold_backed(target, "copied")
         savers.saver.copy_thread(source, target)
-        info = savers.thread(target)
-    size = f"{counted(info.checkpoints, 'checkpoint')}, {counted(info.bytes, 'byte')}"
-    text = f"copied: {screen.named(target)} has {size}"
+        info = savers.source.thread(target)
+    text = f"copied: {screen.named(target)} has {_size(info)}"
     screen.show({**thread_json(info), "copied_from": source}, text, as_json=as_json)
     return 0
 
@@ -319,9 +321,7 @@ def _forget(
     if not (threads or prefixes or namespaces):
         raise typer.BadParameter("name what to delete.", param_hint="--thread, --thread-prefix or --namespace")
     if "" in prefixes:
-        raise EndpointError(
-            "--thread-prefix '': every name begins with it. Write how the names of this user's threads begin"
-        )
+        raise EndpointError("--thread-prefix '': every name begins with it. Write how this user's names begin")
     url, postgres = redis_url(servers.url), postgres_url(servers.postgres)
     parts: list[_Part] = []
     with ExitStack() as stack:
@@ -367,10 +367,9 @@ def _of_namespace(hot: Any, cold: Sequence[Any], labels: tuple[str, ...]) -> Ite
     driver, context = stores.driver_of(hot.store), stores.context_of(hot.store)
     if not cold and driver.run(copies.holds_copies(context, labels)):
         raise EndpointError(
-            f"namespace {shown(labels)} in {hot.name}: its items are copies of a cold store's, and would come back "
-            "from there. Nothing was deleted. Name the cold store with --postgres URL. If it is not Postgres, delete "
-            "the items in Python through the TieredStore. If there is none any more, call delete_namespace() of the "
-            "RedisStore"
+            f"namespace {shown(labels)} in {hot.name}: its items are copies of a cold store's, and would come back. "
+            "Nothing was deleted. Name the cold store with --postgres URL. If it is not Postgres, or is gone, call "
+            "delete_namespace() of the TieredStore, or of the RedisStore"
         )
 
     def delete_copies() -> None:

@@ -278,13 +278,9 @@ class Demo:
         """Return what happened to the thread, and how to look at it."""
         thread, is_embedded = self.thread, self.url.startswith("memory:")
         if not kept:
-            return (
-                f"Deleted: {self._keys()} keys of {thread} are left.{'' if is_embedded else ' With --keep it stays.'}"
-            )
+            return f"Deleted: {self._keys()} keys of {thread} are left.{'' if is_embedded else ' --keep keeps it.'}"
         if is_embedded:
-            return (
-                f"The embedded server ends with this process, and so does {thread}. --redis redis://host:6379 keeps it."
-            )
+            return f"The embedded server ends with this process, and so does {thread}. --redis redis://host keeps it."
         server = without_login(self.url)
         return (
             f"Kept: {thread}. What to do with it next:\n"

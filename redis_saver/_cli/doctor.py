@@ -173,6 +173,7 @@ _SLOW = 20_000
 """Microseconds after which a call of a script is slow."""
 _LATE = 300
 """Age in seconds after which a backlog is a warning."""
+_ROOM = "raise maxmemory, shorten TTLs, or prune"
 _EVICTING = "it may evict one of a thread's two keys, and the conversation is lost"
 
 
@@ -297,8 +298,7 @@ def _of_version(info: Mapping[str, Any], _: Overview) -> _Findings:
 
 def _of_evictions(info: Mapping[str, Any], _: Overview) -> _Findings:
     if (evicted := int(info.get("evicted_keys", 0))) > 0:
-        remedy = "give it more memory, shorter TTLs, or prune; then check --all"
-        yield _warning("eviction", f"it evicted {evicted:,} keys since it started", remedy)
+        yield _warning("eviction", f"it evicted {evicted:,} keys since it started", f"{_ROOM}; then check --all")
 
 
 def _of_user(user: bytes | str) -> Finding:
@@ -312,8 +312,7 @@ def _of_role(info: Mapping[str, Any], _: Overview) -> _Findings:
     if info.get("role") == "master":
         yield _ok("role", f"primary, {info.get('connected_slaves', 0)} replicas")
     else:
-        remedy = "name the primary, or redis+sentinel://"
-        yield _warning("role", "it is a replica: writes fail, and reads may be stale", remedy)
+        yield _warning("role", "a replica: writes fail, reads may be stale", "name the primary, or redis+sentinel://")
 
 
 def _of_persistence(info: Mapping[str, Any], counts: Overview) -> _Findings:
@@ -345,8 +344,7 @@ def _of_memory(info: Mapping[str, Any], counts: Overview) -> _Findings:
     else:
         yield _warning("eviction", evicting, "set noeviction, or volatile-ttl for a hot tier over Postgres")
     if most and used > _FULL * most:
-        remedy = "raise maxmemory, shorten TTLs, or prune"
-        yield _warning("memory", f"{used:,} of {most:,} bytes are used", remedy)
+        yield _warning("memory", f"{used:,} of {most:,} bytes are used", _ROOM)
     else:
         yield _ok("memory", f"{used:,} bytes used{f' of {most:,}' if most else ''}")
 
@@ -370,13 +368,12 @@ def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
 def _of_threads(counts: Overview, prefix: str) -> _Findings:
     about = "threads"
     for name, error in counts.errors.items():
-        remedy = "redis-saver check names the damage and how to repair it"
-        yield _error(about, f"{screen.named(name)}: {printable(error)}", remedy)
+        yield _error(about, f"{screen.named(name)}: {printable(error)}", "redis-saver check says how to repair it")
     if counts.damaged > MAX_NAMED:
         yield _error(about, f"{counts.damaged - MAX_NAMED:,} more are damaged", "redis-saver check --all")
     if counts.failed:
-        failed = f"{counts.failed:,} of {counts.threads:,} failed in a task"
-        yield _info(about, failed, "redis-saver threads --state failed")
+        what = f"{counts.failed:,} of {counts.threads:,} failed in a task"
+        yield _info(about, what, "redis-saver threads --state failed")
     flushed_first = "threads of the backlog expire once they are flushed; else " if counts.dirty_threads else ""
     if 0 < counts.never_expire < counts.threads:
         remedy = f"{flushed_first}if that is not intended, give all savers a ttl. redis-saver ttl sets that of a thread"
@@ -417,8 +414,7 @@ def _of_cold(counts: Overview) -> _Findings:
     remedy = "redis-saver flush writes them to cold. docs/operations.md says what to check"
     yield (_warning if counts.oldest_seconds > _LATE else _info)("backlog", what, remedy)
     if counts.set_aside:
-        refused = f"{counts.set_aside:,} records were refused by cold"
-        yield _warning("backlog", refused, "redis-saver check names them, with cold's errors")
+        yield _warning("backlog", f"cold refused {counts.set_aside:,} records", "redis-saver check names them")
 
 
 # -- check

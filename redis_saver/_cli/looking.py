@@ -30,6 +30,9 @@ STATES = {"interrupted": "yellow", "failed": "red", "active": ""}
 """Styles of states."""
 MARKS = {"interrupted": "◆", "failed": "✗", "": "●"}
 _IN_JSON = [name for name in ThreadInfo._fields if name != "owner"]
+_WRITES = "redis-saver writes lists the writes"
+_LIMIT: Any = typer.Option(100, min=1, max=MAX_NUMBER)
+_MANY: Any = typer.Option(1000, min=1, max=MAX_NUMBER)
 _GIST = 60
 """Maximum number of characters of a shortened value."""
 
@@ -239,7 +242,7 @@ def _show(
         raw: Show the type and the bytes of serialized values.
     """
     with servers.savers(readable=not raw) as savers:
-        info = savers.thread(thread)
+        info = savers.source.thread(thread)
         address = Address(thread, ns, checkpoint)
         saved = savers.source.search(address) if checkpoint else savers.source.find(address)
         if saved is None and ns:
@@ -291,10 +294,7 @@ class _Values:
         screen.line("channels" if channels else "no channel has a value")
         self._print(channels)
         if missing := sorted(unstored(saved.metadata)):
-            screen.note(
-                f"not shown, because this checkpoint has no snapshot: {names(missing)}. redis-saver writes lists the "
-                "writes"
-            )
+            screen.note(f"not shown, as a snapshot is missing: {names(missing)}. {_WRITES}")
         writes = saved.pending_writes or ()
         if pending := [[screen.named(task), screen.named(name), *self._texts(value)] for task, name, value in writes]:
             screen.line("pending writes")
@@ -345,14 +345,7 @@ def _parent(saved: CheckpointTuple) -> str | None:
 
 
 @command("tree", _CODES, has_postgres=False)
-def _tree(
-    servers: Servers,
-    thread: str,
-    *,
-    ns: str | None = None,
-    limit: int = typer.Option(1000, min=1, max=MAX_NUMBER),
-    as_json: bool = JSON,
-) -> int:
+def _tree(servers: Servers, thread: str, *, ns: str | None = None, limit: int = _MANY, as_json: bool = JSON) -> int:
     """Draw the checkpoints of a thread, oldest first, with forks, nodes that ran, interrupts and failures.
 
     It shows the checkpoints in Redis, and reads no values except Sends.
@@ -361,7 +354,7 @@ def _tree(
         ns NAMESPACE: Only this namespace, empty for the root. Default: all.
     """
     with servers.savers() as savers:
-        savers.thread(thread)
+        savers.source.thread(thread)
         entries = savers.source.entries(thread, ns, None, limit, cold=False)
     columns = ("", "checkpoint", "step", "source", "ran", "pending", "created")
     for name, drawn in tree(entries):
@@ -410,10 +403,7 @@ def _diff(
     elif not compared.not_compared:
         screen.line("no channel differs")
     if compared.not_compared:
-        screen.note(
-            f"changed, but not compared, because a snapshot is missing: {names(compared.not_compared)}. redis-saver "
-            "writes lists the writes"
-        )
+        screen.note(f"not compared, as a snapshot is missing: {names(compared.not_compared)}. {_WRITES}")
     return 0
 
 
@@ -424,7 +414,7 @@ def _writes(
     *,
     ns: str | None = None,
     channel: str | None = None,
-    limit: int = typer.Option(100, min=1, max=MAX_NUMBER),
+    limit: int = _LIMIT,
     as_json: bool = JSON,
 ) -> int:
     """List the writes of a thread, newest first, with their node, task, channel and size.
@@ -437,7 +427,7 @@ def _writes(
         channel NAME: Only writes to this channel.
     """
     with servers.savers() as savers:
-        savers.thread(thread)
+        savers.source.thread(thread)
         stream = savers.hot.writes(thread, checkpoint_ns=ns)
         writes = list(islice((write for write in stream if channel in (None, write.channel)), limit))
     if not writes:
@@ -461,13 +451,7 @@ def _writes(
 
 @command("history", _CODES, has_postgres=False)
 def _history(
-    servers: Servers,
-    thread: str,
-    channel: str,
-    *,
-    ns: str = "",
-    limit: int = typer.Option(100, min=1, max=MAX_NUMBER),
-    as_json: bool = JSON,
+    servers: Servers, thread: str, channel: str, *, ns: str = "", limit: int = _LIMIT, as_json: bool = JSON
 ) -> int:
     """List the versions of a channel, newest first, with their node, and how many bytes are new or shared.
 
@@ -477,14 +461,11 @@ def _history(
         channel CHANNEL: The channel.
     """
     with servers.savers() as savers:
-        savers.thread(thread)
+        savers.source.thread(thread)
         versions = list(islice(savers.hot.channel_history(thread, channel, checkpoint_ns=ns), limit))
     if not versions:
         place = f"namespace {screen.named(ns)}" if ns else "the root"
-        raise EndpointError(
-            f"channel {screen.named(channel)} never had a value in {place} of thread {screen.named(thread)}: "
-            "redis-saver show lists the channels"
-        )
+        raise EndpointError(f"channel {screen.named(channel)} never had a value in {place}: redis-saver show lists all")
     if as_json:
         for version in versions:
             screen.emit({**screen.plain(version), "new_bytes": version.new_bytes})

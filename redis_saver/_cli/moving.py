@@ -95,17 +95,13 @@ def _migrate(
         raise EndpointError(f"--namespace {again}: write --namespace once, and run this again for another one")
     if store or is_file_of_items(source):
         if threads or thread_prefix or sample != SAMPLE:
-            raise EndpointError(
-                "--thread, --thread-prefix and --sample are only for threads, and these are items of a store"
-            )
+            raise EndpointError("--thread, --thread-prefix and --sample are only for threads, not for items of a store")
         there = opened_store(source, target=False, prefix=source_prefix)
         here = opened_store(target, target=True, prefix=target_prefix)
         options: dict[str, Any] = {"namespace": labels_of(words), "replace": replace, "ttl": ttl, "dry_run": dry_run}
         return _move(migrate_items, there, here, options, as_json=as_json)
     if namespace or replace:
-        raise EndpointError(
-            "--namespace and --replace are only for items of a store, and these are threads: add --store"
-        )
+        raise EndpointError("--namespace and --replace are only for items of a store: add --store, or leave them out")
     if threads and thread_prefix:
         raise EndpointError("--thread and --thread-prefix: write only one of the two")
     encryption = encryption_of(keys_file)
@@ -288,10 +284,7 @@ def _flush(
 
             telemetry.instrument(saver)
         often = "once" if once else f"every {interval:g} s"
-        run.say(
-            f"from {hot.name} (prefix {printable(prefix)}) to {cold.name}, {often}, {workers} threads at a time, "
-            f"history: {cold_history}"
-        )
+        run.say(f"from {hot.name} ({prefix!r}) to {cold.name}, {often}, {workers} workers, {cold_history} history")
         if once:
             left = run.drain(saver, deadline)
         else:

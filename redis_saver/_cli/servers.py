@@ -24,7 +24,7 @@ from redis_saver._serde.serializer import StrictSerializer
 from redis_saver._storage.context import Context
 from redis_saver._tiered.saver import TieredSaver
 from redis_saver.encryption import Encryption
-from redis_saver.errors import EndpointError, KeyConflict, ThreadNotFound
+from redis_saver.errors import EndpointError, KeyConflict
 
 
 def redis_url(url: str | None) -> str:
@@ -61,9 +61,7 @@ def refuse_embedded(url: str) -> None:
         EndpointError: The URL is that of an embedded server.
     """
     if url.startswith("memory:"):
-        raise EndpointError(
-            f"{url}: an embedded server lives only as long as this command. Name a server, such as redis://host:6379"
-        )
+        raise EndpointError(f"{url}: an embedded server ends with this command. Name a server: redis://host:6379")
 
 
 class Savers(NamedTuple):
@@ -85,16 +83,6 @@ class Savers(NamedTuple):
     def has_cold(self) -> bool:
         """True if Postgres was named."""
         return len(self.endpoints) > 1
-
-    def thread(self, name: str) -> Any:
-        """Return the information about a thread.
-
-        Raises:
-            ThreadNotFound: There is no such thread.
-        """
-        if (info := self.saver.get_thread(name)) is None:
-            raise ThreadNotFound(f"thread {shown(name)} is not there: check its name and --prefix")
-        return info
 
     def refuse_cold_backed(self, name: str, done: str) -> None:
         """Refuse to change a thread in Redis alone if a cold tier would undo that.
@@ -253,15 +241,13 @@ class Hot(Server):
 
     def _use(self) -> None:
         if self.saver is None:
-            self.saver = self._make_saver()
+            serde = serializer() if is_encrypted() else None
+            try:
+                client = clients.connect(self.url, asynchronous=False)
+                self.saver = RedisSaver(client, prefix=self._prefix, serde=serde)
+            except ValueError as error:
+                raise EndpointError(self._text(error)) from None
         self.saver.setup()
-
-    def _make_saver(self) -> RedisSaver:
-        serde = serializer() if is_encrypted() else None
-        try:
-            return RedisSaver(clients.connect(self.url, asynchronous=False), prefix=self._prefix, serde=serde)
-        except ValueError as error:
-            raise EndpointError(self._text(error)) from None
 
     def _is_final(self, error: Exception) -> bool:
         return any(isinstance(each, _NOT_YOURS) or _WRONG_REDIS.search(str(each)) for each in _causes(error))
@@ -335,19 +321,15 @@ class Cold(Server):
         if self._setup:
             saver.setup()
             return
-        remedy = "them with --setup, or with PostgresSaver.setup()"
+        remedy = "If it is the right database, create or update them with --setup, or with PostgresSaver.setup()"
         try:
             version = connection.execute("SELECT max(v) AS v FROM checkpoint_migrations").fetchone()["v"]
         except self._psycopg.Error as error:
             if error.sqlstate not in _NOT_THERE:
                 raise
-            raise EndpointError(
-                f"{self.name} has none of LangGraph's tables: if it is the right database, create {remedy}"
-            ) from error
+            raise EndpointError(f"{self.name} lacks LangGraph's tables. {remedy}") from error
         if version is None or version < len(saver.MIGRATIONS) - 1:
-            raise EndpointError(
-                f"{self.name}: LangGraph's tables are of an older version: if it is the right database, update {remedy}"
-            )
+            raise EndpointError(f"{self.name}: LangGraph's tables are old. {remedy}")
 
     def close(self) -> None:
         """Close the connections."""

@@ -159,10 +159,7 @@ class _Unopened(Generic[T]):
         self._opened: list[Any] = []
         if not isinstance(url, str):
             name = kind.__name__
-            raise TypeError(
-                f"url: {kind_of(url)}; {name}.from_conn_string takes a URL such as 'redis://localhost:6379'. "
-                f"For a client write {name}(client)"
-            )
+            raise TypeError(f"url: {kind_of(url)}; write {name}.from_conn_string('redis://host') or {name}(client)")
 
     def _open(self, *, asynchronous: bool) -> T:
         client = clients.connect(self._url, asynchronous=asynchronous, **self._options)
@@ -180,10 +177,7 @@ class _Unopened(Generic[T]):
             if name.startswith("_"):  # `copy` asks before there are attributes
                 raise AttributeError(name)
             call = f"{self._kind.__name__}.from_conn_string(url)"
-            raise AttributeError(
-                f"{call} has no attribute {name!r} outside its block. Write `{self._block} {call} as opened:`, and use "
-                f"`opened.{name}` in the block"
-            )
+            raise AttributeError(f"{call} has no {name!r}: write `{self._block} {call} as x:`, and use x.{name}")
 
 
 class NeedsWith(_Unopened[T]):

@@ -196,8 +196,7 @@ def _look_at_cluster_options(parsed: Url, settings: dict[str, Any]) -> None:
         default = inspect.signature(redis.SSLConnection.__init__).parameters["ssl_check_hostname"].default
         if settings.pop("ssl_check_hostname") and not default:
             raise TypeError(
-                f"redis-py {redis.__version__} cannot check the host names of a cluster: install 6.2 or newer, use "
-                "AsyncRedisSaver, or add ssl_check_hostname=false"
+                "redis-py before 6.2 cannot check host names of a cluster: upgrade it, or add ssl_check_hostname=false"
             )
     if unknown := [name for name in settings if name not in known]:
         raise TypeError(f"RedisCluster has no option {shown(unknown[0])}")
@@ -272,10 +271,7 @@ def check_version(hello: Any) -> None:
     server, version = _text(fields["server"]), _text(fields["version"])
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
-        raise UnsupportedServer(
-            f"the server is {server} {version}, and redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer: "
-            "upgrade the server"
-        )
+        raise UnsupportedServer(f"the server is {server} {version}: upgrade it to {oldest[0]}.{oldest[1]} or newer")
 
 
 def _text(value: bytes | str) -> str:
@@ -507,8 +503,7 @@ class _Hinting:
         if self._is_plain:
             server: Any = self
             raise redis.RedisError(
-                f"the server at {server.host}:{server.port} does not use TLS, but rediss:// does. Write its TLS port, "
-                "or redis:// if the network is private"
+                f"the server at {server.host}:{server.port} does not use TLS: write its TLS port, or redis://"
             ) from error
 
 

@@ -142,7 +142,7 @@ class Link:
             Exception: Any other error reply.
         """
         if isinstance(request, Call) and isinstance(error, self.exceptions.NoScriptError):
-            self.traffic.loads += 1
+            self.traffic.script_loads += 1
             try:
                 return (yield from self._to_slot(request, as_command_with_source(request)))
             except self.exceptions.ResponseError as second:
@@ -170,9 +170,7 @@ class Link:
             except self._failures as failure:
                 if not self.rules.repeats_late and isinstance(failure, self.exceptions.TimeoutError):
                     raise  # also to callers of this turn whose requests were not sent yet
-                _LOG.info(
-                    "a pipeline of %d calls failed; each is sent again alone: %s", len(commands), error_text(failure)
-                )
+                _LOG.info("a pipeline of %d calls failed; each is sent again: %s", len(commands), error_text(failure))
                 answers = [failure] * len(commands)
             unknown = []
             for position, reply in zip(positions, answers, strict=True):
@@ -190,7 +188,7 @@ class Link:
             if not unknown:
                 break
             positions = unknown
-            self.traffic.loads += len({requests[position].script for position in unknown})  # type: ignore[union-attr]
+            self.traffic.script_loads += len({requests[position].script for position in unknown})  # type: ignore[union-attr]
         return replies
 
     def check_version(self) -> Exchange[None]:
@@ -321,7 +319,7 @@ class Link:
                 node = self.client.get_node_from_key(call.keys[0])
             replies = yield Together((as_command(call), *confirmation), node)
             if isinstance(replies[0], self.exceptions.NoScriptError):
-                self.traffic.loads += 1
+                self.traffic.script_loads += 1
                 replies = yield Together((as_command_with_source(call), *confirmation), node)
             return self._confirmed(call, replies)
         except self.passing:

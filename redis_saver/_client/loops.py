@@ -193,8 +193,7 @@ def _soon(loop: asyncio.AbstractEventLoop, callback: Callable[[], object]) -> No
 
 def _ended() -> LoopEnded:
     return LoopEnded(
-        "the event loop of a call ended before it answered. It is safe to call again. Use objects that are bound to a "
-        "loop (such as an asyncio cold saver) only while that loop runs"
+        "the event loop of a call ended before it answered. Call again. Use objects bound to a loop only while it runs"
     )
 
 

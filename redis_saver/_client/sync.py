@@ -87,13 +87,13 @@ class SyncDriver(BlockingDriver[Request], RedisDriver):
         command = ("EVALSHA", request.script.sha, len(request.keys), *request.keys, *request.arguments)
         traffic, size = self.traffic, sum(map(length_hint, command))
         traffic.round_trips += 1
-        traffic.sent += size
+        traffic.bytes_sent += size
         try:
             reply = link.client.execute_command(*command, **link.options)
         except link.exceptions.ResponseError as error:
             return run(link.refused(request, error), self._carry_out)
         size = size_of_reply(reply)
-        traffic.received += size
+        traffic.bytes_received += size
         return reply
 
     def _carry_out(self, verb: Send | Together | Sleep) -> Any:

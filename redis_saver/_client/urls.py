@@ -20,10 +20,7 @@ _KINDS = ("", "+sentinel", "+cluster")
 SCHEMES = frozenset({"unix", *(transport + kind for transport in _TRANSPORTS for kind in _KINDS)})
 """Schemes of servers, without `memory`."""
 _PORTS = {"": 6379, "sentinel": 26379, "cluster": 6379}
-_REMEDY = (
-    "percent-encode all characters except letters and digits in the user, password and options (/ is %2F, ? %3F, "
-    "# %23, @ %40, & %26, % %25)"
-)
+_REMEDY = "percent-encode all but letters and digits in user, password and options (/ is %2F, ? %3F, # %23, @ %40)"
 
 PATHS = ("sqlite", "inmem", "file")
 """Schemes of files and folders, before a colon and the path."""

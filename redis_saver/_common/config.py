@@ -160,9 +160,7 @@ def _settings(entries: Mapping[str, Any]) -> ThreadSettings:
         kept = parse_history(history, name=f"configurable[{HISTORY_KEY!r}]")
         history = b"all" if kept is None else b"%d" % kept
     if owner is not None and not isinstance(owner, str):
-        raise TypeError(
-            f"configurable[{OWNER_KEY!r}]={shown(owner)}: pass the config of own(), or its token, which is a str"
-        )
+        raise TypeError(f"configurable[{OWNER_KEY!r}]={shown(owner)}: pass the config of own(), or its token (a str)")
     if owner is not None and not _TOKEN.fullmatch(owner):
         raise ValueError(f"configurable[{OWNER_KEY!r}]={shown(owner)} is no token of own(): pass the config of own()")
     return ThreadSettings(owner or "", ttl, history or b"", bool(entries.get(NEWEST_KEY)))

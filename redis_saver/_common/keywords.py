@@ -33,13 +33,9 @@ def checked(function: F) -> F:
         if unknown := [] if is_open else [name for name in keywords if name not in known]:
             called = f"{kind.__name__}.{function.__name__}".removesuffix(".__init__")
             raise TypeError(f"{called} has no argument {unknown[0]!r}{did_you_mean(unknown[0], known)}")
-        if lacking == ["client"]:
-            name = kind.__name__
-            raise TypeError(
-                f"{name} is missing its argument 'client': write {name}(client), or use {name}.from_conn_string(url)"
-            )
         if lacking:
-            raise TypeError(f"{kind.__name__} is missing its argument {lacking[0]!r}")
+            remedy = f": pass one, or use {kind.__name__}.from_conn_string(url)" if lacking == ["client"] else ""
+            raise TypeError(f"{kind.__name__} is missing its argument {lacking[0]!r}{remedy}")
 
     if inspect.iscoroutinefunction(function):  # the wrapper has to be one, too
 

@@ -60,12 +60,10 @@ def check(limits: Limits, limit: str, amount: int, what: str, *named: object) ->
     """
     most: int = FIXED.get(limit) or getattr(limits, limit)
     if amount > most:
-        remedy = "Store less in one call, or store a reference, for example to a file"
+        remedy = "Nothing was written. Store less in one call, or store a reference, for example to a file"
         if limit not in FIXED:
             remedy += f". Or set limits=Limits({limit}={amount}), also on every saver that reads the thread"
-        raise LimitExceeded(
-            f"{sentence(what, *named, f'{amount:,}')}; the limit is {most:,}. Nothing was written. {remedy}"
-        )
+        raise LimitExceeded(f"{sentence(what, *named, f'{amount:,}')}; the limit is {most:,}. {remedy}")
 
 
 def check_name(limits: Limits, name: str, what: str) -> None:

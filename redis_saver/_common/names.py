@@ -74,10 +74,7 @@ def version_text(channel: str, version: object) -> bytes:
         return b"i%d" % version
     if isinstance(version, float):
         return b"f" + repr(version).encode()
-    raise TypeError(
-        f"channel {shown(channel)} has the version {shown(version)} of type {type(version).__name__}; "
-        "a version is a str, int or float, as get_next_version() returns it"
-    )
+    raise TypeError(f"channel {shown(channel)}: its version {shown(version)} is neither a str nor an int nor a float")
 
 
 def entry(channel: str, version: object) -> bytes:

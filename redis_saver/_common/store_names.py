@@ -63,16 +63,12 @@ class StoreKeyspace:
 
     def member_of(self, key: bytes) -> bytes | None:
         """Return the directory's member of the partition with this key of items, or None for another program's key."""
-        tag, ending = key[len(self._stem) :].rpartition(b"}:")[::2]
         try:
-            labels = _labels(tag)
+            labels = _labels(key[len(self._stem) :].rpartition(b"}:")[0])
         except (UnicodeDecodeError, ValueError):
             return None
         member = b"".join(map(component, labels))
-        is_ours = (
-            all(labels) and key.startswith(self._stem) and ending == _ITEMS and self.partition(member).keys[0] == key
-        )
-        return member if is_ours else None
+        return member if all(labels) and self.partition(member).keys[0] == key else None
 
     def item_of(self, document: bytes) -> tuple[Partition, bytes]:
         """Return the partition and the field of the item of a document, by the document's key.

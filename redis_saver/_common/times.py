@@ -29,9 +29,7 @@ def parse(text: str, *, name: str) -> timedelta:
     """
     parts = _PART.findall(text)
     if not parts or "".join(amount + unit for amount, unit in parts) != text:
-        raise ValueError(
-            f"{name}={quoted(text)}: write a duration as 7d, 90m, 1h30m or 30s (units: {', '.join(_UNITS)})"
-        )
+        raise ValueError(f"{name}={quoted(text)}: write a duration as 7d, 90m or 1h30m (units: {', '.join(_UNITS)})")
     try:
         return sum((float(amount) * _UNITS[unit] for amount, unit in parts), timedelta())
     except OverflowError:

@@ -33,9 +33,7 @@ def milliseconds(ttl: timedelta, argument: object, name: str) -> int:
     """
     amount = ttl // timedelta(milliseconds=1)
     if not 1 <= amount <= MAX_TTL:
-        raise ValueError(
-            f"{name}={shown(argument)}: write a TTL from one millisecond to a hundred years; to keep a thread, pin() it"
-        )
+        raise ValueError(f"{name}={shown(argument)}: write a TTL from one millisecond to a hundred years, or use pin()")
     return amount
 
 
@@ -56,10 +54,7 @@ def parse(ttl: TTL, *, name: str = "ttl", refresh_allowed: bool = True) -> Expir
     if isinstance(ttl, timedelta | str):
         return Expiry(milliseconds(times.of(ttl, name=name), ttl, name))
     if not isinstance(ttl, Mapping):
-        raise TypeError(
-            f"{name}={shown(ttl)}: a bare {type(ttl).__name__} has no unit; write '7d', '90m', timedelta(minutes=...) "
-            'or {"default_ttl": minutes}'
-        )
+        raise TypeError(f"{name}={shown(ttl)}: a bare {type(ttl).__name__} has no unit; write '90m' or a timedelta")
     known = {"default_ttl", "refresh_on_read"} if refresh_allowed else {"default_ttl"}
     if unknown := set(ttl) - known:
         raise ValueError(f"{name}={shown(ttl)}: unknown key {shown(min(map(str, unknown)))}; write {sorted(known)}")

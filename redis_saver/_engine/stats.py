@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 
 from redis_saver._common import forks
+from redis_saver._common.display import kind_of
 from redis_saver._common.logs import ignoring
 from redis_saver._engine.requests import Argument, Batch, Call, Command, Page, R, T, key_of
 from redis_saver._engine.runner import Pump
@@ -73,23 +74,14 @@ class RedisStats(TrafficStats):
     """Number of cache misses."""
 
 
-Ended: TypeAlias = Callable[[float, "str | None", "BaseException | None", "bytes | None"], None]
-"""Callback for the end of a call, with its duration in seconds, the kind of its error, the error, and the key of its
-first request."""
-
-
 Around: TypeAlias = "Callable[[Generator[Any, Any, Any]], Generator[Any, Any, Any]]"
 """Returns an operation that runs another one."""
-
-
-class Observer(Protocol):
-    """Observes every call."""
-
-    def began(self, name: str, *, is_stream: bool) -> Ended:
-        """Observe the start of a call, in the caller's context. Return the callback for its end.
-
-        The callback of a stream may run in another context.
-        """
+Ended: TypeAlias = Callable[[float, "str | None", "bytes | None"], None]
+"""Callback for the end of a call, with its duration in seconds, the kind of its error, and the key of its first
+request."""
+Observer: TypeAlias = Callable[[str, bool], Ended]
+"""Observes the start of a call, in the caller's context, by its name and whether it streams. Returns the callback for
+its end. That of a stream may run in another context."""
 
 
 class Counting:
@@ -98,8 +90,8 @@ class Counting:
     def __init__(self, around: Around | None = None) -> None:
         """Start at zero. Each operation runs in `around`, which may turn its error into the one to count."""
         self._around = around
-        self.observers: tuple[Observer, ...] = ()
-        """They observe every call. Without observers this costs nothing."""
+        self.observers: Mapping[object, Observer] = {}
+        """They observe every call. Without observers this costs nothing. A key has one observer at a time."""
         self.after_fork()
         forks.watch(self)
 
@@ -180,12 +172,12 @@ def _stats_of(numbers: Sequence[Any]) -> OperationStats:
 class _Observed:
     """A call with observers."""
 
-    def __init__(self, observers: Sequence[Observer], name: str, *, is_stream: bool = False) -> None:
+    def __init__(self, observers: Mapping[object, Observer], name: str, *, is_stream: bool = False) -> None:
         self._key: bytes | None = None
         self._ends: list[Ended] = []
-        for observer in observers:
+        for began in observers.values():
             with ignoring("telemetry"):
-                self._ends.append(observer.began(name, is_stream=is_stream))
+                self._ends.append(began(name, is_stream))
 
     def note(self, request: object) -> None:
         """Note the key that the first request is about."""
@@ -206,7 +198,7 @@ class _Observed:
         kind = None if error is None else CANCELLED if isinstance(error, GeneratorExit) else type(error).__name__
         for end in reversed(self._ends):
             with ignoring("telemetry"):
-                end(seconds, kind, error, self._key)
+                end(seconds, kind, self._key)
 
 
 class Source(Protocol):
@@ -232,10 +224,16 @@ class Measured(NamedTuple):
     """Returns the thread that a key belongs to. None if there are no threads."""
 
 
-def measured(thing: object) -> Measured | None:
-    """Return the parts of one of our savers, stores or caches that telemetry reads. None for anything else."""
+def measured(thing: object) -> Measured:
+    """Return the parts of one of our savers, stores or caches that telemetry reads.
+
+    Raises:
+        TypeError: It is anything else.
+    """
     method: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
-    return None if method is None else method(thing)
+    if method is None:
+        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as TieredSaver")
+    return method(thing)
 
 
 class Traffic:
@@ -249,7 +247,7 @@ class Traffic:
 
     def after_fork(self) -> None:
         """In the child, count from zero."""
-        self.round_trips = self.retries = self.loads = self.sent = self.received = 0
+        self.round_trips = self.retries = self.script_loads = self.bytes_sent = self.bytes_received = 0
 
     def sending(self, arguments: Sequence[Argument]) -> None:
         """Count a command before it is sent, as its reply may be lost.
@@ -258,29 +256,23 @@ class Traffic:
         """
         size = sum(map(length_hint, arguments))
         self.round_trips += 1
-        self.sent += size
+        self.bytes_sent += size
 
     def sending_together(self, commands: Sequence[Sequence[Argument]]) -> None:
         """Count the commands of a pipeline, before it is sent."""
         size = sum([sum(map(length_hint, arguments)) for arguments in commands])
         self.round_trips += 1
-        self.sent += size
+        self.bytes_sent += size
 
     def receive(self, reply: T) -> T:
         """Count a reply, and return it."""
         size = size_of_reply(reply)
-        self.received += size
+        self.bytes_received += size
         return reply
 
     def numbers(self) -> dict[str, Any]:
         """Return its fields of `TrafficStats`."""
-        return {
-            "round_trips": self.round_trips,
-            "retries": self.retries,
-            "script_loads": self.loads,
-            "bytes_sent": self.sent,
-            "bytes_received": self.received,
-        }
+        return dict(vars(self))
 
 
 def size_of_reply(reply: Any) -> int:

@@ -87,10 +87,7 @@ def app(
             raise TypeError(f"{name}={shown(names)}: write a list, such as [{shown(names)}]")
     token = os.environ.get(TOKEN_VARIABLE) if token is None else token
     if token is None:
-        raise ValueError(
-            f'the inspector needs a token: write token="...", or set {TOKEN_VARIABLE} in the environment. '
-            'Write token="" only if the service around it checks requests'
-        )
+        raise ValueError(f'an inspector needs a token: write one or set {TOKEN_VARIABLE} ("" if others check requests)')
     if allow_changes and not token:
         raise ValueError("allow_changes=True needs a token, which protects the forms")
     source, secret = Source(saver), derived(token, b"form")

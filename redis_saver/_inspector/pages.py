@@ -138,10 +138,8 @@ class Pages:
             return f"{root}/{to}{'?' if query else ''}{query}"
 
         values |= {"link": link, "now": datetime.now(timezone.utc), "asked": asked(request)}
-        without_cold = getattr(request.state, "without_cold", "")
-        html = self._environment.get_template(f"{template}.html").render(
-            self._about, without_cold=without_cold, **values
-        )
+        values["without_cold"] = getattr(request.state, "without_cold", "")
+        html = self._environment.get_template(f"{template}.html").render(self._about, **values)
         return HTMLResponse(html.encode("utf-8", "backslashreplace"), status)
 
 

@@ -47,9 +47,7 @@ class Source:
             TypeError: The saver is not one of this package.
         """
         if not isinstance(saver, (Saver, TwoTiers)):
-            raise TypeError(
-                f"saver is {kind_of(saver)}: pass a RedisSaver, AsyncRedisSaver, TieredSaver or AsyncTieredSaver"
-            )
+            raise TypeError(f"saver is {kind_of(saver)}: pass a RedisSaver, a TieredSaver, or an asyncio form of these")
         self.saver: Any = saver
         self.tiers: TwoTiers[Any] | None = saver if isinstance(saver, TwoTiers) else None
         self._hot: Saver[Any] = saver.hot if isinstance(saver, TwoTiers) else saver
@@ -84,9 +82,7 @@ class Source:
             ThreadNotFound: There is no such thread.
         """
         if (info := self.saver.get_thread(name)) is None:
-            raise ThreadNotFound(
-                f"thread {shown(name)} is not there: it was never written, was deleted, or has expired"
-            )
+            raise threads.not_there(name)
         return info
 
     def near(self, name: str) -> list[str]:

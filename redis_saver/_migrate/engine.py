@@ -324,8 +324,7 @@ class _Move:
         else:
             (_, checkpoint_id), *_ = lacking
             raise ThreadMigrationError(
-                f"after {ROUNDS} attempts {self.target.name} still lacks {len(lacking)} of its checkpoints or their "
-                f"writes, such as {shown(checkpoint_id)}. Run it again when nobody writes to the thread"
+                f"{self.target.name} still lacks a part of checkpoint {shown(checkpoint_id)}: run it again when idle"
             )
         self._compare()
         report.unchanged += not lacked
@@ -342,9 +341,7 @@ class _Move:
             if saved.key not in lacking:
                 continue
             if (own_id := saved.checkpoint.get("id")) != saved.key[1]:  # the target would store it under this id
-                raise ThreadMigrationError(
-                    f"{saved} of {self.source.name} is damaged: it contains the id {shown(own_id)}"
-                )
+                raise ThreadMigrationError(f"{saved} of {self.source.name} is damaged: its id is {shown(own_id)}")
             whole, tasks = lacking[saved.key]
             self.target.write(self.thread, saved, new if whole else None, tasks)
             if saved.key in chosen:
@@ -360,14 +357,11 @@ class _Move:
             saved = self._sample.pop(stored.key)
             if differs := difference(saved, stored, self.target.as_stored):
                 raise ThreadMigrationError(
-                    f"{saved} differs in {self.target.name}: {differs}. The copy stays there; delete the thread there "
-                    "before you move it again"
+                    f"{saved} differs in {self.target.name}: {differs}. Delete the thread there, and move it again"
                 )
             self.report.compared += 1
         for saved in self._sample.values():
-            raise ThreadMigrationError(
-                f"{saved} was written to {self.target.name}, but is missing: removed, or expired. Run it again"
-            )
+            raise ThreadMigrationError(f"{saved} was written to {self.target.name}, and is gone there. Run it again")
 
 
 def _age(key: CheckpointKey) -> tuple[str, str]:
@@ -378,10 +372,8 @@ def _age(key: CheckpointKey) -> tuple[str, str]:
 def _conflict(source: str, there: ThreadOutline, target: str, has: ThreadOutline) -> str:
     """Describe how the target contradicts the source. Empty if it has only a part of the source."""
     if more := sorted(has.keys() - there.keys(), key=_age):
-        return (
-            f"{target} has {len(more)} checkpoints that {source} lacks; the newest is {shown(more[-1][1])}. "
-            "To copy the thread again, delete it in the target first"
-        )
+        lacked = f"{len(more)} checkpoints that {source} lacks, such as {shown(more[-1][1])}"
+        return f"{target} has {lacked}. To copy the thread again, delete it there first"
     for key, entry in has.items():
         name, parent = f"checkpoint {shown(key[1])}", there[key].parent
         if entry.parent != parent:

@@ -151,8 +151,7 @@ class _File:
         if self._file.readline(len(self.FIRST_LINE)) != self.FIRST_LINE:
             line = self.FIRST_LINE.decode().strip()
             raise FileDamaged(
-                f"{self.name} is not an exported file that this version knows: it does not begin with {line!r}. "
-                "Nothing was read from it"
+                f"{self.name} does not begin with {line!r}, so this version does not know it. Nothing was read from it"
             )
         end: list[int] | None = None
         for kind, *rest in self._records():
@@ -442,10 +441,8 @@ def _new_part(folder: Path) -> tuple[int, str]:
     if fcntl is None:
         return mkstemp(prefix=_PREFIX, suffix=_SUFFIX, dir=folder)
     for part in folder.glob(f"{_PREFIX}*{_SUFFIX}"):
-        with (
-            suppress(OSError),
-            part.open("rb") as file,
-        ):  # OSError: its process is alive, or the file system has no locks
+        # OSError: its process is alive, or the file system has no locks.
+        with suppress(OSError), part.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             part.unlink()
     while True:

@@ -140,10 +140,7 @@ class ForeignSource(Source):
             keys = ThreadKeys(key for key in stream if None in (self.prefix, key.prefix) or key.prefix == self.prefix)
             if len(keys.prefixes) > 1:
                 counts = ", ".join(f"{shown(prefix)} ({count:,})" for prefix, count in sorted(keys.prefixes.items()))
-                raise EndpointError(
-                    f"{self.name} has checkpoints with several prefixes: {counts}. Choose one: --source-prefix, or "
-                    "prefix= of opened()"
-                )
+                raise EndpointError(f"{self.name}: several prefixes: {counts}. Choose one: --source-prefix, or prefix=")
             self._keys = keys
         return self._keys
 
@@ -234,9 +231,8 @@ def summarized(command: str, keys: Sequence[bytes], summary: Callable[[Any], T])
     summaries = list[T]()
     for start in range(0, len(keys), VALUES_PER_BATCH):
         some = keys[start : start + VALUES_PER_BATCH]
-        summaries += map(
-            summary, (yield Batch([Command((command, key)) for key in some]))
-        )  # no variable keeps the replies alive
+        # No variable keeps the replies alive.
+        summaries += map(summary, (yield Batch([Command((command, key)) for key in some])))
     return summaries
 
 
@@ -371,10 +367,7 @@ class RedisDocuments(ForeignSource):
             ValueError: The thread has documents of release 0.0, which have the parent's id or none, but not their own.
         """
         if any(head.prefix is not None and head.at[1] in ("", head.parent) for head in heads):
-            raise ValueError(
-                "it has documents of langgraph-checkpoint-redis 0.0, which name the parent instead of the checkpoint. "
-                "Read its state with that release, and write it to a new thread with update_state"
-            )
+            raise ValueError("documents of langgraph-checkpoint-redis 0.0 lack ids: copy its state with that release")
         # If both savers stored a checkpoint, RedisSaver's document wins, because it names the parent.
         by_parent = sorted(heads, key=lambda head: head.parent is not None)
         checkpoints = {head.at: head for head in by_parent if head.prefix is not None}

@@ -37,9 +37,7 @@ def load(folder: Path, serde: SerializerProtocol, *, empty_too: bool) -> InMemor
     saver = InMemorySaver(serde=serde)
     missing = [name for name in _FILES.values() if not (folder / name).exists()]
     if missing and not (empty_too and len(missing) == len(_FILES)):
-        raise EndpointError(
-            f"folder {shown(str(folder))} has no {missing[0]}; write the folder .langgraph_api of langgraph dev"
-        )
+        raise EndpointError(f"folder {shown(str(folder))} has no {missing[0]}; write the folder .langgraph_api")
     if not missing:
         storage, writes, blobs = (_load(folder / name) for name in _FILES.values())
         for thread, namespaces in storage.items():
@@ -70,9 +68,7 @@ def _load(path: Path) -> Mapping[Any, Any]:
 
 def _mapping(value: object) -> Mapping[Any, Any]:
     if not isinstance(value, dict):
-        raise EndpointError(
-            f"a file in this folder is not of langgraph dev: it has a {type(value).__name__}, not a dict"
-        )
+        raise EndpointError(f"a file there is not of langgraph dev: it has a {type(value).__name__}, not a dict")
     return value
 
 

@@ -33,10 +33,7 @@ from redis_saver.errors import EndpointError, RedisSaverError
 
 _OUR_FORMS = "redis://, rediss://, unix://, redis+sentinel:// or redis+cluster:// (ours), postgresql://..."
 FORMS = f"{_OUR_FORMS}, sqlite:PATH, inmem:FOLDER (of langgraph dev) or file:PATH (of export)"
-SOURCE_FORMS = (
-    f"{RedisDocuments.kind}:URL (its RedisSaver and ShallowRedisSaver) or {ValkeyStrings.kind}:URL (its ValkeySaver), "
-    "with the URL of their server"
-)
+SOURCE_FORMS = f"{RedisDocuments.kind}:URL or {ValkeyStrings.kind}:URL (with the URL of that package's server)"
 """Additional URLs of sources."""
 STORE_FORMS = f"{_OUR_FORMS} (LangGraph's PostgresStore), or file:PATH (of export --store)"
 _OURS = urls.SCHEMES | {"memory"}
@@ -193,9 +190,7 @@ def needs(extra: str, package: str) -> Any:
     try:
         return import_module(package)
     except ImportError as error:
-        raise EndpointError(
-            f"this endpoint needs more packages: pip install 'redis-saver[{extra}]' ({error})"
-        ) from error
+        raise EndpointError(f"this needs more packages: pip install 'redis-saver[{extra}]' ({error})") from error
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
@@ -297,20 +292,14 @@ def _open_our_store(wanted: _Wanted, stack: ExitStack) -> OurItems:
 
 def _open_postgres_store(wanted: _Wanted, stack: ExitStack) -> PostgresItems:
     if wanted.target and is_encrypted():
-        raise EndpointError(
-            f"{wanted.name}: a PostgresStore keeps plain JSON, but LANGGRAPH_AES_KEY requires encryption. Nothing was "
-            "written. Unset it to move plain items"
-        )
+        raise EndpointError(f"{wanted.name} keeps plain JSON: unset LANGGRAPH_AES_KEY to move plain items")
     endpoint = PostgresItems(_connected(wanted.url, stack), wanted.name)
     package = needs("postgres", "langgraph.store.postgres")
     if wanted.target:
         with package.PostgresStore.from_conn_string(wanted.url) as store:
             store.setup()
     if not endpoint.has_table():
-        raise EndpointError(
-            f"{endpoint.name} has no table of LangGraph's PostgresStore: write the URL of the store's database, or "
-            "call its setup()"
-        )
+        raise EndpointError(f"{endpoint.name} has no table of a PostgresStore: write its database, or call its setup()")
     return endpoint
 
 

@@ -223,10 +223,7 @@ class MemoryEndpoint(SaverEndpoint):
     def _threads(self) -> Iterable[str]:
         threads = [thread for thread, stored in self.saver.storage.items() if any(stored.values())]
         if others := [thread for thread in threads if not isinstance(thread, str)]:
-            raise ThreadMigrationError(
-                f"{self.name} has a thread whose id {shown(others[0])} is of type {type(others[0]).__name__}. "
-                "Other savers take only str: first copy it to a thread whose id is a str"
-            )
+            raise ThreadMigrationError(f"{self.name}: thread id {shown(others[0])} is no str: copy that thread first")
         return threads
 
     def _outline(self, thread: str) -> ThreadOutline:

@@ -280,9 +280,7 @@ def _row(item: StoredItem, expected: int) -> dict[str, Any]:
         ItemMigrationError, TypeError, ValueError, RecursionError: Postgres or JSON cannot represent the item.
     """
     if not _has_storable_names(item):
-        raise errors.ItemMigrationError(
-            "Postgres takes no NUL and no lone surrogate in a name, and a PostgresStore no period in a label"
-        )
+        raise errors.ItemMigrationError("Postgres takes no NUL and no lone surrogate in names, and no period in labels")
     text = json.dumps(item.value, allow_nan=False)
     if not same_value(json.loads(text), item.value):
         raise errors.ItemMigrationError("its value changes as JSON, which a PostgresStore keeps")

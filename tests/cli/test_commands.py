@@ -261,12 +261,12 @@ def test_diff_names_channels_that_it_cannot_compare(place: Place) -> None:
         assert ("no channel differs" in place.run("diff", "delta", other, one)) == (
             not found.channels and not found.not_compared
         )
-        assert ("because a snapshot is missing: messages." in place.err) == bool(found.not_compared)
+        assert ("as a snapshot is missing: messages." in place.err) == bool(found.not_compared)
         told.add(bool(found.not_compared))
         (shown,) = place.json("show", "delta", one)
         assert ("messages" in shown["checkpoint"]["channels"]) == (shown["checkpoint"]["not_stored"] == [])
         place.run("show", "delta", one)
-        assert ("has no snapshot: messages." in place.err) == bool(shown["checkpoint"]["not_stored"])
+        assert ("as a snapshot is missing: messages." in place.err) == bool(shown["checkpoint"]["not_stored"])
     assert told == {True, False}
 
 
@@ -289,7 +289,7 @@ def test_writes_and_history_name_the_writing_node(place: Place) -> None:
     assert [one["new_bytes"] for one in place.json("history", "talk", "n")][:2] == [10, 24]
     place.run("writes", "talk", "--channel", "none")
     assert place.err == "no such write: check --channel and --ns\n"
-    assert "channel none never had a value in the root of thread talk" in place.refused("history", "talk", "none")
+    assert "channel none never had a value in the root" in place.refused("history", "talk", "none")
     place.run("tree", "talk", "--ns", "none")
     assert place.err == "no checkpoint in namespace none\n"
     assert "'nobody'" in place.refused("writes", "nobody") and "'nobody'" in place.refused("history", "nobody", "n")

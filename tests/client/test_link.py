@@ -78,7 +78,7 @@ def test_an_unknown_script_is_sent_with_its_text() -> None:
     sent = [Send(BY_DIGEST, GET.keys[0]), Send(BY_TEXT, GET.keys[0])]
     assert played(at.answer(GET), NoScriptError(), "reply") == ("reply", sent)
     assert played(at.refused(GET, NoScriptError()), "reply") == ("reply", sent[1:])
-    assert at.traffic.loads == 2
+    assert at.traffic.script_loads == 2
     with pytest.raises(KeyConflict):
         played(at.answer(GET), NoScriptError(), ResponseError("WRONGTYPE Operation against a key"))
     with pytest.raises(ResponseError, match="unknown command"):
@@ -112,7 +112,7 @@ def test_a_pipeline_repeats_unknown_scripts_with_each_text_once() -> None:
     calls = [GET, Call(TWO, [b"k"], []), GET._replace(arguments=["y"]), Call(TWO, [b"l"], [])]
     unknown = NoScriptError()
     replies, seen = played(at.together(None, calls, neighbours=True), [unknown, 2, unknown, unknown], [1, 3, 4])
-    assert (replies, at.traffic.loads) == ([1, 2, 3, 4], 2)
+    assert (replies, at.traffic.script_loads) == ([1, 2, 3, 4], 2)
     assert [command[0] for command in seen[1].commands] == ["EVAL", "EVALSHA", "EVAL"]
 
 

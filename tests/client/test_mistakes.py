@@ -100,12 +100,12 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "no client": (
         lambda: RedisSaver(),
         TypeError,
-        "RedisSaver is missing its argument 'client': write RedisSaver(client), or use RedisSaver.from_conn_string(url)",
+        "RedisSaver is missing its argument 'client': pass one, or use RedisSaver.from_conn_string(url)",
     ),
     "no client, asyncio": (
         lambda: AsyncRedisCache(ttl="1h"),
         TypeError,
-        "AsyncRedisCache is missing its argument 'client': write AsyncRedisCache(client)",
+        "AsyncRedisCache is missing its argument 'client': pass one",
     ),
     "no cold": (
         lambda: TieredStore(RedisStore(redis.Redis())),
@@ -125,18 +125,18 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "a client by URL": (
         lambda: RedisSaver.from_conn_string(redis.Redis(password="secret")),
         TypeError,
-        "RedisSaver.from_conn_string takes a URL such as 'redis://localhost:6379'. For a client write RedisSaver(client)",
+        "write RedisSaver.from_conn_string('redis://host') or RedisSaver(client)",
     ),
     "not entered": (
         lambda: RedisSaver.from_conn_string("redis://:secret@h").setup(),
         AttributeError,
-        "RedisSaver.from_conn_string(url) has no attribute 'setup' outside its block. Write `with "
-        "RedisSaver.from_conn_string(url) as opened:`, and use `opened.setup` in the block",
+        "RedisSaver.from_conn_string(url) has no 'setup': write `with RedisSaver.from_conn_string(url) as x:`, and use "
+        "x.setup",
     ),
     "not entered, asyncio": (
         lambda: AsyncRedisStore.from_conn_string("redis://:secret@h").aget,
         AttributeError,
-        "Write `async with AsyncRedisStore.from_conn_string(url) as opened:`",
+        "write `async with AsyncRedisStore.from_conn_string(url) as x:`",
     ),
     "misspelled, of a cache by URL": (
         lambda: RedisCache.from_conn_string("memory://", on_eror="raise"),

@@ -275,11 +275,10 @@ async def test_a_cancelled_call_counts_as_an_error(target: Target) -> None:
     Around(saver.saver, hanging)
     kinds = list[Any]()
 
-    class Noting:
-        def began(self, name: str, *, is_stream: bool) -> Any:
-            return lambda seconds, kind, error, key: kinds.append((name, is_stream, kind))
+    def noting(name: str, is_stream: bool) -> Any:
+        return lambda seconds, kind, key: kinds.append((name, is_stream, kind))
 
-    saver.saver._counting.observers = (Noting(),)
+    saver.saver._counting.observers = {noting: noting}
     for asking in (saver.get_tuple(config()), saver.list(config())):
         asked.clear()
         task = asyncio.ensure_future(asking)

@@ -87,7 +87,7 @@ def test_a_checkpoint_with_a_different_inner_id_is_not_moved() -> None:
     target = InMemorySaver(serde=OpaqueSerializer())
     report = migrate(RedisDocuments(driver, OpaqueSerializer(), "old", None), target)  # type: ignore[arg-type]
     (failed,) = report.failed
-    assert failed.startswith("thread 'user-nested': checkpoint '1f1e87a3") and "it contains the id 'x'" in failed
+    assert failed.startswith("thread 'user-nested': checkpoint '1f1e87a3") and "its id is 'x'" in failed
     assert not report.conflicts
     assert "x" not in {found.checkpoint["id"] for found in target.list(None)}
 

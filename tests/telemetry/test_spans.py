@@ -311,7 +311,7 @@ async def test_calls_of_a_failed_pipeline_are_sent_alone_and_logged(
     assert all(found)
     assert saver.saver.stats().retries == before.retries + 2
     assert caplog.messages == [
-        "a pipeline of 2 calls failed; each is sent again alone: ConnectionError: Connection closed by server."
+        "a pipeline of 2 calls failed; each is sent again: ConnectionError: Connection closed by server."
     ]
 
 

@@ -108,7 +108,7 @@ def test_instruments_have_kinds_and_units(meters: Meters) -> None:
         metric = found[one.name]
         assert (metric.unit, metric.description) == (one.unit, one.about)
         assert one.unit in ("s", "By") or one.unit.startswith("{")
-        kind = {None: "gauge", True: "counter", False: "amount"}[getattr(metric.data, "is_monotonic", None)]
+        kind = {None: "gauge", True: "counter", False: "up_down_counter"}[getattr(metric.data, "is_monotonic", None)]
         assert kind == one.kind
     assert {one.name for one in INSTRUMENTS["tier"] if one.kind == "gauge"} == {
         f"redis_saver.tier.backlog.{what}" for what in ("threads", "records", "age", "set_aside")
@@ -293,7 +293,7 @@ def test_durations_match_the_histograms_of_stats(meters: Meters) -> None:
     ],
 )  # fmt: skip
 def test_the_servers_address_is_an_attribute(url: str, wanted: dict[str, Any]) -> None:
-    found = described(measured(RedisSaver(connect(url, asynchronous=False))))  # type: ignore[arg-type]
+    found = described(measured(RedisSaver(connect(url, asynchronous=False))))
     assert found == {"db.system.name": "redis", "db.collection.name": "checkpoints", **wanted}
 
 
