@@ -30,9 +30,9 @@ from redis_saver._tiered_store.store import AsyncTieredStore, TieredStore
 from redis_saver.errors import (  # isort: skip
     BacklogFull, BacklogWarning, CalledOnEventLoop, Closed, ClusterMoving, Conflict, DecodeError, EncodeError,
     EndpointError, FileDamaged, ForkMissed, IndexNotBuilt, ItemMigrationError, KeyConflict, KeyMismatch,
-    KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout, StaleParent, StoreBusy,
-    StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound, UnsupportedFormat,
-    UnsupportedServer,
+    KeyUnavailable, LimitExceeded, LoopEnded, NotOwner, PlainValueRefused, RedisSaverError, ReplicationTimeout,
+    StaleParent, StoreBusy, StoreDamaged, ThreadBusy, ThreadDamaged, ThreadMigrationError, ThreadNotFound,
+    UnsupportedFormat, UnsupportedServer,
 )  # fmt: skip
 
 __version__ = _version("redis-saver")

@@ -52,8 +52,8 @@ from redis_saver._common.display import error_text, printable, sentence, shown
 __all__ = [
     "BacklogFull", "BacklogWarning", "CalledOnEventLoop", "Closed", "ClusterMoving", "Conflict", "DecodeError",
     "EncodeError", "EndpointError", "FileDamaged", "ForkMissed", "IndexNotBuilt", "ItemMigrationError",
-    "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused", "RedisSaverError",
-    "ReplicationTimeout", "StaleParent", "StoreBusy", "StoreDamaged", "ThreadBusy", "ThreadDamaged",
+    "KeyConflict", "KeyMismatch", "KeyUnavailable", "LimitExceeded", "LoopEnded", "NotOwner", "PlainValueRefused",
+    "RedisSaverError", "ReplicationTimeout", "StaleParent", "StoreBusy", "StoreDamaged", "ThreadBusy", "ThreadDamaged",
     "ThreadMigrationError", "ThreadNotFound", "UnsupportedFormat", "UnsupportedServer",
 ]  # fmt: skip
 

@@ -169,8 +169,8 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
         Raises:
             TypeError, LimitExceeded: A name is invalid.
-            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict, KeyUnavailable: With `on_error="raise"`: an entry
-                was stored with other settings, or by another program.
+            DecodeError, PlainValueRefused, UnsupportedFormat, KeyConflict, KeyUnavailable: With `on_error="raise"`: an
+                entry was stored with other settings, or by another program.
         """
         names = entries.names(self._context, keys)
         return self._driver.run(self._counting.call(self._get(names))) if names else {}
