@@ -14,6 +14,7 @@ from redis_saver import RedisCache
 from redis_saver._cache.entries import CacheKeyspace
 from redis_saver._engine.requests import Command
 from redis_saver._engine.runner import DriverWrapper
+from redis_saver._storage.framing import pack, unpack
 from redis_saver.encryption import Encryption, KeyContext, Keyset, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable, PlainValueRefused
 
@@ -196,7 +197,9 @@ async def test_without_its_key_a_cache_is_skipped(target: Target) -> None:
 @pytest.mark.parametrize("target_name", ["redis"])
 async def test_a_changed_data_key_is_an_error(target: Target) -> None:
     await encrypting(target).set({A: (1, None)})
-    target.raw.hset(data_key(target), "@key", flipped(target.raw.hget(data_key(target), "@key")))
+    stored = target.raw.hget(data_key(target), "@key")
+    key_id, wrapped, *others = unpack(stored[16:])
+    target.raw.hset(data_key(target), "@key", stored[:16] + pack([key_id, flipped(wrapped), *others]))
     with pytest.raises(DecodeError, match="the data key of cache"):
         await encrypting(target, on_error="raise").get([A])
     cache = encrypting(target)
