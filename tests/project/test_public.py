@@ -29,7 +29,7 @@ from redis_saver import (
     TieredSaver,
 )
 
-MODULES = {"agent_server", "errors", "inspector", "migrate", "sentinels", "serde", "telemetry"}
+MODULES = {"agent_server", "encryption", "errors", "inspector", "migrate", "sentinels", "serde", "telemetry"}
 THREADS = {"copy_thread", "diff", "get_thread", "get_thread_ttl", "pin", "prune", "set_thread_ttl", "threads", "unpin"}
 """Methods with an async twin, as `check` has."""
 OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter", "own"}

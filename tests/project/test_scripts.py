@@ -70,7 +70,8 @@ def test_the_header_declares_keys_arguments_results_and_errors(name: str) -> Non
     assert codes <= set(errors._REMEDIES)
     opens_thread = "DAMAGED" in codes and re.search(r"(open_thread|look_up|put_checkpoint|put_task)\(index", body)
     of_store = ", ".join(sorted(codes)) if name.startswith("store/") else ""
-    assert said[1] == (of_store or ("DAMAGED, KEYCONFLICT, UNSUPPORTED" if opens_thread else "none of ours"))
+    of_thread = ", ".join(["DAMAGED", "KEYCONFLICT", *(["OTHERKEY"] if checks_key(body) else []), "UNSUPPORTED"])
+    assert said[1] == (of_store or (of_thread if opens_thread else "none of ours"))
     for key in re.findall(r"^-- KEYS.*<prefix>.*", header, re.MULTILINE):
         ours = r"(sorted set|hash) +<prefix>:\{<thread>\}:(index|data|intents|lease|dirty|flush|waiters)\b|hash +<prefix>:unflushed\b|string +<prefix>:(scanning|\{<thread>\}:owner)\b"
         of_stores = (
@@ -81,6 +82,10 @@ def test_the_header_declares_keys_arguments_results_and_errors(name: str) -> Non
         )
         ours += r"|(string|sorted set) +<prefix>:cache:\{<shard>\}:(generation|index)\b|strings <prefix>:cache:\{<shard>\}:lease:<namespace><key>"
         assert re.search(of_stores if name.startswith("store/") else ours, key)
+
+
+def checks_key(body: str) -> bool:
+    return re.search(r"\b(look_up|put_checkpoint|put_task|check_key)\(", body) is not None
 
 
 @each(NAMES)
