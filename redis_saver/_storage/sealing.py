@@ -8,6 +8,21 @@ Each record is sealed with its place as associated data, so it opens nowhere els
 `+siv`. What scripts read stays open: names, versions, flags, and the lists of chunks, whose names are keyed digests.
 Two things in a header change on the server: prune clears a parent, and a put that comes again adds flags. So the header
 has both sealed within, and `open_header` compares.
+
+Not detected:
+
+- Whoever can write to Redis can hide things: the newest checkpoints, a whole checkpoint, or all of a task's writes with
+  their member of the index, and can clear a parent as prune does. A history of a `DeltaChannel` does not end there: the
+  metadata count its updates, so `_checkpoint/delta.py` notices.
+- What a place had earlier opens there again: a checkpoint that was put again, a special write. With the whole thread, or
+  with its `@state` and index alone, that is a roll-back. The short answer of `lua/checkpoint/get.lua` depends only on
+  these, and the values come from this process's memory, so it hides newer checkpoints and shows nothing else.
+- A copy has the data key of its source, and values are bound to their version. So the two may be exchanged between both
+  threads if a version is not unique. Those of our savers and of LangGraph's have a random part.
+- Limits, TTLs, counters, times in `threads()` and the members of the index are in the open.
+
+A checkpoint whose value another checkpoint has emptied in the same version cannot be told from damage, so it raises.
+LangGraph gives each change a new version.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from tests.support.uniform import Target
 
 
 @pytest.mark.everywhere
+@pytest.mark.encrypted_too
 async def test_conformance_is_full(target: Target) -> None:
     @checkpointer_test(name=target.prefix)
     async def factory() -> AsyncGenerator[Any, None]:
