@@ -419,6 +419,7 @@ async def test_plain_values_are_findings_for_an_encrypting_saver(target: Target)
     await sound(uniform, values=False)
 
 
+@pytest.mark.plain
 async def test_concurrent_writes_are_not_reported_as_damage(target: Target) -> None:
     """An attempt with findings is repeated. If the thread changes during each, `check` raises `ThreadBusy`."""
     uniform = target.uniform()
