@@ -529,6 +529,7 @@ def _value(
         raw_id, head, version, stored, flat = answer
         address = config.Address(thread, ns, names.name_of(raw_id))
         value = codec.held(_decoded(context, address, channel, answer))
+        its_names = header.names_chunk_of(head) if context.cipher is not None else b""
         if not stored and (not version or channel not in delta.unstored(header.metadata(context, head, address))):
             return None
         return ChannelValue(
@@ -536,7 +537,7 @@ def _value(
             checkpoint_id=address.checkpoint_id or "",
             updated_at=times.moment(header.decode_time(head, thread)),
             version=names.version_from(version),
-            bytes=len(stored) + sum(map(len, flat[1::2])),
+            bytes=len(stored) + sum(len(chunk) for field, chunk in _pairs(flat) if field != its_names),
             value=value,
             stored=bool(stored),
         )

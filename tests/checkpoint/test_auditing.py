@@ -281,6 +281,7 @@ def as_row(one: WriteInfo) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("options", [{}, {"durability": "exit"}], ids=["each step", "exit"])
+@pytest.mark.plain
 async def test_writes_of_a_graph_match_list(saver: Uniform, options: Any) -> None:
     await run_graph(saver, "t", **options)
     found, told = await saver.list(config("t", None)), await saver.writes("t")
@@ -345,6 +346,7 @@ async def test_hostile_names_are_just_names(saver: Uniform) -> None:
 
 
 @pytest.mark.random
+@pytest.mark.plain
 async def test_random_branches_over_many_pages_match_list(saver: Uniform) -> None:
     """120 checkpoints in two namespaces, with random parents: near, distant, missing, or with a greater id."""
     chance = random.Random(seed())
@@ -474,6 +476,7 @@ async def test_a_thread_deleted_between_pages_ends_the_result(target: Target, me
     assert await getattr(saver, method)(*arguments) == []
 
 
+@pytest.mark.plain
 async def test_an_emptied_value_is_not_reported_as_damage(saver: Uniform) -> None:
     """A later checkpoint records that a stored version has no value."""
     first = await put(saver, config("t"), {"n": 1}, versions={"n": "1"}, checkpoint_id="1")

@@ -103,6 +103,7 @@ async def test_an_expected_checkpoint_is_read_after_its_chunks_were_forgotten(ta
     assert newest.config == where
 
 
+@pytest.mark.plain
 async def test_reading_an_older_checkpoint_does_not_make_the_next_put_dearer(target: Target) -> None:
     sent = []
     for looked_at in ((), ("000017", "000018")):

@@ -16,6 +16,7 @@ from redis_saver._common.limits import Allowance
 from redis_saver._serde import fallback
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage import codec
+from redis_saver._storage.chunks import digest
 from redis_saver._storage.framing import pack
 
 SIZE = 4_000_000
@@ -28,6 +29,8 @@ class Bare:
     compression = None
     limits = Limits()
     require_encryption = False
+    data_keys = None
+    digest = staticmethod(digest)
 
     def __init__(self, serde: Any) -> None:
         self.serde = serde

@@ -398,11 +398,11 @@ def check_tuple(saved: CheckpointTuple, honest: Honest, attack: Attack, thread: 
     assert attack.hides or records.keys() == records_of(variants[0].pending_writes).keys()
 
 
-def check_history(history: Any, honest: Any, attack: Attack) -> None:
+def check_history(history: Any, honest: Any, attack: Attack, target: CheckpointTuple) -> None:
     for channel, wanted in honest.items():
         found = history[channel]
-        if attack.hides and found == {"writes": []}:
-            continue  # the target itself is hidden
+        if found == {"writes": []} and (attack.hides or channel in target.checkpoint["channel_values"]):
+            continue  # the target itself is hidden, or it has a value, so that prune could have cut off its parent
         assert found.get("seed") == wanted.get("seed") and ("seed" in found) == ("seed" in wanted), "another seed"
         tasks = {task for task, *_ in found["writes"]}
         kept = [write for write in wanted["writes"] if not attack.hides or write[0] in tasks]
@@ -434,7 +434,7 @@ def read(chance: random.Random, field: Battlefield, thread: str, attack: Attack)
         order = [key_of(saved)[::-1] for saved in found]
         assert order == sorted(set(order), reverse=True)
     elif which == 4:
-        check_history(field.history(saver, thread, key), honest.histories[key], attack)
+        check_history(field.history(saver, thread, key), honest.histories[key], attack, honest.tuples[key][0])
     elif which == 5:
         for channel in ("turn", "long"):
             found = [*saver.latest_values(channel, thread_ids=[thread])]

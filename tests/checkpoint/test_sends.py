@@ -156,6 +156,7 @@ async def test_short_sends_and_other_writes_are_not_cut(target: Target, saver: U
 # -- costs
 
 
+@pytest.mark.plain
 async def test_put_writes_of_sends_takes_one_round_trip(target: Target) -> None:
     load_scripts(target.raw)
     client = target.client()
@@ -400,6 +401,7 @@ async def test_a_forged_root_of_a_write_raises_an_error(target: Target, saver: U
 
 
 @ONE
+@pytest.mark.plain
 async def test_cold_gets_whole_sends_and_returns_them(target: Target, tiers: Tiers) -> None:
     uniform = await tiers.uniform(**BEHIND)
     assert await uniform.get_tuple(config("thread")) is None
@@ -417,6 +419,7 @@ async def test_cold_gets_whole_sends_and_returns_them(target: Target, tiers: Tie
 
 
 @ONE
+@pytest.mark.plain
 async def test_a_fill_that_replaces_writes_notes_their_chunks(target: Target, tiers: Tiers) -> None:
     uniform = await tiers.uniform()
     assert await uniform.get_tuple(config("thread")) is None

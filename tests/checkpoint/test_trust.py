@@ -100,6 +100,7 @@ PLANTED: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", PLANTED)
 @pytest.mark.by_turns
+@pytest.mark.plain
 async def test_an_encrypting_saver_decodes_nothing_plain(target: Target, what: str) -> None:
     """The error says what and where, and comes before anything is decoded."""
     where = await thread(target.uniform(**encrypting()))
@@ -166,6 +167,7 @@ async def test_contradictory_settings_are_refused(target: Target) -> None:
 # -- strict
 
 
+@pytest.mark.plain
 async def test_strict_runs_no_code(target: Target) -> None:
     """A value that calls a function when decoded comes back as its data. A plain saver runs the function."""
     where = await thread(target.uniform())

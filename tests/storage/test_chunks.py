@@ -25,7 +25,7 @@ from redis_saver._serde.messages import CLASSES, state
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage import chunks, codec
 from redis_saver._storage.chunk_cache import ChunkCache, Version
-from redis_saver._storage.chunks import Stored
+from redis_saver._storage.chunks import Stored, digest
 
 
 class Bare:
@@ -34,6 +34,8 @@ class Bare:
     serde = FastSerializer()
     limits = Limits()
     require_encryption = False
+    data_keys = None
+    digest = staticmethod(digest)
 
     def __init__(self, compression: str | None = None) -> None:
         self.compression = compression
