@@ -29,8 +29,8 @@ The server also reads `./file.py:name` for a file, but not `module:name`. Enviro
     LANGGRAPH_AES_KEY                  16, 24 or 32 bytes, to encrypt values and metadata (needs pycryptodome)
     REDIS_SAVER_KEYS                   keys to encrypt threads with (`redis_saver.encryption`), such as 2026-11=BASE64;
                                        the checkpointer then does not use LANGGRAPH_AES_KEY
-    REDIS_SAVER_ENCRYPTION             LANGGRAPH_AES_KEY: without REDIS_SAVER_KEYS, encrypt threads in the same way, with
-                                       LANGGRAPH_AES_KEY as the key of that id; by default that key encrypts each value
+    REDIS_SAVER_ENCRYPTION             LANGGRAPH_AES_KEY: without REDIS_SAVER_KEYS, encrypt threads so, too, with
+                                       LANGGRAPH_AES_KEY as key; by default that key encrypts each value
 
 An empty variable is an error. `REDIS_URI` is not used here: it names the server's own queue. `checkpointer.ttl` and
 `store.ttl` in `langgraph.json` are not used here either: the server reads them for its own savers and stores.

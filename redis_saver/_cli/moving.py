@@ -31,7 +31,8 @@ from redis_saver.errors import EndpointError
 _CODES = (
     f"SOURCE and TARGET: {FORMS}. SOURCE may also be {SOURCE_FORMS}. If LANGGRAPH_AES_KEY is set, encrypted values are "
     f"read, and all values are written encrypted. With keys, encrypted threads in Redis are read, too, and threads are "
-    f"encrypted in a TARGET in Redis; databases and files get their values as without keys. With --store: {STORE_FORMS}. "
+    "encrypted in a TARGET in Redis; databases and files get their values as without keys. "
+    f"With --store: {STORE_FORMS}. "
     "Exit code: 0, the target has everything; 1, something conflicts or failed; 2, a URL, a login, a file or a missing "
     "package is at fault."
 )
