@@ -25,6 +25,7 @@ from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.graph import StateGraph
 from langgraph_sdk import get_client
 from langgraph_sdk.client import LangGraphClient
+from tests.support.factories import checkpoint
 from tests.support.servers import free_port, url_of
 from typing_extensions import TypedDict
 
@@ -48,6 +49,8 @@ OURS = (
     "REDIS_SAVER_STORE_DIMS",
     "REDIS_SAVER_STORE_FIELDS",
     "LANGGRAPH_AES_KEY",
+    "REDIS_SAVER_KEYS",
+    "REDIS_SAVER_ENCRYPTION",
 )
 KEY = "0123456789abcdef"
 
@@ -85,6 +88,25 @@ async def test_every_setting_reaches_the_saver(environment: pytest.MonkeyPatch) 
         assert saver._context.keep_last == 100
         assert isinstance(saver.serde, EncryptedSerializer)
         assert saver._context.require_encryption
+
+
+@pytest.mark.parametrize("variable", ["REDIS_SAVER_KEYS", "REDIS_SAVER_ENCRYPTION"])
+async def test_threads_are_encrypted_with_keys(environment: pytest.MonkeyPatch, variable: str) -> None:
+    environment.setenv("LANGGRAPH_AES_KEY", KEY)
+    environment.setenv(variable, "new=" + "A" * 44 if variable == "REDIS_SAVER_KEYS" else "LANGGRAPH_AES_KEY")
+    async with checkpointer() as saver:
+        assert not isinstance(saver.serde, EncryptedSerializer)
+        made = checkpoint({"n": 1}, {"n": "1"}, "1")
+        await saver.aput({"configurable": {"thread_id": "t", "checkpoint_ns": ""}}, made, {}, {"n": "1"})
+        key_id = "new" if variable == "REDIS_SAVER_KEYS" else "LANGGRAPH_AES_KEY"
+        assert (await saver.akey_status()).threads == {key_id: 1}
+
+
+@pytest.mark.parametrize("value", ["", "1", "LANGGRAPH_AES_KEY"])
+async def test_an_invalid_switch_of_encryption_is_refused(environment: pytest.MonkeyPatch, value: str) -> None:
+    environment.setenv("REDIS_SAVER_ENCRYPTION", value)
+    with pytest.raises(ValueError, match="REDIS_SAVER_ENCRYPTION='.*': write LANGGRAPH_AES_KEY, and set that variable"):
+        await checkpointer().__aenter__()
 
 
 @pytest.mark.parametrize("where", ["run_id", "metadata", "configurable", "attempts of one run"])

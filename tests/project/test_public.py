@@ -35,6 +35,7 @@ THREADS = {"copy_thread", "diff", "get_thread", "get_thread_ttl", "pin", "prune"
 KEYS = {"key_status", "akey_status", "rotate_keys", "arotate_keys"}
 OF_SAVERS = THREADS | {f"a{name}" for name in THREADS} | {"check", "acheck", "aget_iter", "own"}
 QUERIES = {"writes", "awrites", "channel_history", "achannel_history", "latest_values", "alatest_values"}
+KEYS = {"key_status", "akey_status", "rotate_keys", "arotate_keys"}
 OWN = {
     RedisSaver: {"from_conn_string", "setup", "asetup", "stats"} | QUERIES | KEYS,
     AsyncRedisSaver: {"from_conn_string", "setup", "asetup", "stats"} | QUERIES | KEYS,

@@ -1,0 +1,138 @@
+"""Commands with encrypted threads: `keys status`, `keys rotate`, `--keys-file`, and moving threads."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from tests.support.factories import config
+from tests.support.hostile import furnish
+from tests.support.servers import url_of
+
+from redis_saver import RedisSaver
+from redis_saver._cli.main import main
+from redis_saver.encryption import Encryption, Keyset
+
+SECRETS = {name: os.urandom(32) for name in ("old", "new")}
+
+
+class Place:
+    """The tests' server, with prefixes of the test's own, and a folder for files of keys."""
+
+    def __init__(self, prefix: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.url, self.prefix, self.folder, self._capsys = url_of("redis"), prefix, folder, capsys
+        self.client = redis.Redis.from_url(self.url)
+
+    def saver(self, *names: str, end: str = "", **options: Any) -> RedisSaver:
+        encryption = Encryption(Keyset({name: SECRETS[name] for name in names})) if names else None
+        return RedisSaver(self.client, prefix=self.prefix + end, encryption=encryption, **options)
+
+    def file(self, *names: str) -> str:
+        path = self.folder / "-".join(names)
+        path.write_text("\n".join(f"{name}={base64.b64encode(SECRETS[name]).decode()}" for name in names))
+        return str(path)
+
+    def run(self, *words: str, code: int = 0) -> tuple[str, str]:
+        found = main(list(words))
+        said = self._capsys.readouterr()
+        assert found == code, said
+        assert not any(base64.b64encode(key).decode() in said.out + said.err for key in SECRETS.values())
+        return said.out, said.err
+
+    def keys(self, command: str, *words: str, code: int = 0) -> Any:
+        out, _ = self.run("keys", command, "--redis", self.url, "--prefix", self.prefix, "--json", *words, code=code)
+        return json.loads(out)
+
+
+@pytest.fixture
+def place(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("REDIS_URL", "REDIS_SAVER_KEYS", "REDIS_SAVER_ENCRYPTION", "LANGGRAPH_AES_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    made = Place(f"k{os.getpid()}-{tmp_path.name}", tmp_path, capsys)
+    yield made
+    made.client.unlink(*made.client.keys(f"{made.prefix}*"), "nothing")
+
+
+def seen(saver: RedisSaver, thread: str = "thread") -> list[Any]:
+    """Return the checkpoints of a thread, without versions: a migration makes all of them texts."""
+    found = saver.list(config(thread))
+    return [(one.checkpoint["id"], one.checkpoint["channel_values"], one.metadata, one.pending_writes) for one in found]
+
+
+def test_keys_are_counted_and_rotated(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    furnish(place.saver("old"), "a")
+    furnish(place.saver(), "plain")
+    expected = seen(place.saver("old"), "a")
+    assert place.keys("status") == {"threads": {"old": 1}, "plain": 1, "failed": {}}
+    where = ("--redis", place.url, "--prefix", place.prefix)
+    assert place.run("keys", "status", *where)[0].split() == "KEY THREADS old 1 none: plain 1".split()
+    _, err = place.run("keys", "rotate", *where, code=2)
+    assert "write --keys-file FILE, or set REDIS_SAVER_KEYS" in err
+    both, new = ("--keys-file", place.file("new", "old")), ("--keys-file", place.file("new"))
+    assert place.keys("rotate", *both) == {"rotated": 1, "unchanged": 0, "plain": 1, "failed": {}}
+    assert place.run("keys", "rotate", *where, *both)[0] == "0 threads rotated, 1 unchanged, 1 plain, 0 failed\n"
+    assert place.keys("status")["threads"] == {"new": 1}
+    assert place.keys("rotate", "--data", *new)["rotated"] == 1
+    assert place.keys("rotate", "--data", "--before", "1h", *new)["unchanged"] == 1
+    assert place.run("keys", "rotate", *where, *both, "--before", "1h", code=2)[1].endswith("only for --data\n")
+    assert seen(place.saver("new"), "a") == expected
+    failed = place.keys("rotate", "--data", "--keys-file", place.file("old"), code=1)["failed"]
+    assert list(failed) == ["a"] and "which the keyset does not have" in failed["a"]
+    monkeypatch.setenv("REDIS_SAVER_KEYS", Path(place.file("new")).read_text())
+    assert place.keys("rotate")["unchanged"] == 1
+
+
+def test_commands_read_encrypted_threads_with_keys(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    furnish(place.saver("old"))
+    where, given = ("--redis", place.url, "--prefix", place.prefix), ("--keys-file", place.file("old"))
+    for words in (
+        ["show", "thread"], ["show", "thread", "--raw"], ["tree", "thread"], ["writes", "thread"],
+        ["diff", "thread", "c000000", "c000001"], ["history", "thread", "texts"], ["check", "thread"],
+    ):  # fmt: skip
+        out, _ = place.run(*words, *where, *given)
+        assert out
+        if words[0] != "check":
+            _, err = place.run(*words, *where, code=2)
+            assert "this saver has no encryption= (commands: --keys-file)" in err, words
+    place.run("copy", "thread", "copy", *where, *given)
+    assert len(seen(place.saver("old"), "copy")) == 3
+    furnish(place.saver(), "plain")
+    assert "it is not encrypted" in place.run("check", "plain", *where, *given, code=1)[0]
+    assert place.run("show", "plain", *where, *given)[0]
+    assert "No such file" in place.run("threads", *where, "--keys-file", "nowhere", code=2)[1]
+    for wrong in (base64.b64encode(SECRETS["old"]).decode(), "old=?", "old=AAAA"):
+        monkeypatch.setenv("REDIS_SAVER_KEYS", wrong)
+        err = place.run("threads", *where, code=2)[1]
+        assert err.startswith("redis-saver: REDIS_SAVER_KEYS: "), err
+
+
+@pytest.mark.parametrize("source", ["plain", "EncryptedSerializer"])
+def test_threads_move_between_plain_and_encrypted(place: Place, source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    serde = None
+    if source != "plain":
+        monkeypatch.setenv("LANGGRAPH_AES_KEY", "0123456789abcdef")
+        serde = EncryptedSerializer.from_pycryptodome_aes()
+    before = place.saver(serde=serde)
+    furnish(before)
+    given, file = ("--keys-file", place.file("new")), str(place.folder / "threads.jsonl")
+
+    def prefixes(start: str, end: str) -> list[str]:
+        return ["--source-prefix", place.prefix + start, "--target-prefix", place.prefix + end]
+
+    move = ["migrate", place.url, place.url, *prefixes("", "-encrypted"), *given]
+    assert "1 copied" in place.run(*move)[0]
+    assert "1 there already" in place.run(*move)[0]
+    assert seen(place.saver("new", end="-encrypted")) == seen(before)
+    assert "1 copied" in place.run("migrate", place.url, place.url, *prefixes("-encrypted", "-again"), *given)[0]
+    assert "1 failed" in place.run("migrate", place.url, place.url, *prefixes("-encrypted", "-no"), code=1)[0]
+    monkeypatch.delenv("LANGGRAPH_AES_KEY", raising=False)
+    assert "1 copied" in place.run("export", place.url, file, "--source-prefix", f"{place.prefix}-again", *given)[0]
+    assert "1 copied" in place.run("import", file, place.url, "--target-prefix", f"{place.prefix}-plain")[0]
+    assert "1 copied" in place.run("import", file, place.url, "--target-prefix", f"{place.prefix}-last", *given)[0]
+    assert seen(place.saver(end="-plain")) == seen(place.saver("new", end="-last")) == seen(before)
