@@ -53,7 +53,8 @@ class DataKeys:
             return held
         stored = yield Command(("HGET", key, FIELD), (key,))
         if stored is None:
-            self._ciphers.forget(name)
+            if self._ciphers.get(name) is held:  # else another caller has loaded or made one meanwhile
+                self._ciphers.forget(name)
             return None
         if held is not None and held.is_current and held.id == stored[:ID]:
             return held
@@ -69,11 +70,13 @@ class DataKeys:
 
     def make(self, name: str, config: RunnableConfig | None, data_key: bytes = b"") -> Operation[Cipher]:
         """Make and wrap a data key for a new thread or partition, or wrap the data key of the thread that it is a copy of."""
-        keys, key_for = self._encryption.keys, self._encryption.key_for
+        keys, key_for, is_copy = self._encryption.keys, self._encryption.key_for, bool(data_key)
         data_key = data_key or os.urandom(32)
         key_name = key_for(name, config) if key_for else None
         arguments = data_key, KeyContext(self._prefix, self._kind, name), key_name
         wrapped = yield Ask(keys.wrap, keys.awrap, arguments)
+        if not is_copy and (held := self._ciphers.get(name)) is not None and held.is_current:
+            return held  # another caller has loaded or made it meanwhile
         stored = os.urandom(ID) + pack([names.encode(wrapped.key_id), wrapped.data])
         return self._kept(name, stored, data_key)
 
