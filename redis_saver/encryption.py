@@ -1,4 +1,4 @@
-"""Encryption of threads with keys of yours (extra `encryption`).
+"""Encryption of threads and stores with keys of yours (extra `encryption`).
 
     from redis_saver import RedisSaver
     from redis_saver.encryption import Encryption, Keyset
@@ -6,7 +6,7 @@
     saver = RedisSaver(client, encryption=Encryption(Keyset.from_env("REDIS_SAVER_KEYS")))
 
 Each thread has a random data key. A key of the provider wraps it, and the wrapped key is stored with the thread. So it
-expires, is copied and is deleted with the thread. `docs/encryption.md` shows how to rotate and to destroy keys.
+expires, is copied and is deleted with the thread. Likewise each partition of a store. `docs/encryption.md` shows how to rotate and to destroy keys.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class Keyset(KeyProvider):
 
 
 class Encryption:
-    """The setting `encryption` of a saver."""
+    """The setting `encryption` of a saver or store."""
 
     def __init__(
         self,
@@ -207,7 +207,9 @@ class Encryption:
             keys: A `Keyset`, or a `KeyProvider` of yours.
             key_for: Returns the name of the key for a new thread, such as its tenant's, from the thread's id and
                 LangGraph's config. The config is None in `copy_thread` and `rotate_keys`. If it then returns None, the
-                name stays. Caches always use the primary key.
+                name stays. A store passes the name of a new partition, and None. That name is the first two labels of
+                its namespaces, joined by `/`, such as `memories/user-1`. In a label, `%`, `{`, `}` and `/` are
+                percent-encoded. Caches always use the primary key.
             cache_seconds: Time for which a process keeps an unwrapped data key. After it, a destroyed key is noticed.
 
         Raises:

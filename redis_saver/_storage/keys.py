@@ -56,7 +56,8 @@ class DataKeys:
             return held
         stored = yield Command(("HGET", key, FIELD), (key,))
         if stored is None:
-            self._ciphers.forget(name)
+            if self._ciphers.get(name) is held:  # else another caller has loaded or made one meanwhile
+                self._ciphers.forget(name)
             return None
         if held is not None and held.is_current and held.id == stored[:ID]:
             return held
@@ -76,7 +77,9 @@ class DataKeys:
 
     def make(self, name: str, config: RunnableConfig | None) -> Operation[Cipher]:
         """Make and wrap a data key for a new thread or partition."""
-        return self.keep(name, (yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))))
+        made = yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))
+        held = self._ciphers.get(name)  # another caller may have loaded or made it meanwhile
+        return held if held is not None and held.is_current else self.keep(name, made)
 
     def wrap_anew(
         self, name: str, cipher: Cipher, *, copies: bool = False, replaces: bool = False

@@ -84,6 +84,7 @@ def check_partition(target: Target, member: bytes) -> None:
     state = state_of(target, member)
     del fields[b"@state"]
     fields.pop(b"@documents", None)
+    assert (fields.pop(b"@key", None) is not None) == (state["format"] == 2)
     assert len(fields.pop(b"@compared", b"")) in range(0, 16 * 17 + 1, 17)
     versions, deadlines, counts = {}, 0, dict[bytes, int]()
     for field, record in fields.items():
