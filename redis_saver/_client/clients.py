@@ -271,7 +271,7 @@ def check_version(hello: Any) -> None:
     server, version = _text(fields["server"]), _text(fields["version"])
     oldest = OLDEST.get(server)
     if oldest and tuple(int(part) for part in version.split(".")[:2]) < oldest:
-        raise UnsupportedServer(f"the server is {server} {version}: upgrade it to {oldest[0]}.{oldest[1]} or newer")
+        raise UnsupportedServer(f"{server} {version}: redis_saver needs {server} {oldest[0]}.{oldest[1]} or newer")
 
 
 def _text(value: bytes | str) -> str:

@@ -324,7 +324,7 @@ class _Move:
         else:
             (_, checkpoint_id), *_ = lacking
             raise ThreadMigrationError(
-                f"{self.target.name} still lacks a part of checkpoint {shown(checkpoint_id)}: run it again when idle"
+                f"{self.target.name} still lacks a part of checkpoint {shown(checkpoint_id)}: run it again later"
             )
         self._compare()
         report.unchanged += not lacked

@@ -106,8 +106,7 @@ def opened(
             contains no password.
     """
     wanted = _Wanted(url, target, prefix, ttl, require_encryption, encryption)
-    is_foreign = wanted.scheme in _FOREIGN
-    if ttl is not None and not is_foreign and wanted.scheme in _OPENERS and wanted.scheme not in _OURS:
+    if ttl is not None and wanted.scheme in _OPENERS.keys() - _OURS - _FOREIGN.keys():
         raise EndpointError(f"ttl={ttl}: only threads in Redis can expire, not in {wanted.name}. Leave the TTL out")
     forms = f"source or target: write {FORMS}{'' if target else f'; or {SOURCE_FORMS}'}"
     return _opened(wanted, _OPENERS, forms)

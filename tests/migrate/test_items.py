@@ -712,7 +712,7 @@ def test_postgres_items_with_equal_timestamps_get_distinct_versions(
         (("export", "{ours}", "{file}", "--store", "--namespace", "a.b"), "has a period"),
         (("export", "{ours}", "{file}", "--store", "--namespace", ""), "is empty"),
         (("export", "{ours}", "{file}", "--store", "--namespace", "a", "--namespace", "b"), "write --namespace once"),
-        (("export", "{empty}", "{file}", "--store"), "no table of LangGraph's PostgresStore"),
+        (("export", "{empty}", "{file}", "--store"), "no table of a PostgresStore"),
         (("export", "postgresql://user:secret@127.0.0.1:1/x", "{file}", "--store"), "127.0.0.1"),
         (("export", "redis://:secret@127.0.0.1:1", "{file}", "--store"), "127.0.0.1"),
         (("migrate", "{threads}", "{ours}", "--store"), "does not begin with 'redis-saver items 1'"),
