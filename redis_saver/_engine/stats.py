@@ -232,7 +232,7 @@ def measured(thing: object) -> Measured:
     """
     method: Callable[[object], Measured] | None = getattr(type(thing), "_measured", None)
     if method is None:
-        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache of redis_saver, such as TieredSaver")
+        raise TypeError(f"this is {kind_of(thing)}: pass a saver, store or cache, such as RedisSaver or TieredSaver")
     return method(thing)
 
 
