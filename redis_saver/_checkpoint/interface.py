@@ -59,9 +59,11 @@ def keyed(
         if context.data_keys is None:
             return function(context, first, *args, **kwargs)
         thread = first if isinstance(first, str) else configs.thread_id(first)
-        return with_key(
+        operation = with_key(
             context, thread, lambda of: function(of, first, *args, **kwargs), creates=creates, config=config
         )
+        operation.__name__ = function.__name__  # type: ignore[attr-defined]  # its name in `stats()`
+        return operation
 
     return method
 
