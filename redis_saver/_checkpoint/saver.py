@@ -367,11 +367,11 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             ThreadNotFound: There is no such thread.
             ThreadBusy: Each of several attempts found something wrong, but the thread was written to during each.
         """
-        return self._run(self._check(thread_id, values=values))
+        return self._run(self._check(thread_id, values=values), "check")
 
     async def acheck(self, thread_id: str, *, values: bool = True) -> CheckReport:
         """`check` for asyncio."""
-        return await self._arun(self._check(thread_id, values=values))
+        return await self._arun(self._check(thread_id, values=values), "check")
 
     def _check(self, thread_id: str, *, values: bool) -> Generator[Any, Any, CheckReport]:
         thread = configs.name(thread_id, "thread_id")

@@ -1,6 +1,6 @@
 """Sealing of stored records: what a thread keeps with `encryption=`, and how each record is bound to its place.
 
-A data key of 32 bytes gives two keys (HKDF): one names chunks (keyed BLAKE2b), one encrypts (AES-SIV, RFC 5297). AES-SIV
+A data key of 32 bytes gives two keys (HKDF): one names chunks (keyed BLAKE2b), one encrypts (AES-SIV, RFC 5297). That
 is deterministic: the same record at the same place has the same bytes, so a put that is sent again changes nothing, and
 no nonce can repeat. It shows only which records of one place are equal, and the names of chunks show that anyway.
 
@@ -14,7 +14,7 @@ Not detected:
 - Whoever can write to Redis can hide things: the newest checkpoints, a whole checkpoint, or all of a task's writes with
   their member of the index, and can clear a parent as prune does. A history of a `DeltaChannel` does not end there: the
   metadata count its updates, so `_checkpoint/delta.py` notices.
-- What a place had earlier opens there again: a checkpoint that was put again, a special write. With the whole thread, or
+- What a place had earlier opens there again: a checkpoint that was put again, a special write. With a whole thread, or
   with its `@state` and index alone, that is a roll-back. The short answer of `lua/checkpoint/get.lua` depends only on
   these, and the values come from this process's memory, so it hides newer checkpoints and shows nothing else.
 - A copy has the data key of its source, and values are bound to their version. So the two may be exchanged between both
