@@ -1,5 +1,5 @@
--- Reads a page of a thread's checkpoints, newest first. Values and pending writes are measured, and not returned, except
--- the pending writes of an encrypted thread.
+-- Reads a page of a thread's checkpoints, newest first. Values and pending writes are measured, and not returned. Only
+-- the pending writes of an encrypted thread are returned.
 --
 -- KEYS[1] index      sorted set  <prefix>:{<thread>}:index
 -- KEYS[2] data       hash        <prefix>:{<thread>}:data

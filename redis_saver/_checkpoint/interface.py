@@ -268,13 +268,13 @@ class Interface(BaseCheckpointSaver[str], Generic[InfoT]):
         Returns:
             For each channel `writes`, oldest first, and `seed` if an ancestor has a value.
         """
-        return self._run(self._get_delta_channel_history_gen(config, channels))
+        return self._run(self._get_delta_channel_history_gen(config, channels), "get_delta_channel_history")
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """`get_delta_channel_history` for asyncio."""
-        return await self._arun(self._get_delta_channel_history_gen(config, channels))
+        return await self._arun(self._get_delta_channel_history_gen(config, channels), "get_delta_channel_history")
 
     def get_next_version(self, current: str | None, channel: None) -> str:  # noqa: ARG002
         """Return a version that sorts above `current` and that no other branch of the thread ever gets.
