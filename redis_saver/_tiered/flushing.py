@@ -442,7 +442,7 @@ class _Claim:
             ns, checkpoint_id, task = names.components(record.member[1:])
             target = config.to_config(self.thread, ns, checkpoint_id)
             address = config.Address(self.thread, ns, checkpoint_id)
-            writes = codec.decode_writes(hot, (names.component(task), record.writes), address)
+            writes = codec.decode_writes(hot, (record.member.split(b"\0", 2)[2], record.writes), address)
             allowance = Allowance(hot.limits, location)
             chunks = codec.as_chunks(hot, record.chunks, self.thread)
             pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
@@ -462,9 +462,9 @@ class _Claim:
             address = config.Address(self.thread, *names.components(member[1:])[:2])
             special = [
                 codec.load_write(hot, write, location, allowance)[1:]
-                for record in records
+                for field, record in zip(fields, records, strict=True)
                 if record
-                for write in codec.decode_writes(hot, (names.component(""), record), address)
+                for write in codec.decode_writes(hot, (field.split(b"\0", 2)[2], record), address)
             ]
         if not special:
             return list(pairs)

@@ -127,9 +127,7 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
     return Call(scripts.FILL_LEASE, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
-def _restore(
-    tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None
-) -> Tiered[None]:
+def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
     """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
@@ -207,9 +205,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     in_cold = ColdCall("get_delta_channel_history", (), {"config": for_cold(config), "channels": channels})
     try:
         if tiers.verify == "never" or address.checkpoint_id is not None:
-            return (
-                yield from with_key(tiers.hot, thread, lambda hot: delta.histories(hot, address, channels, keys))
-            )
+            return (yield from with_key(tiers.hot, thread, lambda hot: delta.histories(hot, address, channels, keys)))
     except reading.HasIntents:
         pass
     except delta.Partial as partial_history:
