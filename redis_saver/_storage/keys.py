@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_KEYS = 10_000
 """Maximum number of data keys that a process keeps."""
+ATTEMPTS = 3
+"""Maximum number of attempts. Several callers of this process may make a data key for a thread at the same time."""
 FIELD = b"@key"
 """The field with a data key: its id, then frames of the wrapping key's id, the wrapped key, the name that the provider
 was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made."""
@@ -53,7 +55,7 @@ class DataKeys:
             failed: The cipher that did not open or seal its data. The data key is read again.
         """
         held = self._ciphers.get(name)
-        if held is not None and held is not failed and held.is_current:
+        if held is not None and failed is None and held.is_current:
             return held
         stored = yield Command(("HGET", key, FIELD), (key,))
         if stored is None:
@@ -199,17 +201,18 @@ def with_key(
     """
     if (data_keys := context.data_keys) is None:
         return (yield from make(context))
-    failed, key = None, key or context.keyspace.keys(thread).data_key
+    key, attempts = key or context.keyspace.keys(thread).data_key, ATTEMPTS
+    cipher = yield from data_keys.load(thread, key)
     while True:
-        cipher = yield from data_keys.load(thread, key, failed)
         if cipher is None and creates:
             cipher = yield from data_keys.make(thread, config)
         try:
             result = yield from make(context.with_cipher(cipher))
         except (KeyMismatch, DecodeError):
-            if failed is not None or cipher is (yield from data_keys.load(thread, key, cipher)):
+            attempts -= 1
+            failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
+            if not attempts or cipher is failed:
                 raise
-            failed = cipher
             context.chunk_cache.forget(key)
         else:
             return result

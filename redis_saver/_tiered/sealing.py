@@ -33,7 +33,7 @@ from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, s
 from redis_saver._storage.keys import DataKeys
 from redis_saver._storage.sealing import ENCRYPTED, PLAIN, Cipher
 from redis_saver._tiered.requests import ColdCall, Tiered
-from redis_saver.errors import NotEncrypted, decoding
+from redis_saver.errors import IsEncrypted, NotEncrypted, decoding
 
 IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_versioned")
 """Metadata that savers and `postgres.py` look at in cold."""
@@ -241,7 +241,7 @@ def refuse_sealed(checkpoints: Sequence[CheckpointTuple | None]) -> None:
     """
     for saved in checkpoints:
         if saved is not None and HEAD in saved.metadata:
-            raise decoding("{} in cold", configs.address(saved.config)).of(ValueError(ENCRYPTED))
+            raise decoding("{} in cold", configs.address(saved.config)).of(IsEncrypted(ENCRYPTED))
 
 
 def _named(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
