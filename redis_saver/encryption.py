@@ -13,22 +13,30 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from typing_extensions import Self
 
-from redis_saver._common import config as configs
+from redis_saver._common import config as configs, names
+from redis_saver._common.bounded_cache import BoundedCache
 from redis_saver._common.display import kind_of, shown
-from redis_saver._storage.framing import pack
-from redis_saver._storage.sealing import aead, derived
-from redis_saver.errors import KeyUnavailable
+from redis_saver._serde.serializer import chosen
+from redis_saver._storage.envelopes import HEAD, envelope, is_snapshot
+from redis_saver._storage.framing import pack, unpack
+from redis_saver._storage.sealing import ID, Cipher, aead, derived
+from redis_saver.errors import KeyUnavailable, decoding
 
-__all__ = ["Encryption", "KeyContext", "KeyProvider", "KeyStatus", "Keyset", "Rotated", "WrappedKey"]
+__all__ = [
+    "ColdSerializer", "Encryption", "KeyContext", "KeyProvider", "KeyStatus", "Keyset", "Rotated", "WrappedKey",
+]  # fmt: skip
 
 CACHE_SECONDS = 300.0
 
@@ -262,3 +270,61 @@ def from_environment() -> Encryption | None:
     if switch != name or name not in os.environ:
         raise ValueError(f"REDIS_SAVER_ENCRYPTION={shown(switch)}: write {name}, and set that variable, too")
     return Encryption(Keyset({name: os.environ[name].encode()}))
+
+
+class ColdSerializer(SerializerProtocol):
+    """Reads what a saver over two tiers with `encryption=` stored in cold, without Redis. It cannot write.
+
+        saver = PostgresSaver(conn, serde=ColdSerializer(Keyset.from_env("REDIS_SAVER_KEYS")))
+
+    Use it in an emergency. A serializer does not see the row of a value. So unlike `TieredSaver`, it does not notice a
+    value that was moved to another row, and a thread without some of its rows. Metadata of which Postgres stores JSON
+    stay sealed: call `open(saved.metadata)`.
+    """
+
+    def __init__(
+        self, keys: KeyProvider, serde: SerializerProtocol | None = None, *, prefix: str = "langgraph"
+    ) -> None:
+        """Use the provider that sealed the values.
+
+        Args:
+            keys: The provider.
+            serde: The serializer that cold had. Default: as for `RedisSaver`.
+            prefix: The prefix of the hot saver.
+        """
+        self._keys, self._prefix = keys, prefix
+        self._serde: SerializerProtocol = chosen(serde, strict=False) or JsonPlusSerializer()
+        self._ciphers = BoundedCache[bytes, Cipher](1000)
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Raise `NotImplementedError`, because a plain value must not be written."""
+        raise NotImplementedError("ColdSerializer only reads. To write, use TieredSaver with encryption=")
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Decode a value that cold stored, and open it."""
+        with decoding("a value of cold"):
+            return self.open(self._serde.loads_typed(data))
+
+    def open(self, stored: Any) -> Any:
+        """Open a value, metadata, or a checkpoint with its values, as cold's own serializer decodes them.
+
+        Raises:
+            KeyUnavailable: The key was destroyed, or is not there.
+            ValueError: It is a plain value, or was changed.
+        """
+        if is_snapshot(stored):
+            return type(stored)(self.open(stored.value))
+        if isinstance(stored, Mapping) and HEAD in stored:
+            return self.open(stored[HEAD])[0]
+        if isinstance(stored, Mapping) and "channel_versions" in stored:  # of savers that do not split a checkpoint
+            values = dict(stored).get("channel_values", {})
+            return {**stored, "channel_values": {channel: self.open(value) for channel, value in values.items()}}
+        sealed = envelope(stored)
+        if (cipher := self._ciphers.get(sealed.key)) is None:
+            _, thread, *_ = unpack(sealed.place)
+            key_id, wrapped, *_ = unpack(sealed.key[ID:])
+            context = KeyContext(self._prefix, "thread", names.decode(thread))
+            data_key = self._keys.unwrap(WrappedKey(names.decode(key_id), wrapped), context)
+            cipher = Cipher(sealed.key, data_key, thread, math.inf)
+            self._ciphers.store(sealed.key, cipher)
+        return sealed.open(cipher, self._serde)

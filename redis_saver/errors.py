@@ -84,6 +84,10 @@ class NotEncrypted(ValueError):
     """A value is not encrypted, but must be. `decoding` turns this into a `PlainValueRefused` that names the value."""
 
 
+class IsEncrypted(ValueError):
+    """A value is encrypted, and there is no key. `decoding` turns this into a `DecodeError` that names the value."""
+
+
 class StoreDamaged(RedisSaverError):
     """A key of a store is missing or unreadable: it was evicted, deleted by hand, or overwritten.
 

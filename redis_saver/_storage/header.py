@@ -29,7 +29,7 @@ from redis_saver._storage.chunks import PLAIN, digest
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import pack, take, unpack
 from redis_saver._storage.sealing import ENCRYPTED, SEALED
-from redis_saver.errors import RedisSaverError, decoding, encoding
+from redis_saver.errors import IsEncrypted, RedisSaverError, decoding, encoding
 
 PRESENT, ABSENT = b"1", b"0"
 """Flags of a header's channels. The first means that the channel has a value."""
@@ -133,7 +133,7 @@ def decode(context: Context, header: bytes, checkpoint_id: str, chunks: Mapping[
         frames = take(header, 0)[0]
         parent, time, _, names_chunk, flags, slots, tokens, _, seen, kind, body, about_kind, about = frames
         if kind.endswith(SEALED):
-            raise ValueError(ENCRYPTED)
+            raise IsEncrypted(ENCRYPTED)
         rest = _mapping(encryption.loads(context, kind, body))
         if not _NEVER_IN_BODY.isdisjoint(rest):
             raise ValueError("the rest of the checkpoint holds keys that belong to its header")

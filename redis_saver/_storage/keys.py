@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MAX_KEYS = 10_000
 """Maximum number of data keys that a process keeps."""
+ATTEMPTS = 3
+"""Maximum number of attempts. Several callers of this process may make a data key for a thread at the same time."""
 FIELD = b"@key"
 """The field with a data key: its id, then frames of the wrapping key's id, the wrapped key, the name that the provider
 was asked for, and a seal of that name. The id begins with the time in milliseconds when the data key was made."""
@@ -39,7 +41,8 @@ class DataKeys:
     def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
         """Start without keys. The kind is that of `KeyContext`."""
         self._encryption, self._prefix, self._kind = encryption, prefix, kind
-        self._ciphers: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
+        self._ciphers: BoundedCache[Any, Cipher] = BoundedCache(MAX_KEYS)
+        """By name; those that came with envelopes by name and stored key; the last of these by a tuple of the name."""
 
     def load(self, name: str, key: bytes, failed: Cipher | None = None) -> Operation[Cipher | None]:
         """Return the cipher of a thread or partition, or None if it has no data key.
@@ -75,38 +78,69 @@ class DataKeys:
             raise reading.of(error) from error
         return self._cipher(name, stored, data_key)
 
+    def of_envelope(self, name: str, stored: bytes) -> Operation[Cipher]:
+        """Return the cipher of a data key that came with a value of cold. Hot may have another one, or none."""
+        held = self._ciphers.get(name)
+        if held is None or held.argument != stored or not held.is_current:
+            held = self._ciphers.get((name, stored))
+        if held is None or not held.is_current:
+            held = yield from self.unwrap(name, stored)
+            self._ciphers.store((name, stored), held)
+        if self._ciphers.get((name,)) is not held:
+            self._ciphers.store((name,), held)
+        return held
+
+    def copy(self, source: str, key: bytes, target: str) -> Operation[None]:
+        """Make a data key for a copy whose records are sealed anew. It is asked for by the name of the source's."""
+        cipher = (yield from self.load(source, key)) or self._ciphers.get((source,))
+        if cipher is not None:
+            self.keep(target, (yield from self.wrap_anew(target, cipher, replaces=True)))
+
     def make(self, name: str, config: RunnableConfig | None) -> Operation[Cipher]:
-        """Make and wrap a data key for a new thread or partition."""
-        made = yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))
+        """Make and wrap a data key for a new thread or partition.
+
+        If cold has the thread, the name that the provider was asked for stays, unless `key_for` chooses another one.
+        """
+        if (in_cold := self._ciphers.get((name,))) is not None:
+            made = yield from self.wrap_anew(name, in_cold, config, replaces=True)
+        else:
+            made = yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))
         held = self._ciphers.get(name)  # another caller may have loaded or made it meanwhile
         return held if held is not None and held.is_current else self.keep(name, made)
 
     def wrap_anew(
-        self, name: str, cipher: Cipher, *, copies: bool = False, replaces: bool = False
+        self,
+        name: str,
+        cipher: Cipher,
+        config: RunnableConfig | None = None,
+        *,
+        copies: bool = False,
+        replaces: bool = False,
     ) -> Operation[Cipher]:
         """Wrap the data key of a thread or partition as the provider would wrap it now.
 
-        `key_for` chooses the name to ask for, without a config. If it chooses none, or there is no `key_for`, the name
-        stays. The result is not kept.
+        `key_for` chooses the name to ask for. If it chooses none, or there is no `key_for`, the name stays. The result
+        is not kept.
 
         Args:
             name: Its name.
             cipher: Its cipher, or that of the thread that it is a copy of.
+            config: LangGraph's config, for `key_for`.
             copies: True for a copy. Its data key gets another id, with the same time.
             replaces: True to make a new data key.
         """
         with decoding(f"the data key of {self._kind} {{!r}}", name):
             *_, asked, seal = unpack(cipher.argument[ID:])
             cipher.open(seal, *_place_of(cipher, asked))
-            key_name = self.name_for(name, cipher.argument)
+            key_name = self.name_for(name, cipher.argument, config)
         if replaces:
             return (yield from self._wrap(name, os.urandom(32), _new_id(), key_name))
         own_id = cipher.id[:_TIME] + os.urandom(ID - _TIME) if copies else cipher.id
         return (yield from self._wrap(name, cipher.data_key, own_id, key_name))
 
-    def name_for(self, name: str, stored: bytes) -> str | None:
+    def name_for(self, name: str, stored: bytes, config: RunnableConfig | None = None) -> str | None:
         """Return the name to ask the provider for when a stored data key is wrapped anew (`wrap_anew`)."""
-        return self._asked(name, None) or names.decode(unpack(stored[ID:])[2]) or None
+        return self._asked(name, config) or names.decode(unpack(stored[ID:])[2]) or None
 
     def _asked(self, name: str, config: RunnableConfig | None) -> str | None:
         key_for = None if self._kind == "cache" else self._encryption.key_for
@@ -171,17 +205,18 @@ def with_key(
     """
     if (data_keys := context.data_keys) is None:
         return (yield from make(context))
-    failed, key = None, key or context.keyspace.keys(thread).data_key
+    key, attempts = key or context.keyspace.keys(thread).data_key, ATTEMPTS
+    cipher = yield from data_keys.load(thread, key)
     while True:
-        cipher = yield from data_keys.load(thread, key, failed)
         if cipher is None and creates:
             cipher = yield from data_keys.make(thread, config)
         try:
             result = yield from make(context.with_cipher(cipher))
         except (KeyMismatch, DecodeError):
-            if failed is not None or cipher is (yield from data_keys.load(thread, key, cipher)):
+            attempts -= 1
+            failed, cipher = cipher, (yield from data_keys.load(thread, key, cipher))
+            if not attempts or cipher is failed:
                 raise
-            failed = cipher
             context.chunk_cache.forget(key)
         else:
             return result

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from typing_extensions import Self
 
-from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver
+from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_of
 from redis_saver._client import loops
 from redis_saver._common import forks, postgres
 from redis_saver._common.display import kind_of
@@ -32,6 +32,7 @@ from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
+from redis_saver._tiered.sealing import SealedCold, refuse_sealed
 from redis_saver.errors import LoopEnded
 
 C = TypeVar("C")
@@ -88,6 +89,14 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         clone.hot, clone.cold = hot, cold
         return clone
 
+    def _sealed(self, request: ColdCall) -> Tiered[Any] | None:
+        """Return the operation in place of a call of cold, if hot encrypts and the call has values."""
+        hot, packed = context_of(self.hot), self._opaque_cold if request.is_packed else self.cold
+        if hot.data_keys is None or request.is_sealed:
+            return None
+        is_sql = postgres.has_history(self.cold)
+        return SealedCold(hot, hot.data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
+
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
         results = list[Any]()
@@ -139,6 +148,8 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
     def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
+        if (operation := self._sealed(request)) is not None:
+            return self.run(operation)
         cold = self._opaque_cold if request.is_packed else self.cold
         forks.check()
         if self._generation != forks.generation and postgres.is_renewable(cold):
@@ -146,7 +157,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         if request.method in statements.METHODS and (ours := statements.method_of(cold, request.method)):
             return ours(*request.arguments, **request.options)
         answer = getattr(cold, request.method)(*request.arguments, **request.options)
-        return list(answer) if request.method == "list" else answer
+        return _checked(request, list(answer) if request.method == "list" else answer)
 
     def _once(self, request: SingleFlight) -> Any:
         if (under_way := self._flights.join(request.key)) is not None:
@@ -236,6 +247,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
+        if (operation := self._sealed(request)) is not None:
+            return await self.arun(operation)
         cold = self._opaque_cold if request.is_packed else self.cold
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):
             cold = await arenewed(cold)
@@ -244,7 +257,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         if request.method == "setup" and not hasattr(cold, "asetup"):
             return await _setup(cold)
         answer = getattr(cold, "a" + request.method)(*request.arguments, **request.options)
-        return [item async for item in answer] if request.method == "list" else await answer
+        return _checked(request, [item async for item in answer] if request.method == "list" else await answer)
 
     async def _once(self, request: SingleFlight) -> Any:
         key = (asyncio.get_running_loop(), *request.key)
@@ -254,6 +267,13 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
             return await self.front.arun(request.make())
         finally:
             self._flights.end(key)
+
+
+def _checked(request: ColdCall, answer: T) -> T:
+    """Return cold's answer, after a check that a saver without `encryption=` gets no envelopes."""
+    if not request.is_sealed and request.method in ("get_tuple", "list"):
+        refuse_sealed(answer if isinstance(answer, list) else [answer])  # type: ignore[list-item]
+    return answer
 
 
 class HotAndCold:

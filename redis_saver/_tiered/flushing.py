@@ -33,12 +33,13 @@ from redis_saver._common.display import error_text, shown
 from redis_saver._common.limits import Allowance
 from redis_saver._common.logs import ThrottledLog
 from redis_saver._engine.replies import AckReply, ClaimReply
-from redis_saver._engine.requests import Argument, Call, Command, Sleep
+from redis_saver._engine.requests import Argument, Call, Command, Sleep, T
 from redis_saver._serde.serializer import FastSerializer, SafeSerializer, StrictSerializer
 from redis_saver._storage import codec
 from redis_saver._storage.chunk_cache import ChunkCache
 from redis_saver._storage.chunks import Write
 from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver._storage.opaque import OpaqueSerializer
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import Tiers, calls_for, release, task_paths_in_hot, to_put, versions_of_values
@@ -164,6 +165,8 @@ class _Claim:
 
     def __init__(self, tiers: Tiers, thread: str, keys: names.TierKeys, token: str) -> None:
         self.tiers, self.thread, self.keys, self.token = tiers, thread, keys, token
+        self._hot: Context = tiers.opaque_hot
+        """Hot with the serializer of flushers, and with the thread's data key."""
         self.records: list[BacklogRecord] = []
         self.failed: list[tuple[BacklogRecord, Exception]] = []
         """Records that cold refused or that hot could not read, each with its error."""
@@ -312,12 +315,23 @@ class _Claim:
 
     def _needs_ancestors(self, ns: str, newest: str) -> Tiered[bool]:
         try:
-            saved = yield from reading.get_tuple(self.tiers.opaque_hot, config.to_config(self.thread, ns, newest))
+            saved = yield from self._keyed(
+                lambda: reading.get_tuple(self._hot, config.to_config(self.thread, ns, newest))
+            )
         except HotFailed:
             raise
         except RedisSaverError:  # the flusher reports it when it reads the record
             return True
         return saved is None or delta.COUNTERS in saved.metadata
+
+    def _keyed(self, step: Callable[[], Tiered[T]]) -> Tiered[T]:
+        """Run a step with the thread's data key."""
+
+        def make(hot: Context) -> Any:
+            self._hot = hot
+            return step()
+
+        return with_key(self.tiers.opaque_hot, self.thread, make)
 
     def _give(self, record: BacklogRecord) -> Tiered[Exception | None]:
         """Write a record to cold. Returns its error, or None."""
@@ -328,9 +342,9 @@ class _Claim:
             if record.kind == b"r":
                 return (yield from self._remove(ns))
             if record.kind == b"w":
-                return (yield from self._give_writes(record))
-            error = (yield from self._fill(ns)) if ns in self._whole else None
-            return error or (yield from self._give_checkpoint(record))
+                return (yield from self._keyed(lambda: self._give_writes(record)))
+            error = (yield from self._keyed(lambda: self._fill(ns))) if ns in self._whole else None
+            return error or (yield from self._keyed(lambda: self._give_checkpoint(record)))
         except HotFailed:
             raise
         except RedisSaverError as error:  # hot lost the record or cannot read it
@@ -364,7 +378,7 @@ class _Claim:
 
     def _fill(self, ns: str) -> Tiered[Exception | None]:
         """Write to cold the checkpoints of a namespace that were coalesced and are needed now."""
-        hot = self.tiers.opaque_hot
+        hot = self._hot
         if ns in self._filled_up or not (yield Command(("HEXISTS", self.keys.data_key, "@cold_gaps"))):
             return None
         query = listing.query(config.to_config(self.thread, ns, ""), None, None, None)
@@ -389,7 +403,7 @@ class _Claim:
 
     def _give_checkpoint(self, record: BacklogRecord) -> Tiered[Exception | None]:
         ns, checkpoint_id = record.address
-        hot = self.tiers.opaque_hot
+        hot = self._hot
         saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, checkpoint_id))
         if saved is None:  # pruned or deleted meanwhile
             return None
@@ -413,7 +427,7 @@ class _Claim:
             base_id = names.name_of(base)
         versions = self.tiers.flush_queue.versions((self.thread, ns), base_id) if self.tiers.flush_queue else None
         if versions is None:
-            hot = self.tiers.opaque_hot
+            hot = self._hot
             saved = yield from reading.get_tuple(hot, config.to_config(self.thread, ns, base_id))
             # If the checkpoint was put again, cold does not have hot's version of it yet.
             is_dirty = (yield Command(("ZSCORE", self.keys.dirty, names.checkpoint(ns, base_id)))) is not None
@@ -423,12 +437,12 @@ class _Claim:
     def _give_writes(self, record: BacklogRecord) -> Tiered[Exception | None]:
         if record.writes is None:  # pruned or deleted meanwhile
             return None
-        hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
+        hot, location = self._hot, f"thread {shown(self.thread)}"
         with decoding("pending writes of {}", location):
             ns, checkpoint_id, task = names.components(record.member[1:])
             target = config.to_config(self.thread, ns, checkpoint_id)
             address = config.Address(self.thread, ns, checkpoint_id)
-            writes = codec.decode_writes(hot, (names.component(task), record.writes), address)
+            writes = codec.decode_writes(hot, (record.member.split(b"\0", 2)[2], record.writes), address)
             allowance = Allowance(hot.limits, location)
             chunks = codec.as_chunks(hot, record.chunks, self.thread)
             pairs = [codec.load_write(hot, write, location, allowance, chunks)[1:] for write in writes]
@@ -441,16 +455,16 @@ class _Claim:
         self, member: bytes, writes: Sequence[Write], pairs: Sequence[tuple[str, Any]]
     ) -> Tiered[list[tuple[str, Any]]]:
         """Put a task's regular writes at their indexes, and fill the gaps with special writes of the task."""
-        hot, location = self.tiers.opaque_hot, f"thread {shown(self.thread)}"
+        hot, location = self._hot, f"thread {shown(self.thread)}"
         fields = [member + b"%d" % index for index in (-1, -2, -3, -4)]
         records, allowance = (yield Command(("HMGET", self.keys.data_key, *fields))), Allowance(hot.limits, location)
         with decoding("pending writes of {}", location):
             address = config.Address(self.thread, *names.components(member[1:])[:2])
             special = [
                 codec.load_write(hot, write, location, allowance)[1:]
-                for record in records
+                for field, record in zip(fields, records, strict=True)
                 if record
-                for write in codec.decode_writes(hot, (names.component(""), record), address)
+                for write in codec.decode_writes(hot, (field.split(b"\0", 2)[2], record), address)
             ]
         if not special:
             return list(pairs)

@@ -21,6 +21,7 @@ from redis_saver._engine.replies import FillLeaseReply, FillReply
 from redis_saver._engine.requests import Argument, Batch, Call
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.context import HOT_CANNOT_HAVE, WHOLE, Fill, Tiers, best_effort, for_cold, newest_of, writes_of
 from redis_saver._tiered.flushing import busy, flush_now, until_busy
@@ -45,7 +46,9 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
         try:
             saved, is_answer = None, True
             with suppress(reading.Nowhere):  # hot knows that none exists
-                saved = yield from reading.read(tiers.hot, address, keys, hear)
+                saved = yield from with_key(
+                    tiers.hot, address.thread_id, lambda hot: reading.read(hot, address, keys, hear)
+                )
                 is_answer = saved is not None
             if is_answer and (is_believed or (yield from _is_newest(tiers, address, saved))):
                 tiers.counts.hits += 1
@@ -113,7 +116,8 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
     fill = Fill(token, tiers.fills.now())
     saved = yield ColdCall("get_tuple", (for_cold(config),))
     if leased and (saved or not checkpoint_id):
-        yield from best_effort(tiers, _restore(tiers, address, fill, saved))
+        restore: Any = lambda hot: _restore(tiers, hot, address, fill, saved)  # noqa: E731
+        yield from best_effort(tiers, with_key(tiers.hot, thread, restore, creates=saved is not None, config=config))
     return (saved,)
 
 
@@ -123,13 +127,13 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
     return Call(scripts.FILL_LEASE, tiers.hot.keyspace.tier_keys(thread).writing, arguments)
 
 
-def _restore(tiers: Tiers, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
+def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
     """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
         if saved:
-            arguments = fill_arguments(tiers.hot, saved, fill.token, newest=not checkpoint_id)
+            arguments = fill_arguments(hot, saved, fill.token, newest=not checkpoint_id)
     except HOT_CANNOT_HAVE:  # only cold has it then
         return
     reply = yield from _tried(_fill(tiers, thread, arguments))
@@ -168,6 +172,9 @@ def fill_arguments(
         # Cold does not return the task paths that define this order, so the position replaces them.
         regular, special = codec.encode_writes(hot, writes, f"{order:08}")
         member = names.task(ns, checkpoint_id, task)
+        if hot.cipher is not None:
+            regular = hot.cipher.seal_writes(member, regular)
+            special = {index: hot.cipher.seal_writes(member, [record])[0] for index, record in special.items()}
         if regular:
             records += (member, b"".join(regular), len(regular))
         for index, record in special.items():
@@ -198,7 +205,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     in_cold = ColdCall("get_delta_channel_history", (), {"config": for_cold(config), "channels": channels})
     try:
         if tiers.verify == "never" or address.checkpoint_id is not None:
-            return (yield from delta.histories(tiers.hot, address, channels, keys))
+            return (yield from with_key(tiers.hot, thread, lambda hot: delta.histories(hot, address, channels, keys)))
     except reading.HasIntents:
         pass
     except delta.Partial as partial_history:
@@ -219,13 +226,23 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
         basis = None
     history = yield in_cold
     if basis is not None:
-        with suppress(*HOT_CANNOT_HAVE):  # then the next history comes from cold as well
-            delta.remember(tiers.hot, address, keys[1], basis, history)
-        yield from best_effort(tiers, _fill_ancestors(tiers, address, basis, channels))
+        keep: Any = lambda hot: _keep(tiers, hot, address, basis, channels, history)  # noqa: E731
+        yield from best_effort(tiers, with_key(tiers.hot, thread, keep, creates=True, config=config))
     return history
 
 
-def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels: Sequence[str]) -> Tiered[None]:
+def _keep(
+    tiers: Tiers, hot: Context, address: Address, basis: delta.Basis, channels: Sequence[str], history: Any
+) -> Tiered[None]:
+    """Remember a history of cold, and fill hot with its ancestors."""
+    with suppress(*HOT_CANNOT_HAVE):  # then the next history comes from cold as well
+        delta.remember(hot, address, hot.keyspace.keys(address.thread_id).data_key, basis, history)
+    yield from _fill_ancestors(tiers, hot, address, basis, channels)
+
+
+def _fill_ancestors(
+    tiers: Tiers, hot: Context, address: Address, basis: delta.Basis, channels: Sequence[str]
+) -> Tiered[None]:
     """Fill hot with the ancestors of a history, from the first missing one to the value of the last channel.
 
     Hot needs all of them to answer. If they are too many or too large, none are filled.
@@ -248,7 +265,7 @@ def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels
         while wanted in page and remaining:
             saved = page[wanted]
             try:
-                fills.append(fill_arguments(tiers.hot, saved, token, newest=False, is_last=False))
+                fills.append(fill_arguments(hot, saved, token, newest=False, is_last=False))
             except HOT_CANNOT_HAVE:
                 return
             size += sum([len(argument) for argument in fills[-1] if isinstance(argument, (bytes, str))])
@@ -256,6 +273,6 @@ def _fill_ancestors(tiers: Tiers, address: Address, basis: delta.Basis, channels
                 return
             remaining.difference_update(saved.checkpoint["channel_values"])
             wanted = (configs.checkpoint_id(saved.parent_config) if saved.parent_config else None) or ""
-    fills[-1] = fill_arguments(tiers.hot, saved, token, newest=False)
+    fills[-1] = fill_arguments(hot, saved, token, newest=False)
     fill = Batch([_fill(tiers, thread, arguments) for arguments in fills])
     tiers.counts.rehydrations += ((yield from _tried(fill)) or []).count(1)

@@ -17,6 +17,8 @@ class ColdCall(NamedTuple):
     options: Mapping[str, Any] = {}
     is_packed: bool = False
     """True: cold uses the serializer of flushers, which leaves packed values packed."""
+    is_sealed: bool = False
+    """True: the call already has envelopes, and its reply is not opened (`sealing.py`)."""
 
     def with_options(self, **more: Any) -> ColdCall:
         """Return the call with more options."""

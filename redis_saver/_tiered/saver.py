@@ -117,10 +117,6 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
         super().__init__(serde=hot.serde)
         self._counting = Counting(with_own_errors if on_hot_error == "bypass" else None)
         self._refuses_forks = context_of(hot).refuses_forks
-        if context_of(hot).data_keys is not None:
-            raise ValueError(
-                f"{type(self).__name__}: hot has encryption=, which two tiers do not have yet; leave it out"
-            )
         self._origin: TwoTiers[Hot] | None = None
         cold.serde = safe(cold.serde)  # in place, because a copy would later make its own connections
         self.hot: Hot = hot

@@ -22,6 +22,7 @@ from redis_saver._common import config, names
 from redis_saver._engine.requests import Batch, Call, Command, Operation, Page, Stream
 from redis_saver._storage import codec
 from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver._tiered.context import Tiers, newest_of
 from redis_saver._tiered.postgres import info_of
 from redis_saver._tiered.requests import ColdCall, Tiered, TieredStream
@@ -275,10 +276,14 @@ def check(tiers: Tiers, thread: str, *, values: bool) -> Tiered[CheckReport]:
         ThreadNotFound: Hot does not have the thread.
         ThreadBusy: Several attempts each found a problem, but the thread was written during each of them.
     """
-    return (yield from checking.check(tiers.hot, thread, values=values, compare=partial(_compare, tiers, thread)))
+
+    def keyed(hot: Context) -> Operation[CheckReport]:
+        return checking.check(hot, thread, values=values, compare=partial(_compare, hot, thread))
+
+    return (yield from with_key(tiers.hot, thread, keyed))
 
 
-def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:
+def _compare(hot: Context, thread: str, now: State, held: Inventory, findings: Findings) -> Tiered[int]:
     """Compare both tiers of a clean thread. Returns the number of compared checkpoints."""
     if now.lacking or not now.has_cold:
         return 0
@@ -293,15 +298,15 @@ def _compare(tiers: Tiers, thread: str, now: State, held: Inventory, findings: F
                 findings.add("error", describe(names.checkpoint(ns, checkpoint_id)), text, _OUTSIDE)
     compared = 0
     for key in held.headers:
-        compared += yield from _compare_checkpoint(tiers, thread, key, now, findings)
+        compared += yield from _compare_checkpoint(hot, thread, key, now, findings)
     return compared
 
 
-def _compare_checkpoint(tiers: Tiers, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:
+def _compare_checkpoint(hot: Context, thread: str, key: CheckpointKey, now: State, findings: Findings) -> Tiered[int]:
     """Compare a checkpoint. Returns 1 if that was possible. Differences due to a concurrent write are no findings."""
     described = describe(names.checkpoint(*key))
     try:
-        stored, in_hot = yield from _read(tiers, thread, key)
+        stored, in_hot = yield from _read(hot, thread, key)
     except (ThreadDamaged, LimitExceeded) as error:
         findings.add("warning", described, f"it could not be compared with cold: {error}", "repair it here first")
         return 0
@@ -312,18 +317,20 @@ def _compare_checkpoint(tiers: Tiers, thread: str, key: CheckpointKey, now: Stat
     elif in_hot and (
         difference := comparing.difference(comparing.record(in_hot, {}), comparing.record(in_cold, {}), _as_stored)
     ):
-        stored_now, _ = yield from _read(tiers, thread, key)
+        stored_now, _ = yield from _read(hot, thread, key)
         if stored_now == stored:
             findings.add("error", described, f"cold has a different version: {difference}", _OUTSIDE)
     return 1
 
 
-def _read(tiers: Tiers, thread: str, key: CheckpointKey) -> Tiered[tuple[Any, CheckpointTuple | None]]:
+def _read(hot: Context, thread: str, key: CheckpointKey) -> Tiered[tuple[Any, CheckpointTuple | None]]:
     """Return a checkpoint as hot stores it, and decoded."""
     arguments = (BYTES_PER_PAGE, names.component(key[0]), names.component(key[1]))
-    flat, stored = yield Call(scripts.GET_MANY, tiers.hot.keyspace.keys(thread), arguments)
-    decoded = stored and codec.decode_tuple(tiers.hot, thread, stored, codec.as_chunks(tiers.hot, flat, thread))
-    return stored, decoded or None
+    flat, stored = yield Call(scripts.GET_MANY, hot.keyspace.keys(thread), arguments)
+    if not stored:
+        return stored, None
+    chunks = codec.as_chunks(hot, flat, thread)
+    return stored, codec.decode_tuple(hot, thread, codec.opened(hot, thread, stored, chunks), chunks)
 
 
 def _as_stored(metadata: Mapping[str, Any]) -> str:

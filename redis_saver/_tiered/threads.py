@@ -17,6 +17,7 @@ from redis_saver._common import config, names
 from redis_saver._common.display import shown
 from redis_saver._engine.replies import RollBackReply
 from redis_saver._engine.requests import Command, Operation, Sleep
+from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, intents, postgres as statements, scripts
 from redis_saver._tiered.context import Tiers, calls_for, task_paths_in_hot
 from redis_saver._tiered.flushing import busy, flush_now, put_tombstone, until_busy
@@ -57,6 +58,8 @@ def copy_thread(tiers: Tiers, source: str, target: str) -> Tiered[None]:
     paths = yield from task_paths_in_hot(tiers.hot, source, checkpoints)
     if tiers.cold_is_postgres:
         paths = {**paths, **(yield ColdCall("task_paths", (source,)))}
+    if (data_keys := tiers.hot.data_keys) is not None:
+        yield from data_keys.copy(source, tiers.hot.keyspace.keys(source).data_key, target)
     intent = yield from begin_intent(tiers, target, ALL, writer_of(tiers.hot, target, deletes=True), need="nothing")
     yield from change_cold([intent], ColdCall("delete_thread", (target,)))
     for saved in reversed(checkpoints):
@@ -229,7 +232,9 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
     keys, deadline, repairs, asked = tiers.hot.keyspace.tier_keys(thread), until_busy(), 0, False
     while True:
         try:
-            removal = yield from pruning.removal_of_runs(tiers.hot, thread, {names.run(run_id)})
+            removal = yield from with_key(
+                tiers.hot, thread, lambda hot: pruning.removal_of_runs(hot, thread, {names.run(run_id)})
+            )
         except ThreadDamaged as damage:
             if repairs == intents.REPAIRS:
                 raise

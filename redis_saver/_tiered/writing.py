@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -23,6 +22,8 @@ from redis_saver._common.config import Address
 from redis_saver._engine.requests import Operation
 from redis_saver._engine.scripts import Script
 from redis_saver._storage.chunks import digest
+from redis_saver._storage.context import Context
+from redis_saver._storage.keys import with_key
 from redis_saver._tiered import context, scripts
 from redis_saver._tiered.backlog import FlushQueue
 from redis_saver._tiered.context import Tiers, for_cold, writes_of
@@ -48,7 +49,7 @@ def put(
     writer = writer_of_put(hot, address, settings, checkpoint, metadata)
     stored = configs.to_config(thread, ns, checkpoint["id"])
     parent = names.checkpoint(ns, parent_id) if parent_id else b""
-    store = partial(writing.store, hot, address, settings, config, checkpoint, metadata, new_versions)
+    store = _keyed(hot, config, writing.store, address, settings, config, checkpoint, metadata, new_versions)
     is_in_hot: bool | None = False
     if queue := tiers.flush_queue:
         # A fill of an older id says nothing about writes of this checkpoint. So only the parent may be missing.
@@ -82,7 +83,7 @@ def put_writes(
         return
     hot, (thread, ns, _), prefix = tiers.hot, address, writes_of(address)
     writer = writer_of(hot, thread, settings.owner)
-    store = partial(writing.store_writes, hot, address, settings, writes, task_id, task_path)
+    store = _keyed(hot, config, writing.store_writes, address, settings, writes, task_id, task_path)
     if queue := tiers.flush_queue:
         # Writes may come before their checkpoint. Hot takes them if it has the newest checkpoint.
         by = GuardedScript(scripts.PUT_WRITES_BEHIND, hot.keyspace.tier_keys(thread).writing, writer)
@@ -93,6 +94,12 @@ def put_writes(
     intent = yield from begin_intent(tiers, thread, record, writer, prefix, fill)
     yield ColdCall("put_writes", (for_cold(config), writes, task_id, task_path))
     yield from end(tiers, intent, _store_through(intent, store, scripts.PUT_WRITES_THROUGH))
+
+
+def _keyed(hot: Context, config: RunnableConfig, store: Callable[..., Operation[bool]], *arguments: Any) -> _Store:
+    """Return the operation that writes to hot with the thread's data key."""
+    thread = configs.thread_id(config)
+    return lambda by: with_key(hot, thread, lambda of: store(of, *arguments, by), creates=True, config=config)
 
 
 def _store_behind(

@@ -131,6 +131,8 @@ class Tiers:
         return pool
 
     async def cold_uniform(self) -> Any:
+        if self.target.is_encrypted:
+            return OpenedCold(await self.saver())
         return Cold(await self.cold(), self.native_async)
 
     async def saver(self, hot: dict[str, Any] | None = None, cold: Any = None, **settings: Any) -> Any:
@@ -206,6 +208,20 @@ class Cold(Uniform):
 
     def __init__(self, saver: Any, native_async: bool) -> None:
         self.saver, self.native_async = saver, native_async
+
+
+class OpenedCold:
+    """The cold saver, as operations of a saver with `encryption=` use it."""
+
+    def __init__(self, over: Any) -> None:
+        self.saver, self._driver, self.native_async = over.cold, over._driver, isinstance(over, AsyncTieredSaver)
+
+    def __getattr__(self, method: str) -> Any:
+        async def call(*arguments: Any, **options: Any) -> Any:
+            request = ColdCall(method, arguments, options)
+            return (await self._driver.arequest(request)) if self.native_async else self._driver.request(request)
+
+        return call
 
 
 def plain(one: Any) -> Any:

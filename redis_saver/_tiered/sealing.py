@@ -1,0 +1,252 @@
+"""Encryption of cold: the calls of cold, with envelopes in place of values and metadata (`_storage/envelopes.py`).
+
+The driver runs these operations in place of the calls. So cold never gets a plain value, whoever writes, and nobody
+uses a value of cold before it is opened at its place.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    PendingWrite,
+    get_checkpoint_metadata,
+    writes_sort_key,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.types import TASKS
+
+from redis_saver._checkpoint.delta import COUNTERS
+from redis_saver._checkpoint.listing import compile_filter
+from redis_saver._common import config as configs
+from redis_saver._common.display import shown
+from redis_saver._engine.requests import Command, Operation
+from redis_saver._storage.context import Context
+from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, seal
+from redis_saver._storage.keys import DataKeys
+from redis_saver._storage.sealing import ENCRYPTED, PLAIN, Cipher
+from redis_saver._tiered.requests import ColdCall, Tiered
+from redis_saver.errors import IsEncrypted, NotEncrypted, decoding
+
+IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_versioned")
+"""Metadata that savers and `postgres.py` look at in cold."""
+_REMEDY = "Nothing was changed. Restore the row from a backup, or delete the thread with delete_thread()."
+
+
+class SealedCold:
+    """The cold saver, with envelopes."""
+
+    def __init__(
+        self, hot: Context, data_keys: DataKeys, serde: SerializerProtocol, packed: SerializerProtocol, *, is_sql: bool
+    ) -> None:
+        """Describe it.
+
+        Args:
+            hot: The hot saver.
+            data_keys: Its data keys.
+            serde: Cold's serializer, which decodes.
+            packed: The serializer of the values that are stored: cold's, or that of flushers.
+            is_sql: True if cold stores only new versions of values (LangGraph's Postgres saver).
+        """
+        self._hot, self._keys, self._serde, self._packed, self._is_sql = hot, data_keys, serde, packed, is_sql
+
+    def call(self, request: ColdCall) -> Tiered[Any] | None:
+        """Return the operation in place of a call. None if the call has no values."""
+        operation = getattr(self, request.method, None)
+        return operation and operation(*request.arguments, **request.options)
+
+    # -- calls that store
+
+    def put(
+        self, config: RunnableConfig, checkpoint: Any, metadata: Any, new_versions: Mapping[str, Any]
+    ) -> Tiered[RunnableConfig]:
+        """Store a checkpoint."""
+        thread, ns, parent = configs.address(config)
+        cipher = yield from self._cipher(thread, config)
+        versions = {**checkpoint["channel_versions"], **new_versions}
+        values, stored = dict[str, Any](), list[str]()
+        for channel, value in checkpoint["channel_values"].items():
+            place = "value", thread, ns, channel, str(versions.get(channel))
+            if not self._is_sql or channel in new_versions:
+                values[channel] = seal(cipher, self._packed, value, *place)
+            else:
+                values[channel] = type(value)(MAGIC) if is_snapshot(value) else MAGIC  # Postgres has it
+            if versions.get(channel) == checkpoint["channel_versions"].get(channel, versions):
+                stored.append(channel)
+        merged: dict[str, Any] = {**get_checkpoint_metadata(config, metadata)}
+        rest = {**checkpoint, "channel_values": {}}
+        head = seal(cipher, self._serde, [merged, rest, parent or "", stored], "head", thread, ns, checkpoint["id"])
+        given = {key: merged[key] for key in IN_THE_OPEN if key in merged}
+        given[HEAD] = base64.b64encode(head).decode()
+        outer = {key: part for key, part in checkpoint.items() if key != "pending_sends"}
+        arguments = _named(thread, ns, parent), {**outer, "channel_values": values}, given, new_versions
+        return (yield ColdCall("put", arguments, is_sealed=True))  # type: ignore[no-any-return]
+
+    def put_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> Tiered[None]:
+        """Store the pending writes of a task. Each knows how many regular ones there are, so none can be cut off."""
+        thread, ns, checkpoint_id = configs.address(config)
+        cipher = yield from self._cipher(thread, config)
+        count = str(sum(channel not in WRITES_IDX_MAP for channel, _ in writes))
+        place, sealed = ("write", thread, ns, checkpoint_id or "", task_id), list[tuple[str, Any]]()
+        for index, (channel, value) in enumerate(writes):
+            order = task_path, str(WRITES_IDX_MAP.get(channel, index)), count
+            sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
+        yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
+
+    def _cipher(self, thread: str, config: RunnableConfig) -> Operation[Cipher]:
+        """Return the cipher of a thread that is written.
+
+        Raises:
+            PlainValueRefused: Hot has the thread, and it is plain.
+        """
+        keys = self._hot.keyspace.keys(thread)
+        if (cipher := (yield from self._keys.load(thread, keys.data_key))) is not None:
+            return cipher
+        if (yield Command(("EXISTS", keys.data_key))):  # another process may just have made it
+            if (cipher := (yield from self._keys.load(thread, keys.data_key))) is None:
+                raise decoding("thread {!r}", thread).of(NotEncrypted(PLAIN))
+            return cipher
+        return (yield from self._keys.make(thread, config))
+
+    # -- calls that read
+
+    def get_tuple(self, config: RunnableConfig) -> Tiered[CheckpointTuple | None]:
+        """Read a checkpoint."""
+        saved = yield ColdCall("get_tuple", (config,), is_sealed=True)
+        return None if saved is None else (yield from self._opened(saved))[0]
+
+    def list(self, config: RunnableConfig | None, **options: Any) -> Tiered[Sequence[CheckpointTuple]]:
+        """List checkpoints. A filter on metadata that cold does not see is applied here, so cold returns all."""
+        asked = options.get("filter") or {}
+        matches = compile_filter({key: wanted for key, wanted in asked.items() if key not in IN_THE_OPEN})
+        options["filter"] = {key: wanted for key, wanted in asked.items() if key in IN_THE_OPEN} or None
+        limit = options.pop("limit", None) if matches else None
+        checkpoints = list[CheckpointTuple]()
+        for saved in (yield ColdCall("list", (config,), options, is_sealed=True)):
+            opened, _ = yield from self._opened(saved)
+            if matches is None or matches(opened.metadata):
+                checkpoints.append(opened)
+        return checkpoints[:limit]
+
+    def get_delta_channel_history(
+        self, config: RunnableConfig, channels: Sequence[str]
+    ) -> Tiered[Mapping[str, DeltaChannelHistory]]:
+        """Read seeds and writes, as `BaseCheckpointSaver.get_delta_channel_history` defines them.
+
+        Cold's own method does not say where it found them. So the ancestors are read one by one, and each is opened at
+        its place.
+        """
+        answers: dict[str, DeltaChannelHistory] = {channel: {"writes": []} for channel in channels}
+        remaining, is_target = {*channels}, True
+        at: RunnableConfig | None = config
+        above: tuple[CheckpointTuple, str] | None = None
+        while remaining and at is not None:
+            if (saved := (yield ColdCall("get_tuple", (at,), is_sealed=True))) is None:
+                break
+            above = opened, _ = yield from self._opened(saved)
+            at = opened.parent_config
+            if is_target:
+                is_target = False
+                continue
+            for write in reversed(opened.pending_writes or ()):
+                if write[1] in remaining:
+                    answers[write[1]]["writes"].insert(0, write)
+            for channel in remaining & opened.checkpoint["channel_values"].keys():
+                answers[channel]["seed"] = opened.checkpoint["channel_values"][channel]
+                remaining.discard(channel)
+        if remaining and above is not None and above[1]:
+            last, parent = above
+            counters = dict(last.metadata).get(COUNTERS) or {}
+            with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=_REMEDY):
+                if lost := [channel for channel in remaining if counters.get(channel, (0,))[0]]:  # type: ignore[attr-defined]
+                    raise ValueError(f"its parent {shown(parent)} is gone, which the DeltaChannels {lost} need")
+        return answers
+
+    def _opened(self, saved: CheckpointTuple) -> Tiered[tuple[CheckpointTuple, str]]:
+        """Open a checkpoint. Also return the id of its parent, which may be gone.
+
+        Raises:
+            PlainValueRefused: It is plain, or a part of it.
+            DecodeError: A part was changed, moved or removed.
+        """
+        address = configs.address(saved.config)
+        thread, ns, checkpoint_id = address[0], address[1], address[2] or ""
+        if HEAD not in saved.metadata and self._hot.reads_plain:
+            return saved, ""
+        head, _ = yield from self._open(
+            dict(saved.metadata).get(HEAD), self._serde, address, "head", thread, ns, checkpoint_id
+        )
+        reading = decoding("{} in cold", address, remedy=_REMEDY)
+        with reading:
+            metadata, checkpoint, parent, stored = head
+            versions, in_cold = checkpoint["channel_versions"], saved.checkpoint["channel_values"]
+            if saved.parent_config is not None and configs.checkpoint_id(saved.parent_config) != parent:
+                raise ValueError(f"its parent is {shown(parent)}, and another one was put in its place")
+            if lost := [channel for channel in stored if channel not in in_cold]:
+                raise ValueError(f"the values of its channels {shown(lost)} are gone")
+            if TASKS in in_cold and TASKS not in versions:
+                raise ValueError("LangGraph wrote it before 2025, with pending sends, which have no place of their own")
+        for channel in in_cold.keys() & versions.keys():
+            place = "value", thread, ns, channel, str(versions[channel])
+            checkpoint["channel_values"][channel], _ = yield from self._open(
+                in_cold[channel], self._serde, address, *place
+            )
+        pending = list[tuple[tuple[str, str, int], PendingWrite]]()
+        counts, indexes = dict[str, int](), defaultdict[str, Counter[int]](Counter)
+        for task, channel, value in saved.pending_writes or ():
+            write, (path, index, count) = yield from self._open(
+                value, self._serde, address, "write", thread, ns, checkpoint_id, task, channel
+            )
+            pending.append((writes_sort_key(path, task, int(index)), (task, channel, write)))
+            indexes[task][int(index)] += 1
+            counts[task] = max(counts.get(task, 0), int(count))
+        with reading:
+            for task, expected in counts.items():
+                regular = [number for number in indexes[task] if number >= 0]
+                if len(regular) < expected or max(indexes[task].values()) > 1:
+                    raise ValueError(f"of {expected} writes of task {shown(task)} {len(regular)} are there")
+        pending.sort(key=lambda write: write[0])
+        return saved._replace(
+            checkpoint=checkpoint, metadata=metadata, pending_writes=[write for _, write in pending]
+        ), parent
+
+    def _open(
+        self, stored: Any, serde: SerializerProtocol, address: configs.Address, kind: str, thread: str, *place: str
+    ) -> Tiered[tuple[Any, Sequence[str]]]:
+        """Open an envelope. Returns its value, and the rest of its place."""
+        reading = decoding("a {} of {} in cold", kind, address, remedy=_REMEDY)
+        with reading:
+            sealed = envelope(stored.value if is_snapshot(stored) else stored)
+            rest = sealed.place_after(kind, thread, *place)
+        cipher = yield from self._keys.of_envelope(thread, sealed.key)
+        with reading:
+            value = sealed.open(cipher, serde)
+        return type(stored)(value) if is_snapshot(stored) else value, rest
+
+
+def refuse_sealed(checkpoints: Sequence[CheckpointTuple | None]) -> None:
+    """Check that checkpoints of cold are plain, for a saver without `encryption=`.
+
+    Raises:
+        DecodeError: One is encrypted.
+    """
+    for saved in checkpoints:
+        if saved is not None and HEAD in saved.metadata:
+            raise decoding("{} in cold", configs.address(saved.config)).of(IsEncrypted(ENCRYPTED))
+
+
+def _named(thread: str, ns: str, checkpoint_id: str | None) -> RunnableConfig:
+    """Return a config that has nothing but an address."""
+    config = configs.to_config(thread, ns, checkpoint_id or "")
+    if not checkpoint_id:
+        del config["configurable"]["checkpoint_id"]
+    return config

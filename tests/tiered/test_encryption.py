@@ -1,0 +1,316 @@
+"""Encryption over two tiers: cold stores envelopes, and each is opened at its place."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import psycopg
+import pytest
+import redis
+from langgraph.channels.delta import DeltaChannel
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.postgres import PostgresSaver
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+from tests.support.factories import chain, checkpoint, config, ids, put
+from tests.support.tiering import BEHIND, OpenedCold, Tiers, drained, plain, written
+from tests.support.uniform import KEYS, Uniform, encryption
+from tests.support.wrappers import Around
+from typing_extensions import TypedDict
+
+from redis_saver import DecodeError, PlainValueRefused, RedisSaverError
+from redis_saver._engine.requests import Ask
+from redis_saver._storage.envelopes import HEAD, MAGIC
+from redis_saver.encryption import ColdSerializer, Keyset
+
+pytestmark = pytest.mark.also_on(cluster="sync")
+MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
+MARKER = "a secret of the user"
+
+
+@pytest.fixture
+def is_encrypted() -> bool:
+    """All savers of these tests encrypt."""
+    return True
+
+
+def joined(values: list[str], updates: list[Any]) -> list[str]:
+    return [*values, *(text for update in updates for text in update)]
+
+
+class State(TypedDict):
+    log: Annotated[list[str], DeltaChannel(joined, snapshot_frequency=3)]
+    text: str
+    number: int
+
+
+def graph(saver: Any) -> Any:
+    def speak(state: State) -> Any:
+        return {"log": [f"{MARKER} {state['number']}"], "text": MARKER, "number": state["number"] + 1}
+
+    def ask(state: State) -> Any:
+        return {"text": interrupt({"question": MARKER}) + state["text"]}
+
+    builder = StateGraph(State)
+    builder.add_node("speak", speak).add_node("ask", ask)
+    builder.add_edge(START, "speak").add_edge("speak", "ask")
+    return builder.compile(checkpointer=saver)
+
+
+async def run(uniform: Uniform, turns: int = 4, **configurable: Any) -> Any:
+    """Run a graph, and return its state."""
+    compiled, where = graph(uniform.saver), {**config(**configurable), "metadata": {"user": MARKER}}
+    for number in range(turns):
+        for given in ({"log": [f"{MARKER} in"], "number": number}, Command(resume=MARKER)):
+            if uniform.native_async:
+                await compiled.ainvoke(given, where)
+            else:
+                compiled.invoke(given, where)
+    return await state(uniform)
+
+
+async def state(uniform: Uniform, thread: str = "thread") -> Any:
+    compiled, where = graph(uniform.saver), config(thread)
+    return (await compiled.aget_state(where)) if uniform.native_async else compiled.get_state(where)
+
+
+async def history(uniform: Uniform) -> Any:
+    compiled, where = graph(uniform.saver), config()
+    if uniform.native_async:
+        return [each async for each in compiled.aget_state_history(where)]
+    return list(compiled.get_state_history(where))
+
+
+def rows(tiers: Tiers) -> list[bytes]:
+    """Return all that both servers have."""
+    found, raw = list[bytes](), tiers.target.raw
+    for key in tiers.target.keys():
+        if raw.type(key) == b"hash":
+            found += [part for pair in raw.hgetall(key).items() for part in pair]
+        found.append(key)
+    with psycopg.connect(tiers.url) as connection:
+        for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
+            for row in connection.execute(f"SELECT * FROM {table}").fetchall():
+                found += [part if isinstance(part, bytes) else repr(part).encode() for part in row]
+    return found
+
+
+async def saver(tiers: Tiers, mode: str = "write-through", **options: Any) -> Uniform:
+    return await tiers.uniform(**(BEHIND if mode == "write-behind" else {}), **options)
+
+
+@MODES
+@pytest.mark.parametrize("memory", [False, True], ids=["postgres", "memory"])
+async def test_a_graph_runs_and_no_server_has_its_text(tiers: Tiers, mode: str, memory: bool) -> None:
+    cold = InMemorySaver() if memory else None
+    uniform = await saver(tiers, mode, cold=cold)
+    before, all_before = await run(uniform), await history(uniform)
+    assert len(before.values["log"]) == 8
+    await drained(uniform)
+    stored = rows(tiers) if cold is None else [repr((cold.blobs, cold.writes, dict(cold.storage))).encode()]
+    assert not [part for part in stored if MARKER.encode() in part]
+    assert [part for part in stored if b"envelope" in part]
+    tiers.evict()
+    other = await saver(tiers, mode, cold=cold)
+    assert (await state(other)).values == before.values
+    assert (await state(other)).metadata["user"] == MARKER
+    assert [each.values for each in await history(other)] == [each.values for each in all_before]
+    assert (await run(other, 1)).values["log"][:8] == before.values["log"]
+    await drained(other)
+    if cold is None:
+        report = await other.check("thread")
+        assert not report.findings and report.compared
+
+
+async def test_reads_go_on_while_hot_fails(tiers: Tiers) -> None:
+    uniform = await tiers.uniform(on_hot_error="bypass")
+    made = await written(uniform)
+    before = [await uniform.get_tuple(each) for each in made]
+    other = await tiers.uniform(on_hot_error="bypass")
+
+    def fails(request: Any) -> Any:
+        if not isinstance(request, Ask):  # the provider of keys answers
+            raise redis.ConnectionError("on purpose")
+        return (yield request)
+
+    for each in (uniform, other):
+        Around(each.saver.hot, fails)
+        assert [plain(await each.get_tuple(where)) for where in made] == [plain(one) for one in before]
+        assert ids(await each.list(config())) == ids(before)[::-1]
+
+
+MOVES = {
+    "value of another version": "UPDATE checkpoint_blobs SET blob = (SELECT blob FROM checkpoint_blobs WHERE thread_id "
+    "= 'thread' AND channel = 'n' ORDER BY version LIMIT 1) WHERE channel = 'n'",
+    "value of another channel": "UPDATE checkpoint_blobs SET blob = (SELECT blob FROM checkpoint_blobs WHERE thread_id "
+    "= 'thread' AND channel = 'whole') WHERE channel = 'n'",
+    "value of another thread": "UPDATE checkpoint_blobs a SET blob = b.blob FROM checkpoint_blobs b WHERE a.thread_id "
+    "= 'thread' AND b.thread_id = 'other' AND a.channel = b.channel AND a.version = b.version",
+    "value that is gone": "DELETE FROM checkpoint_blobs WHERE channel = 'whole'",
+    "write of another task": "UPDATE checkpoint_writes SET blob = (SELECT blob FROM checkpoint_writes WHERE thread_id "
+    "= 'thread' AND task_id = 'task-a') WHERE task_id = 'task-b' AND channel = 'n'",
+    "write that is gone": "DELETE FROM checkpoint_writes WHERE task_id = 'task-b' AND channel = 'n'",
+    "write twice": "INSERT INTO checkpoint_writes SELECT thread_id, checkpoint_ns, checkpoint_id, task_id, 7, channel, "
+    "type, blob, task_path FROM checkpoint_writes WHERE task_id = 'task-a'",
+    "metadata of another checkpoint": "UPDATE checkpoints SET metadata = (SELECT metadata FROM checkpoints WHERE "
+    "thread_id = 'thread' AND parent_checkpoint_id IS NULL)",
+    "another parent": "UPDATE checkpoints SET parent_checkpoint_id = 'x' WHERE parent_checkpoint_id IS NOT NULL",
+    "plain metadata": f"UPDATE checkpoints SET metadata = metadata - '{HEAD}'",
+    "plain write": "UPDATE checkpoint_writes SET type = 'null', blob = ''",
+    "plain value": "UPDATE checkpoints SET checkpoint = jsonb_set(checkpoint, '{channel_values,n}', '1')",
+    "cut value": "UPDATE checkpoint_blobs SET blob = substr(blob, 1, length(blob) - 1), type = 'bytes'",
+}
+
+
+@pytest.mark.parametrize("what", MOVES)
+async def test_a_row_that_was_moved_is_refused(tiers: Tiers, what: str) -> None:
+    uniform = await saver(tiers)
+    made = await written(uniform)
+    await written(uniform, "other")
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        columns = "(thread_id, checkpoint_ns, checkpoint_id, task_id, idx, channel, type, blob, task_path)"
+        connection.execute(MOVES[what].replace("checkpoint_writes SELECT", f"checkpoint_writes {columns} SELECT"))
+        if what == "plain value":
+            connection.execute("DELETE FROM checkpoint_blobs WHERE channel = 'n'")
+    tiers.evict()
+    other = await saver(tiers)
+    error = PlainValueRefused if what.startswith("plain") else DecodeError
+    for read in (lambda: other.get_tuple(made[-1]), lambda: other.list(config())):
+        with pytest.raises(error, match="in cold") as caught:
+            await read()
+        assert "xxx" not in str(caught.value)
+
+
+async def test_a_history_lacks_no_ancestor(tiers: Tiers) -> None:
+    uniform = await saver(tiers)
+    where = config()
+    for number in range(1, 4):
+        versions = {"log": f"{number:032}.1"}
+        values = {"log": _DeltaSnapshot([MARKER])} if number == 1 else {}
+        metadata = {"counters_since_delta_snapshot": {"log": (number - 1, number - 1)}}
+        where = await uniform.put(where, checkpoint(values, versions), metadata, versions)
+        await uniform.put_writes(where, [("log", [number])], f"task-{number}")
+    tiers.evict()
+    query: dict[str, Any] = {"config": where, "channels": ["log"]}
+    found = (await (await saver(tiers)).get_delta_channel_history(**query))["log"]
+    assert found["seed"] == _DeltaSnapshot([MARKER])
+    assert found["writes"] == [("task-1", "log", [1]), ("task-2", "log", [2])]
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        connection.execute("DELETE FROM checkpoints WHERE parent_checkpoint_id IS NULL")
+    tiers.evict()
+    with pytest.raises(DecodeError, match="is gone, which the DeltaChannels"):
+        await (await saver(tiers)).get_delta_channel_history(**query)
+
+
+FLUSH = """
+import sys
+import redis
+from langgraph.checkpoint.postgres import PostgresSaver
+from redis_saver import RedisSaver, TieredSaver
+from redis_saver.encryption import Encryption, Keyset
+url, prefix, database, keys = sys.argv[1:]
+encryption = Encryption(Keyset({"2026-11": bytes(range(32))})) if keys else None
+with PostgresSaver.from_conn_string(database) as cold:
+    hot = RedisSaver(redis.Redis.from_url(url), prefix=prefix, encryption=encryption)
+    saver = TieredSaver(hot, cold, mode="write-behind", flusher=False)
+    print(saver.flush(timeout=5 if keys else 0.5), saver.stats().last_error)
+"""
+
+
+@pytest.mark.parametrize("target_name", ["redis"], indirect=True)
+async def test_a_flusher_needs_the_keys(tiers: Tiers) -> None:
+    uniform = await saver(tiers, "write-behind")
+    made = await written(uniform)
+    folder = Path(__file__).parents[2]
+    for keys in ("", "keys"):
+        command = [sys.executable, "-c", FLUSH, tiers.target.url, tiers.target.prefix, tiers.url, keys]
+        left, _, error = subprocess.check_output(command, cwd=folder, text=True).strip().partition(" ")
+        assert (left == "0") == bool(keys)
+        assert bool(keys) or "IsEncrypted" in error
+    before = plain(await uniform.get_tuple(made[-1]))
+    tiers.evict()
+    assert plain(await (await saver(tiers, "write-behind")).get_tuple(made[-1])) == before
+
+
+@MODES
+async def test_whole_threads_are_changed(tiers: Tiers, mode: str) -> None:
+    uniform = await saver(tiers, mode)
+    made = await written(uniform)
+    await chain(uniform, "runs", 3, run_id="run-1")
+    await uniform.copy_thread("thread", "copy")
+    await drained(uniform)
+    copied = await uniform.get_tuple(config("copy"))
+    original = await uniform.get_tuple(config())
+    assert copied.checkpoint == original.checkpoint and copied.pending_writes == original.pending_writes
+    assert (await uniform.prune(["copy"])).checkpoints == 2
+    assert len(await uniform.list(config("copy"))) == 1 and len(await uniform.list(config())) == 3
+    await uniform.delete_for_runs(["run-1"])
+    assert await uniform.list(config("runs")) == []
+    assert ids(await uniform.list(config(), filter={"step": 1})) == [made[1]["configurable"]["checkpoint_id"]]
+    assert not (await uniform.check("thread")).findings
+    await uniform.delete_thread("thread")
+    await drained(uniform)
+    assert await (await saver(tiers, mode)).get_tuple(config()) is None
+
+
+async def test_a_filter_on_sealed_metadata(tiers: Tiers) -> None:
+    uniform = await saver(tiers)
+    for number in range(5):
+        await put(uniform, config(), {"n": number}, metadata={"step": number, "mine": number % 2})
+    assert len(await uniform.list(config(), filter={"mine": 1})) == 2
+    assert len(await uniform.list(config(), filter={"mine": 0}, limit=2)) == 2
+    assert len(await uniform.list(config(), filter={"mine": 1, "step": 3})) == 1
+
+
+async def test_a_saver_without_keys_refuses(tiers: Tiers) -> None:
+    made = await written(await saver(tiers))
+    for evicts in (False, True):
+        if evicts:
+            tiers.evict()
+        with pytest.raises(RedisSaverError, match="encrypted"):
+            await (await tiers.uniform(hot={"encryption": None})).get_tuple(made[-1])
+
+
+@pytest.mark.parametrize("flavour", ["sync"])
+async def test_postgres_alone_is_read_with_the_keys(tiers: Tiers) -> None:
+    uniform = await saver(tiers)
+    made, before = await written(uniform), await run(uniform, thread="graph") and await uniform.get_tuple(config())
+    serde = ColdSerializer(Keyset(KEYS), prefix=tiers.target.prefix)
+    with PostgresSaver.from_conn_string(tiers.url) as cold:
+        cold.serde = serde
+        found = cold.get_tuple(made[-1])
+        assert found is not None and plain(found) == plain(before)
+        assert serde.open(found.metadata) == before.metadata
+        assert graph(cold).get_state(config("graph")).values == (await state(uniform, "graph")).values
+        with pytest.raises(NotImplementedError):
+            cold.put_writes(made[-1], [("n", [1])], "task")  # type: ignore[arg-type]
+
+
+async def test_a_thread_keeps_the_name_of_its_key(tiers: Tiers) -> None:
+    """After hot lost it, and in a copy: or the tenant's key could not be destroyed."""
+
+    def key_for(_: str, where: Any) -> str | None:
+        return where and where["configurable"].get("tenant")
+
+    async def fresh() -> Uniform:
+        return await saver(tiers, hot={"encryption": encryption(key_for=key_for)})
+
+    uniform = await fresh()
+    await put(uniform, config(tenant="tenant"), {"n": 1})
+    await put(uniform, config("plain"), {"n": 1})
+    tiers.evict()
+    other = await fresh()
+    for thread in ("thread", "plain"):
+        await other.get_tuple(config(thread))
+    status = await Uniform(other.saver.hot).key_status()
+    assert sorted(status.threads.items()) == [("2026-11", 1), ("tenant", 1)]
+    await (await fresh()).copy_thread("thread", "copy")
+    cold = OpenedCold((await fresh()).saver)
+    assert (await cold.get_tuple(config("copy"))).checkpoint["channel_values"] == {"n": 1}
+    with psycopg.connect(tiers.url) as connection:
+        wrapped = connection.execute("SELECT blob FROM checkpoint_blobs WHERE thread_id = 'copy'").fetchall()
+    assert all(MAGIC in blob and b"6:tenant" in blob and b"2026-11" not in blob for (blob,) in wrapped)
