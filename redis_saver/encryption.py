@@ -5,8 +5,9 @@
 
     saver = RedisSaver(client, encryption=Encryption(Keyset.from_env("REDIS_SAVER_KEYS")))
 
-Each thread has a random data key. A key of the provider wraps it, and the wrapped key is stored with the thread. So it
-expires, is copied and is deleted with the thread. Likewise each partition of a store. `docs/encryption.md` shows how to rotate and to destroy keys.
+Each thread, and each partition of a store, has a random data key. A key of the provider wraps it, and the wrapped key
+is stored with the thread. So it expires, is copied and is deleted with the thread. `docs/encryption.md` shows how to
+rotate and to destroy keys.
 """
 
 from __future__ import annotations
