@@ -188,8 +188,7 @@ class Link:
             if not unknown:
                 break
             positions = unknown
-            loads = {requests[position].script for position in unknown}  # type: ignore[union-attr]
-            self.traffic.script_loads += len(loads)
+            self.traffic.script_loads += len({requests[at].script for at in unknown})  # type: ignore[union-attr]
         return replies
 
     def check_version(self) -> Exchange[None]:
