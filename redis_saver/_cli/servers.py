@@ -245,9 +245,9 @@ class Hot(Server):
 
     _failures = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str, encryption: Encryption | None = None) -> None:
         super().__init__(url)
-        self._prefix = prefix
+        self._prefix, self._encryption = prefix, encryption
         self.saver: Any = None
         """The saver, or None until the first check."""
 
@@ -259,7 +259,8 @@ class Hot(Server):
     def _make_saver(self) -> RedisSaver:
         serde = serializer() if is_encrypted() else None
         try:
-            return RedisSaver(clients.connect(self.url, asynchronous=False), prefix=self._prefix, serde=serde)
+            client = clients.connect(self.url, asynchronous=False)
+            return RedisSaver(client, prefix=self._prefix, serde=serde, encryption=self._encryption)
         except ValueError as error:
             raise EndpointError(self._text(error)) from None
 
