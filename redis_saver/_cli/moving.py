@@ -226,6 +226,7 @@ def _flush(
     redis: str | None = typer.Option(None, envvar="REDIS_URL", callback=note_url),
     postgres: str | None = typer.Option(None, envvar=["POSTGRES_URL", "DATABASE_URL"]),
     prefix: str = "langgraph",
+    keys_file: str | None = None,
     interval: float = typer.Option("1s", parser=_above_zero),
     cold_history: ColdHistory = "all",
     workers: int = typer.Option(4, min=1, max=MAX_NUMBER),
@@ -256,7 +257,8 @@ def _flush(
         1: records are left. Their number is on stderr.
         2: a URL or a login is wrong, or a package or a table is missing.
 
-    If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted.
+    If LANGGRAPH_AES_KEY is set, encrypted values are read, and all values are written encrypted. Encrypted threads need
+    their keys, and are encrypted in Postgres, too.
     """
     redis, postgres = redis_url(redis), postgres_url(postgres)
     if not postgres:
@@ -264,7 +266,8 @@ def _flush(
     timeout = (AT_ONCE if once else TO_STOP) if timeout is None else timeout
     deadline = time.monotonic() + timeout if once else math.inf
 
-    with closing(Hot(redis, prefix)) as hot, closing(Cold(postgres, workers, setup=setup)) as cold, _Stop() as stop:
+    hot = Hot(redis, prefix, encryption_of(keys_file))
+    with closing(hot), closing(Cold(postgres, workers, setup=setup)) as cold, _Stop() as stop:
         run = _Run(hot, cold, stop, quiet=quiet)
         if not run.wait_for_servers(deadline):
             why = "; ".join(server.why for server in (hot, cold) if server.why) or "asked to stop"

@@ -233,9 +233,9 @@ class Hot(Server):
 
     _failures = (redis_errors.RedisError, redis_errors.RedisClusterException, OSError)
 
-    def __init__(self, url: str, prefix: str) -> None:
+    def __init__(self, url: str, prefix: str, encryption: Encryption | None = None) -> None:
         super().__init__(url)
-        self._prefix = prefix
+        self._prefix, self._encryption = prefix, encryption
         self.saver: Any = None
         """The saver, or None until the first check."""
 
@@ -244,7 +244,7 @@ class Hot(Server):
             serde = serializer() if is_encrypted() else None
             try:
                 client = clients.connect(self.url, asynchronous=False)
-                self.saver = RedisSaver(client, prefix=self._prefix, serde=serde)
+                self.saver = RedisSaver(client, prefix=self._prefix, serde=serde, encryption=self._encryption)
             except ValueError as error:
                 raise EndpointError(self._text(error)) from None
         self.saver.setup()

@@ -90,6 +90,10 @@ class DataKeys:
             self._ciphers.store((name,), held)
         return held
 
+    def is_in_cold(self, name: str) -> bool:
+        """True if a value of the thread in cold was opened."""
+        return (name,) in self._ciphers
+
     def copy(self, source: str, key: bytes, target: str) -> Operation[None]:
         """Make a data key for a copy whose records are sealed anew. It is asked for by the name of the source's."""
         cipher = (yield from self.load(source, key)) or self._ciphers.get((source,))

@@ -17,6 +17,7 @@ from redis_saver._serde import elements, fallback
 from redis_saver._serde.elements import EncodedElements
 from redis_saver._serde.serializer import FastSerializer
 from redis_saver._storage.chunks import digest
+from redis_saver.errors import IsEncrypted
 
 _SNAPSHOT = 7
 
@@ -70,7 +71,7 @@ class OpaqueSerializer(FastSerializer):
             return super().loads_typed(data)
         if "+" in kind:
             variable = "REDIS_SAVER_KEYS" if kind.endswith("+siv") else "LANGGRAPH_AES_KEY"
-            raise ValueError(f"it is encrypted ({kind}): set {variable} to the key it was written with")
+            raise IsEncrypted(f"it is encrypted ({kind}): set {variable} to the key it was written with")
         return Opaque(kind, stored)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:

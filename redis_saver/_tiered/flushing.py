@@ -55,7 +55,7 @@ DELETIONS_KEPT = 3_600_000
 """Milliseconds for which hot remembers a deletion, in case a flusher turns out to be fenced."""
 MAX_PAUSE = 10
 """Maximum pause before a refused record is tried again, in seconds."""
-_PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),))
+_PROBE = ColdCall("get_tuple", (config.to_config("redis_saver", "", "0"),), is_sealed=True)
 """A call that shows whether cold answers. No checkpoint has this id."""
 
 

@@ -128,7 +128,9 @@ def repair(tiers: Tiers, thread: str, damage: ThreadDamaged) -> Tiered[None]:
         if tiers.cold_is_postgres:  # also counts writes without a checkpoint
             in_cold = any((yield ColdCall("count_thread", (thread,))))
         else:
-            in_cold = bool((yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})))
+            in_cold = bool(
+                (yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1}, is_sealed=True))
+            )
         answer = yield Call(scripts.REPAIR, script_keys, (b"1" if in_cold else b"0",))
         if answer == RepairReply.ASK_COLD:  # else somebody deleted it meanwhile
             raise damage

@@ -78,7 +78,7 @@ def _is_newest(tiers: Tiers, address: Address, saved: CheckpointTuple | None) ->
     namespace = address[:2]
     if namespace in tiers.verified:
         return True
-    newest = yield ColdCall("get_tuple", (for_cold(configs.to_config(*namespace, "")),))
+    newest = yield ColdCall("get_tuple", (for_cold(configs.to_config(*namespace, "")),), is_sealed=True)
     tiers.verified.store(namespace, True, sum(map(len, namespace)))
     hot_id, cold_id = saved and saved.checkpoint["id"], newest and newest.checkpoint["id"]
     may_lag = tiers.flush_queue and (cold_id is None or (hot_id is not None and cold_id < hot_id))
@@ -116,8 +116,10 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
     fill = Fill(token, tiers.fills.now())
     saved = yield ColdCall("get_tuple", (for_cold(config),))
     if leased and (saved or not checkpoint_id):
+        keys = tiers.hot.data_keys  # hot gets no copy of a plain thread
+        creates = saved is not None and (keys is None or keys.is_in_cold(thread))
         restore: Any = lambda hot: _restore(tiers, hot, address, fill, saved)  # noqa: E731
-        yield from best_effort(tiers, with_key(tiers.hot, thread, restore, creates=saved is not None, config=config))
+        yield from best_effort(tiers, with_key(tiers.hot, thread, restore, creates=creates, config=config))
     return (saved,)
 
 
@@ -130,6 +132,8 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
 def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
     """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
+    if saved and hot.data_keys and not hot.cipher:
+        return
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
         if saved:
@@ -142,7 +146,7 @@ def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: Ch
         if not checkpoint_id:
             tiers.fills.learn(thread, ns, fill)
     elif reply == FillReply.ABSENT:
-        others = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})
+        others = yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1}, is_sealed=True)
         tiers.fills.learn(thread, ns, fill._replace(field=newest_of(ns) if others else WHOLE))
 
 
@@ -227,7 +231,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     history = yield in_cold
     if basis is not None:
         keep: Any = lambda hot: _keep(tiers, hot, address, basis, channels, history)  # noqa: E731
-        yield from best_effort(tiers, with_key(tiers.hot, thread, keep, creates=True, config=config))
+        yield from best_effort(tiers, with_key(tiers.hot, thread, keep))
     return history
 
 
@@ -235,6 +239,8 @@ def _keep(
     tiers: Tiers, hot: Context, address: Address, basis: delta.Basis, channels: Sequence[str], history: Any
 ) -> Tiered[None]:
     """Remember a history of cold, and fill hot with its ancestors."""
+    if hot.data_keys and not hot.cipher:
+        return
     with suppress(*HOT_CANNOT_HAVE):  # then the next history comes from cold as well
         delta.remember(hot, address, hot.keyspace.keys(address.thread_id).data_key, basis, history)
     yield from _fill_ancestors(tiers, hot, address, basis, channels)

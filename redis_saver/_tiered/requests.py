@@ -18,7 +18,7 @@ class ColdCall(NamedTuple):
     is_packed: bool = False
     """True: cold uses the serializer of flushers, which leaves packed values packed."""
     is_sealed: bool = False
-    """True: the call already has envelopes, and its reply is not opened (`sealing.py`)."""
+    """True: the call has envelopes, or no values, and its reply is not opened (`sealing.py`)."""
 
     def with_options(self, **more: Any) -> ColdCall:
         """Return the call with more options."""

@@ -27,7 +27,7 @@ from redis_saver._checkpoint.delta import COUNTERS
 from redis_saver._checkpoint.listing import compile_filter
 from redis_saver._common import config as configs
 from redis_saver._common.display import shown
-from redis_saver._engine.requests import Command, Operation
+from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, seal
 from redis_saver._storage.keys import DataKeys
@@ -102,20 +102,27 @@ class SealedCold:
             sealed.append((channel, seal(cipher, self._packed, value, *place, channel, *order)))
         yield ColdCall("put_writes", (_named(thread, ns, checkpoint_id), sealed, task_id, task_path), is_sealed=True)
 
-    def _cipher(self, thread: str, config: RunnableConfig) -> Operation[Cipher]:
+    def _cipher(self, thread: str, config: RunnableConfig) -> Tiered[Cipher]:
         """Return the cipher of a thread that is written.
 
         Raises:
-            PlainValueRefused: Hot has the thread, and it is plain.
+            PlainValueRefused: The thread is plain.
         """
-        keys = self._hot.keyspace.keys(thread)
-        if (cipher := (yield from self._keys.load(thread, keys.data_key))) is not None:
+        data, reads_plain = self._hot.keyspace.keys(thread).data_key, self._hot.reads_plain
+        cipher = yield from self._keys.load(thread, data)
+        if cipher is not None and (not reads_plain or self._keys.is_in_cold(thread)):
             return cipher
-        if (yield Command(("EXISTS", keys.data_key))):  # another process may just have made it
-            if (cipher := (yield from self._keys.load(thread, keys.data_key))) is None:
-                raise decoding("thread {!r}", thread).of(NotEncrypted(PLAIN))
-            return cipher
-        return (yield from self._keys.make(thread, config))
+        is_plain = False
+        if cipher is None and (yield Command(("EXISTS", data))):  # another process may have made it since
+            cipher = yield from self._keys.load(thread, data)
+            is_plain = cipher is None
+        if reads_plain:  # else a plain thread of cold was refused when it was read
+            call = ColdCall("list", (_named(thread, "", None),), {"limit": 1}, is_sealed=True)
+            is_plain = is_plain or any(HEAD not in saved.metadata for saved in (yield call))
+        if is_plain:
+            raise decoding("thread {!r}", thread).of(NotEncrypted(PLAIN))
+        cipher = cipher or (yield from self._keys.make(thread, config))
+        return (yield from self._keys.of_envelope(thread, cipher.argument))
 
     # -- calls that read
 
@@ -165,9 +172,9 @@ class SealedCold:
                 remaining.discard(channel)
         if remaining and above is not None and above[1]:
             last, parent = above
-            counters = dict(last.metadata).get(COUNTERS) or {}
+            counters: Any = dict(last.metadata).get(COUNTERS) or {}
             with decoding("the ancestors in cold of {}", configs.address(last.config), remedy=_REMEDY):
-                if lost := [channel for channel in remaining if counters.get(channel, (0,))[0]]:  # type: ignore[attr-defined]
+                if lost := [channel for channel in remaining if counters.get(channel, (0,))[0]]:
                     raise ValueError(f"its parent {shown(parent)} is gone, which the DeltaChannels {lost} need")
         return answers
 

@@ -124,7 +124,7 @@ def get_thread(tiers: Tiers, thread: str) -> Tiered[TieredThreadInfo | None]:
 def stream_threads(tiers: Tiers, query: ThreadQuery, caught: Errors = ()) -> Generator[Any, Any, None]:
     """Describe each thread that matches a query: first those of hot, then those that only cold has."""
     # Only Postgres can list threads by pages, so other cold savers are read at once.
-    in_cold = None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,))))
+    in_cold = None if tiers.cold_is_postgres else _described((yield ColdCall("list", (None,), is_sealed=True)))
 
     def describe(page: Sequence[str]) -> Tiered[list[TieredThreadInfo]]:
         return [info for info in (yield from _joined(tiers, page, in_cold)) if _matches(info, query)]
@@ -236,7 +236,7 @@ def _in_cold(tiers: Tiers, page: Sequence[str]) -> Tiered[dict[str, ThreadInfo]]
         return {info.thread_id: info for info in (yield ColdCall("describe_threads", (page,)))}
     checkpoints = list[CheckpointTuple]()
     for thread in page:
-        checkpoints += yield ColdCall("list", ({"configurable": {"thread_id": thread}},))
+        checkpoints += yield ColdCall("list", ({"configurable": {"thread_id": thread}},), is_sealed=True)
     return _described(checkpoints)
 
 

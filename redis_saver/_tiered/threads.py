@@ -76,7 +76,7 @@ def delete_for_runs(tiers: Tiers, run_ids: Sequence[str]) -> Tiered[None]:
     """
     members, begun, concerned = [names.run(run) for run in run_ids], list[Intent](), set[str]()
     for run in run_ids:  # also threads that a reader may be bringing to hot
-        of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}})
+        of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run}}, is_sealed=True)
         concerned.update(config.thread_id(saved.config) for saved in of_run)
     # A thread that hot cannot read is repaired, or raises.
     concerned.update(*(yield from pruning.threads_with_runs(tiers.hot, members)))
@@ -152,7 +152,9 @@ def expire(tiers: Tiers, thread: str, action: str, own: int | None = None) -> Ti
             raise hot_threads.not_there(thread)
         if action in ("unpin", "clear"):  # only cold has it, and nothing expires or is pinned there
             return
-        for newest in (yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1})):
+        for newest in (
+            yield ColdCall("list", ({"configurable": {"thread_id": thread}},), {"limit": 1}, is_sealed=True)
+        ):
             ns = config.namespace(newest.config) or ""
             yield from get_tuple(tiers, {"configurable": {"thread_id": thread, "checkpoint_ns": ns}})
         # If cold has none, the thread was just written to hot or deleted. The next attempt sees that.
@@ -271,7 +273,7 @@ def _roll_back(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[
 
 def _roll_back_by_run(tiers: Tiers, thread: str, writer: bytes, run_id: str) -> Tiered[None]:
     """Remove a run from a cold saver that can only delete by run. Hot drops the thread."""
-    of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}})
+    of_run = yield ColdCall("list", (None,), {"filter": {"run_id": run_id}}, is_sealed=True)
     if others := sorted({config.thread_id(saved.config) for saved in of_run} - {thread}):
         raise NotImplementedError(
             f"run {shown(run_id)} also has checkpoints in thread {shown(others[0])} (it wrote both, or one is a copy), "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import psycopg
@@ -206,31 +207,20 @@ async def test_a_history_lacks_no_ancestor(tiers: Tiers) -> None:
         await (await saver(tiers)).get_delta_channel_history(**query)
 
 
-FLUSH = """
-import sys
-import redis
-from langgraph.checkpoint.postgres import PostgresSaver
-from redis_saver import RedisSaver, TieredSaver
-from redis_saver.encryption import Encryption, Keyset
-url, prefix, database, keys = sys.argv[1:]
-encryption = Encryption(Keyset({"2026-11": bytes(range(32))})) if keys else None
-with PostgresSaver.from_conn_string(database) as cold:
-    hot = RedisSaver(redis.Redis.from_url(url), prefix=prefix, encryption=encryption)
-    saver = TieredSaver(hot, cold, mode="write-behind", flusher=False)
-    print(saver.flush(timeout=5 if keys else 0.5), saver.stats().last_error)
-"""
-
-
 @pytest.mark.parametrize("target_name", ["redis"], indirect=True)
 async def test_a_flusher_needs_the_keys(tiers: Tiers) -> None:
     uniform = await saver(tiers, "write-behind")
     made = await written(uniform)
-    folder = Path(__file__).parents[2]
-    for keys in ("", "keys"):
-        command = [sys.executable, "-c", FLUSH, tiers.target.url, tiers.target.prefix, tiers.url, keys]
-        left, _, error = subprocess.check_output(command, cwd=folder, text=True).strip().partition(" ")
-        assert (left == "0") == bool(keys)
-        assert bool(keys) or "IsEncrypted" in error
+    given = ["--redis", tiers.target.url, "--postgres", tiers.url, "--prefix", tiers.target.prefix]
+    for code, keys in enumerate((KEYS, {})):
+        names = " ".join(f"{name}={base64.b64encode(key).decode()}" for name, key in keys.items())
+        await uniform.put_writes(made[-1], [("n", [code])], f"task-{code}")
+        command = [sys.executable, "-m", "redis_saver", "flush", *given, "--once", "--timeout", "6"]
+        environment = {**os.environ, **({"REDIS_SAVER_KEYS": names} if keys else {})}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stderr
+        assert keys or "IsEncrypted" in done.stderr
+    await drained(uniform)
     before = plain(await uniform.get_tuple(made[-1]))
     tiers.evict()
     assert plain(await (await saver(tiers, "write-behind")).get_tuple(made[-1])) == before
@@ -273,6 +263,28 @@ async def test_a_saver_without_keys_refuses(tiers: Tiers) -> None:
             tiers.evict()
         with pytest.raises(RedisSaverError, match="encrypted"):
             await (await tiers.uniform(hot={"encryption": None})).get_tuple(made[-1])
+
+
+@MODES
+@pytest.mark.parametrize("evicts", [False, True])
+async def test_a_plain_thread_is_only_read(tiers: Tiers, mode: str, evicts: bool) -> None:
+    older = await saver(tiers, mode, hot={"encryption": None})
+    made = await written(older)
+    await drained(older)
+    before = plain(await older.get_tuple(config()))
+    if evicts:
+        tiers.evict()
+    with pytest.raises(PlainValueRefused):
+        await (await saver(tiers, mode)).get_tuple(made[-1])
+    if evicts:
+        tiers.evict()
+    reader = await saver(tiers, mode, hot={"require_encryption": False})
+    for _ in range(2):
+        assert plain(await reader.get_tuple(config())) == before
+        assert len(await reader.list(config())) == 3
+    with pytest.raises(RedisSaverError, match="not encrypted|data key"):
+        await put(reader, made[-1], {"n": 1})
+    assert plain(await older.get_tuple(config())) == before
 
 
 @pytest.mark.parametrize("flavour", ["sync"])
