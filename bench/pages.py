@@ -194,7 +194,8 @@ def overheads(rows: Rows) -> str:
     for option in OPTIONS:
         wanted: Any = {"workload": "overheads", "option": option}
         ratios = [rows.value(OURS, metric=f"{what}: work, x without", **wanted) for what in calls]
-        lines.append((option, list(map(as_ratio, ratios))))
+        if any(ratios):  # else the option is newer than the result
+            lines.append((option, list(map(as_ratio, ratios))))
     return table("Work with it, x without", list(calls.values()), lines)
 
 

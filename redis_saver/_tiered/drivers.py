@@ -92,10 +92,11 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
     def _sealed(self, request: ColdCall) -> Tiered[Any] | None:
         """Return the operation in place of a call of cold, if hot encrypts and the call has values."""
         hot, packed = context_of(self.hot), self._opaque_cold if request.is_packed else self.cold
-        if hot.data_keys is None or request.is_sealed:
+        data_keys = getattr(hot, "data_keys", None)  # the hot store of a `TieredStore` has none
+        if data_keys is None or request.is_sealed:
             return None
         is_sql = postgres.has_history(self.cold)
-        return SealedCold(hot, hot.data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
+        return SealedCold(hot, data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""

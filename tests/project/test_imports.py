@@ -42,7 +42,7 @@ MAY_IMPORT = {
     "_telemetry": {"_engine"},
     "telemetry": {"_cache", "_checkpoint", "_engine", "_store", "_telemetry", "_tiered", "_tiered_store"},
     "agent_server": {"_checkpoint", "_engine", "_store", "encryption"},
-    "encryption": {"_storage"},
+    "encryption": {"_serde", "_storage"},
     "__init__": {"_cache", "_checkpoint", "_engine", "_serde", "_store", "_tiered", "_tiered_store"},
     "__main__": {"_cli"},
     "inspector": {"_inspector"},
