@@ -34,6 +34,7 @@ SUITES = {
     "model": "model/test_model.py",
     "chunk_cache": "storage/test_chunk_cache.py",
     "sends": "checkpoint/test_sends.py",
+    "attacks": "checkpoint/test_encryption_attacks.py",
     "chunks": "storage/test_chunks.py",
     "framing": "storage/test_framing.py",
     "tiers": "tiered/test_write_through.py",

@@ -241,13 +241,16 @@ class Hot(Server):
 
     def _use(self) -> None:
         if self.saver is None:
-            serde = serializer() if is_encrypted() else None
-            try:
-                client = clients.connect(self.url, asynchronous=False)
-                self.saver = RedisSaver(client, prefix=self._prefix, serde=serde, encryption=self._encryption)
-            except ValueError as error:
-                raise EndpointError(self._text(error)) from None
+            self.saver = self._make_saver()
         self.saver.setup()
+
+    def _make_saver(self) -> RedisSaver:
+        serde = serializer() if is_encrypted() else None
+        try:
+            client = clients.connect(self.url, asynchronous=False)
+            return RedisSaver(client, prefix=self._prefix, serde=serde, encryption=self._encryption)
+        except ValueError as error:
+            raise EndpointError(self._text(error)) from None
 
     def _is_final(self, error: Exception) -> bool:
         return any(isinstance(each, _NOT_YOURS) or _WRONG_REDIS.search(str(each)) for each in _causes(error))

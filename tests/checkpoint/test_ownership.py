@@ -547,5 +547,5 @@ def test_a_block_can_be_entered_only_once(target: Target) -> None:
     owned = saver.own(THREAD)
     with owned:
         pass
-    with pytest.raises(RuntimeError, match="call own\\(\\) for each block"), owned:
+    with pytest.raises(RuntimeError, match="call own\\(\\) again"), owned:
         pass

@@ -66,6 +66,7 @@ ARGUMENTS: dict[str, Any] = {
     "unpin": ("t",),
     "diff": ("t", "1"),
     "check": ("t",),
+    "key_status": (),
     "writes": ("t",),
     "channel_history": ("t", "n"),
     "latest_values": {"channel": "n", "thread_ids": ["t"]},
@@ -97,7 +98,8 @@ LOCAL = {
     "supports_ttl",
 }
 """Methods that send no request."""
-OTHERS = {"close", "aclose", "hot", "cold", "build_index", "abuild_index"}
+OTHERS = {"close", "aclose", "hot", "cold", "build_index", "abuild_index", "rotate_keys", "arotate_keys"}
+"""Methods that need more than these objects have, such as keys."""
 
 
 @pytest.fixture
