@@ -30,6 +30,7 @@ from redis_saver._common.display import kind_of
 from redis_saver._engine.requests import Call, Request, Sleep, T
 from redis_saver._engine.runner import BlockingDriver, Driver
 from redis_saver._engine.stats import Counting, Measured
+from redis_saver._storage.keys import DataKeys
 from redis_saver._tiered import postgres as statements
 from redis_saver._tiered.requests import ColdCall, HotFailed, Parallel, SingleFlight, Tiered, TieredRequest, setup
 from redis_saver._tiered.sealing import SealedCold, refuse_sealed
@@ -89,14 +90,10 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
         clone.hot, clone.cold = hot, cold
         return clone
 
-    def _sealed(self, request: ColdCall) -> Tiered[Any] | None:
-        """Return the operation in place of a call of cold, if hot encrypts and the call has values."""
-        hot, packed = context_of(self.hot), self._opaque_cold if request.is_packed else self.cold
-        data_keys = getattr(hot, "data_keys", None)  # the hot store of a `TieredStore` has none
-        if data_keys is None or request.is_sealed:
-            return None
-        is_sql = postgres.has_history(self.cold)
-        return SealedCold(hot, data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
+    def _sealed(self, request: ColdCall, data_keys: DataKeys) -> Tiered[Any] | None:
+        """Return the operation in place of a call of cold if the call has values."""
+        packed, is_sql = self._opaque_cold if request.is_packed else self.cold, postgres.has_history(self.cold)
+        return SealedCold(context_of(self.hot), data_keys, self.cold.serde, packed.serde, is_sql=is_sql).call(request)
 
     def _run_all(self, request: Parallel, run: Callable[[Tiered[Any]], Any]) -> list[Any]:
         """Run operations in new OS threads. At the deadline the caller stops waiting, and unfinished ones continue."""
@@ -149,7 +146,8 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
 
     def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        if (operation := self._sealed(request)) is not None:
+        keys = getattr(self.hot._context, "data_keys", None)  # noqa: SLF001 - a `TieredStore`'s hot has none
+        if keys and not request.is_sealed and (operation := self._sealed(request, keys)) is not None:
             return self.run(operation)
         cold = self._opaque_cold if request.is_packed else self.cold
         forks.check()
@@ -248,7 +246,8 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
 
     async def _ask_cold(self, request: ColdCall) -> Any:
         self.hot._driver.check_open()  # noqa: SLF001 - without hot, cold's answers may be old
-        if (operation := self._sealed(request)) is not None:
+        keys = getattr(self.hot._context, "data_keys", None)  # noqa: SLF001 - a `TieredStore`'s hot has none
+        if keys and not request.is_sealed and (operation := self._sealed(request, keys)) is not None:
             return await self.arun(operation)
         cold = self._opaque_cold if request.is_packed else self.cold
         if not self._is_loop_of_cold(asyncio.get_running_loop()) and postgres.is_renewable(cold):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeAlias
 
 from langchain_core.runnables import RunnableConfig
@@ -97,7 +98,9 @@ def put_writes(
 
 
 def _keyed(hot: Context, config: RunnableConfig, store: Callable[..., Operation[bool]], *arguments: Any) -> _Store:
-    """Return the operation that writes to hot with the thread's data key."""
+    """Return the operation that writes to hot, with the thread's data key if hot encrypts."""
+    if hot.data_keys is None:
+        return partial(store, hot, *arguments)
     thread = configs.thread_id(config)
     return lambda by: with_key(hot, thread, lambda of: store(of, *arguments, by), creates=True, config=config)
 
