@@ -86,7 +86,10 @@ class Cipher:
             thread: The thread. A copy has the same data key, but no header and no pending write of its source opens.
             until: Time (`time.monotonic`) until which the data key may be used.
         """
-        self.argument, self.thread, self.until, self.data_key = argument, thread, until, data_key
+        self.argument: bytes = argument
+        self.thread: bytes = thread
+        self.until: float = until
+        self.data_key: bytes = data_key
         self._names = derived(data_key, b"redis_saver names of chunks", 32)
         self._aead = aead(derived(data_key, b"redis_saver records", 64))
 
