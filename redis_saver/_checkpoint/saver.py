@@ -103,7 +103,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 `JsonPlusSerializer`. With another serializer, values are stored whole and their versions share no
                 chunks. A `JsonPlusSerializer`, also inside an `EncryptedSerializer`, is copied. The copy is safe for
                 values that other OS threads change (`docs/changing-state.md`).
-            encryption: Encrypts threads with keys of yours (`redis_saver.encryption`, `docs/encryption.md`). It costs each
+            encryption: Encrypts threads with your keys (`redis_saver.encryption`, `docs/encryption.md`). It costs each
                 process one more round trip for each thread. None: nothing is encrypted, except by `serde`.
             prefix: The beginning of all keys. Savers with different prefixes share no data.
             ttl: Time after its last write when a thread expires: a `timedelta`, a text such as `"7d"` or `"90m"`, or

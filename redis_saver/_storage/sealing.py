@@ -14,8 +14,8 @@ Not detected:
 - Whoever can write to Redis can hide things: the newest checkpoints, a whole checkpoint, or all of a task's writes with
   their member of the index, and can clear a parent as prune does. A history of a `DeltaChannel` does not end there: the
   metadata count its updates, so `_checkpoint/delta.py` notices.
-- What a place had earlier opens there again: a checkpoint that was put again, a special write. With the whole thread, or
-  with its `@state` and index alone, that is a rollback. The short answer of `lua/checkpoint/get.lua` depends only on
+- What a place had earlier opens there again: a checkpoint that was put again, a special write. With the whole thread,
+  or with its `@state` and index alone, that is a rollback. The short answer of `lua/checkpoint/get.lua` depends only on
   these, and the values come from this process's memory, so it hides newer checkpoints and shows nothing else.
 - A copy has the data key of its source, and values are bound to their version. So the two may be exchanged between both
   threads if a version is not unique. Those of our savers and of LangGraph's have a random part.
