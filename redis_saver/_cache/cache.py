@@ -29,7 +29,7 @@ from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.scripts import load
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
-from redis_saver._storage import encryption as encrypting
+from redis_saver._storage.encryption import check as check_encryption
 from redis_saver._storage.keys import FIELD, DataKeys
 from redis_saver._storage.sealing import Cipher
 from redis_saver.encryption import Encryption
@@ -126,7 +126,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
             serde=self.serde,
             keyspace=CacheKeyspace(prefix),
             ttl=ttls.parse(ttl, refresh_allowed=False).milliseconds,
-            require_encryption=encrypting.check(require_encryption, self.serde),
+            require_encryption=check_encryption(require_encryption, self.serde),
             limits=limits,
             data_keys=None if encryption is None else DataKeys(encryption, prefix, "cache"),
         )

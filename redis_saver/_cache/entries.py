@@ -188,8 +188,7 @@ def decode(context: Context, name: FullKey, raw: bytes, stamp: bytes) -> Any:
     """Decode the value of a valid entry.
 
     Raises:
-        DecodeError: The serializer cannot decode it.
-            It was sealed with another data key, or for another entry.
+        DecodeError: The serializer cannot decode it, or it was sealed with another data key or for another entry.
         PlainValueRefused: It is not encrypted, and the cache reads only encrypted values.
     """
     namespace, key = name

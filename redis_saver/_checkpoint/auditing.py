@@ -341,10 +341,8 @@ def _entry(
     """Decode a checkpoint. `values` holds the sizes of all values of its page."""
     raw_id, raw_ns, raw_header, raw_writes, measured = stored
     ns, checkpoint_id = names.name_of(raw_ns), names.name_of(raw_id)
-    address, opened = (
-        config.Address(thread, ns, checkpoint_id),
-        header.opened(context, b"c" + raw_ns + raw_id, raw_header),
-    )
+    address = config.Address(thread, ns, checkpoint_id)
+    opened = header.opened(context, b"c" + raw_ns + raw_id, raw_header)
     decoded = header.decode(context, opened, checkpoint_id, chunks, address)
     checkpoint, metadata = decoded.checkpoint, decoded.metadata
     step, source, time = metadata.get("step"), metadata.get("source"), checkpoint.get("ts")

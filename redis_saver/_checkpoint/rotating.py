@@ -141,7 +141,7 @@ def _reseal(context: Context, thread: str) -> Operation[str]:
 
 
 def _fields(references: retention.References, reachable: retention.ReachableChunks) -> copying.Fields:
-    """Return the fields of a thread, also with their runs: leaves, then lists of chunks, then the others."""
+    """Return the fields in the order of copying: chunks, lists of chunks, the others. Headers keep their runs."""
     fields = copying.fields_of(references, reachable)
     for key, links in references.checkpoints.items():
         member = names.checkpoint(*key)

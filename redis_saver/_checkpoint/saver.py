@@ -119,7 +119,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
                 `LimitExceeded`.
             require_encryption: True: reading a value that is not encrypted raises `PlainValueRefused` before it is
                 decoded. None: True if `serde` is an `EncryptedSerializer`, or with `encryption`. Set False while there
-                are threads that were written plain. With `encryption` they are then only read.
+                are threads that were written plain, but not with `encryption`.
             strict: True: decode with a `StrictSerializer`. It makes only objects of classes that LangGraph calls safe,
                 or that `with_allowlist` names. False: as with LangGraph's serializer, anybody who can write to Redis
                 can run code here (`docs/security.md`).
@@ -153,6 +153,11 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             min_replicas=min_replicas,
             replica_timeout=replica_timeout,
         )
+        if encryption is not None and require_encryption is False:
+            raise ValueError(
+                "require_encryption=False: a saver with encryption= never reads or writes a plain value. Leave it out. "
+                "redis-saver migrate encrypts plain threads"
+            )
         serializer = maybe_add_typed_methods(chosen(serde, strict=strict) or FastSerializer())
         self._counting = Counting()
         self._refuses_forks = on_fork == "raise"
@@ -161,9 +166,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             keyspace=keyspace,
             expiry=ttls.parse(ttl),
             compression=compressions.check(compression, type(self)),
-            require_encryption=check_encryption(
-                None if encryption and require_encryption else require_encryption, serializer
-            ),
+            require_encryption=check_encryption(None if encryption else require_encryption, serializer),
             chunk_cache=ChunkCache(cache_bytes),
             limits=limits,
             keep_last=configs.parse_history(history),
@@ -171,7 +174,6 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
             requires_owner=ownership == "required",
             refuses_forks=self._refuses_forks,
             data_keys=None if encryption is None else DataKeys(encryption, keyspace.prefix, "thread"),
-            reads_plain=require_encryption is False,
         )
         super().__init__()
 

@@ -233,7 +233,7 @@ def encoded(  # noqa: PLR0912, PLR0915 - one path, read from top to bottom
         sealed, key = cipher.seal_header(member, header), cipher.argument
         contents = [cipher.seal_value(*value) for value in stored_values.items()]
         packed = [
-            chunk if field[:1] == LIST or field == table.names_chunk else cipher.seal_chunk(field, chunk)
+            chunk if field == table.names_chunk else cipher.seal_chunk(field, chunk)
             for field, chunk in zip(chunks, packed, strict=True)
         ]
     arguments: list[Argument] = [

@@ -193,11 +193,13 @@ def needs(extra: str, package: str) -> Any:
 
 
 def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
-    settings: Any = {"ttl": wanted.ttl, "require_encryption": wanted.require_encryption}
-    settings |= {"encryption": wanted.encryption, "prefix": wanted.our_prefix}
+    settings: Any = {"ttl": wanted.ttl, "encryption": wanted.encryption, "prefix": wanted.our_prefix}
+    settings["require_encryption"] = None if wanted.encryption else wanted.require_encryption
     serde = OpaqueSerializer() if wanted.encryption and wanted.target else serializer()
     context = RedisSaver.from_conn_string(wanted.url, serde=serde, **settings)
     saver = stack.enter_context(context)
+    if not wanted.require_encryption:
+        saver._context = saver._context._replace(reads_plain_threads=True)  # noqa: SLF001 - it is of ours
     saver.setup()
     return endpoint_of(saver, wanted.name)
 

@@ -44,8 +44,8 @@ class Context(NamedTuple):
     """The data keys of threads, with `encryption=`."""
     cipher: Cipher | None = None
     """The cipher of the operation's thread. None: the saver does not encrypt, or there is no such thread."""
-    reads_plain: bool = False
-    """True if a saver with `encryption=` also reads threads that are not encrypted."""
+    reads_plain_threads: bool = False
+    """True for commands and migrations: they also read threads that are not encrypted, in spite of `encryption=`."""
     digest: Digests = digest
     """Names chunks: with a cipher, by its keyed digest."""
 
@@ -59,7 +59,7 @@ class Context(NamedTuple):
         Raises:
             NotEncrypted: The saver encrypts, but the thread is plain.
         """
-        if self.data_keys is not None and self.cipher is None and not self.reads_plain:
+        if self.data_keys is not None and self.cipher is None and not self.reads_plain_threads:
             raise NotEncrypted(PLAIN)
         return self.cipher
 

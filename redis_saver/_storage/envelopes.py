@@ -5,8 +5,8 @@ An envelope is `bytes`, so any serializer and any saver stores it: `MAGIC`, then
 have lost the thread, and its data key with it. The place is that of the row. It is sealed with the bytes, so an
 envelope opens nowhere else. A snapshot of a `DeltaChannel` keeps its class, which savers look at, around an envelope.
 
-Cold may keep metadata, and the rest of a checkpoint, as JSON that anybody reads. So a checkpoint has a head, an
-envelope in base64 among its metadata, and cold gets in the open only what SQL needs.
+Cold may keep metadata, and the rest of a checkpoint, as JSON that anybody reads. So both are in an envelope, the
+*head*, which is stored in base64 among the metadata. Next to it are only the metadata that SQL needs.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from langchain_core.runnables import RunnableConfig
 
@@ -41,8 +41,11 @@ class DataKeys:
     def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
         """Start without keys. The kind is that of `KeyContext`."""
         self._encryption, self._prefix, self._kind = encryption, prefix, kind
-        self._ciphers: BoundedCache[Any, Cipher] = BoundedCache(MAX_KEYS)
-        """By name; those that came with envelopes by name and stored key; the last of these by a tuple of the name."""
+        self._ciphers: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
+        self._of_envelopes: BoundedCache[tuple[str, bytes], Cipher] = BoundedCache(MAX_KEYS)
+        """Ciphers of envelopes, by thread and stored data key."""
+        self._in_cold: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
+        """The cipher of each thread's last envelope. A new data key of the thread is wrapped by the same name."""
 
     def load(self, name: str, key: bytes, failed: Cipher | None = None) -> Operation[Cipher | None]:
         """Return the cipher of a thread or partition, or None if it has no data key.
@@ -82,21 +85,17 @@ class DataKeys:
         """Return the cipher of a data key that came with a value of cold. Hot may have another one, or none."""
         held = self._ciphers.get(name)
         if held is None or held.argument != stored or not held.is_current:
-            held = self._ciphers.get((name, stored))
+            held = self._of_envelopes.get((name, stored))
         if held is None or not held.is_current:
             held = yield from self.unwrap(name, stored)
-            self._ciphers.store((name, stored), held)
-        if self._ciphers.get((name,)) is not held:
-            self._ciphers.store((name,), held)
+            self._of_envelopes.store((name, stored), held)
+        if self._in_cold.get(name) is not held:
+            self._in_cold.store(name, held)
         return held
 
-    def is_in_cold(self, name: str) -> bool:
-        """True if a value of the thread in cold was opened."""
-        return (name,) in self._ciphers
-
     def copy(self, source: str, key: bytes, target: str) -> Operation[None]:
-        """Make a data key for a copy whose records are sealed anew. It is asked for by the name of the source's."""
-        cipher = (yield from self.load(source, key)) or self._ciphers.get((source,))
+        """Make a data key for a copy whose records are sealed anew. The provider wraps it by the source's name."""
+        cipher = (yield from self.load(source, key)) or self._in_cold.get(source)
         if cipher is not None:
             self.keep(target, (yield from self.wrap_anew(target, cipher, replaces=True)))
 
@@ -105,7 +104,7 @@ class DataKeys:
 
         If cold has the thread, the name that the provider was asked for stays, unless `key_for` chooses another one.
         """
-        if (in_cold := self._ciphers.get((name,))) is not None:
+        if (in_cold := self._in_cold.get(name)) is not None:
             made = yield from self.wrap_anew(name, in_cold, config, replaces=True)
         else:
             made = yield from self._wrap(name, os.urandom(32), _new_id(), self._asked(name, config))

@@ -123,7 +123,7 @@ class Leases:
 
     def token(self, key: bytes) -> str:
         """Return a token for the next attempt on this key: the kept one, or a new one."""
-        return (key in self._tokens and self._tokens.take(key)) or uuid4().hex
+        return self._tokens.take(key) or uuid4().hex
 
     def keep(self, key: bytes, token: str) -> None:
         """Keep a token for the next attempt, which continues the lease if the token holds it."""

@@ -116,10 +116,8 @@ def _fetch(tiers: Tiers, address: Address, config: RunnableConfig) -> Tiered[tup
     fill = Fill(token, tiers.fills.now())
     saved = yield ColdCall("get_tuple", (for_cold(config),))
     if leased and (saved or not checkpoint_id):
-        keys = tiers.hot.data_keys  # hot gets no copy of a plain thread
-        creates = saved is not None and (keys is None or keys.is_in_cold(thread))
         restore: Any = lambda hot: _restore(tiers, hot, address, fill, saved)  # noqa: E731
-        yield from best_effort(tiers, with_key(tiers.hot, thread, restore, creates=creates, config=config))
+        yield from best_effort(tiers, with_key(tiers.hot, thread, restore, creates=saved is not None, config=config))
     return (saved,)
 
 
@@ -132,8 +130,6 @@ def _lease(tiers: Tiers, token: bytes, thread: str, ns: str, checkpoint: bytes) 
 def _restore(tiers: Tiers, hot: Context, address: Address, fill: Fill, saved: CheckpointTuple | None) -> Tiered[None]:
     """Fill hot with cold's answer. If cold has nothing in the namespace, hot or this process remembers that."""
     thread, ns, checkpoint_id = address
-    if saved and hot.data_keys and not hot.cipher:
-        return
     arguments: list[Argument] = [fill.token, b"", names.component(ns), b"1", 0]
     try:
         if saved:
@@ -231,7 +227,7 @@ def get_delta_channel_history(tiers: Tiers, config: RunnableConfig, channels: Se
     history = yield in_cold
     if basis is not None:
         keep: Any = lambda hot: _keep(tiers, hot, address, basis, channels, history)  # noqa: E731
-        yield from best_effort(tiers, with_key(tiers.hot, thread, keep))
+        yield from best_effort(tiers, with_key(tiers.hot, thread, keep, creates=True, config=config))
     return history
 
 
@@ -239,8 +235,6 @@ def _keep(
     tiers: Tiers, hot: Context, address: Address, basis: delta.Basis, channels: Sequence[str], history: Any
 ) -> Tiered[None]:
     """Remember a history of cold, and fill hot with its ancestors."""
-    if hot.data_keys and not hot.cipher:
-        return
     with suppress(*HOT_CANNOT_HAVE):  # then the next history comes from cold as well
         delta.remember(hot, address, hot.keyspace.keys(address.thread_id).data_key, basis, history)
     yield from _fill_ancestors(tiers, hot, address, basis, channels)

@@ -108,19 +108,12 @@ class SealedCold:
         Raises:
             PlainValueRefused: The thread is plain.
         """
-        data, reads_plain = self._hot.keyspace.keys(thread).data_key, self._hot.reads_plain
+        data = self._hot.keyspace.keys(thread).data_key
         cipher = yield from self._keys.load(thread, data)
-        if cipher is not None and (not reads_plain or self._keys.is_in_cold(thread)):
-            return cipher
-        is_plain = False
         if cipher is None and (yield Command(("EXISTS", data))):  # another process may have made it since
             cipher = yield from self._keys.load(thread, data)
-            is_plain = cipher is None
-        if reads_plain:  # else a plain thread of cold was refused when it was read
-            call = ColdCall("list", (_named(thread, "", None),), {"limit": 1}, is_sealed=True)
-            is_plain = is_plain or any(HEAD not in saved.metadata for saved in (yield call))
-        if is_plain:
-            raise decoding("thread {!r}", thread).of(NotEncrypted(PLAIN))
+            if cipher is None:
+                raise decoding("thread {!r}", thread).of(NotEncrypted(PLAIN))
         cipher = cipher or (yield from self._keys.make(thread, config))
         return (yield from self._keys.of_envelope(thread, cipher.argument))
 
@@ -187,8 +180,6 @@ class SealedCold:
         """
         address = configs.address(saved.config)
         thread, ns, checkpoint_id = address[0], address[1], address[2] or ""
-        if HEAD not in saved.metadata and self._hot.reads_plain:
-            return saved, ""
         head, _ = yield from self._open(
             dict(saved.metadata).get(HEAD), self._serde, address, "head", thread, ns, checkpoint_id
         )

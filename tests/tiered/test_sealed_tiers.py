@@ -267,7 +267,7 @@ async def test_a_saver_without_keys_refuses(tiers: Tiers) -> None:
 
 @MODES
 @pytest.mark.parametrize("evicts", [False, True])
-async def test_a_plain_thread_is_only_read(tiers: Tiers, mode: str, evicts: bool) -> None:
+async def test_a_plain_thread_is_refused(tiers: Tiers, mode: str, evicts: bool) -> None:
     older = await saver(tiers, mode, hot={"encryption": None})
     made = await written(older)
     await drained(older)
@@ -276,14 +276,9 @@ async def test_a_plain_thread_is_only_read(tiers: Tiers, mode: str, evicts: bool
         tiers.evict()
     with pytest.raises(PlainValueRefused):
         await (await saver(tiers, mode)).get_tuple(made[-1])
-    if evicts:
-        tiers.evict()
-    reader = await saver(tiers, mode, hot={"require_encryption": False})
-    for _ in range(2):
-        assert plain(await reader.get_tuple(config())) == before
-        assert len(await reader.list(config())) == 3
-    with pytest.raises(RedisSaverError, match="not encrypted|data key"):
-        await put(reader, made[-1], {"n": 1})
+    if not evicts:  # else hot does not know the thread, and a graph reads it before it writes
+        with pytest.raises(RedisSaverError, match="not encrypted|data key"):
+            await put(await saver(tiers, mode), made[-1], {"n": 1})
     assert plain(await older.get_tuple(config())) == before
 
 
