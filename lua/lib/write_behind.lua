@@ -11,12 +11,15 @@
 -- is_newest: true if hot must also have the newest checkpoint of the namespace.
 -- checkpoint: the field of the checkpoint that is put, whose writes hot must have (has_its_writes). '' if it only puts
 -- writes.
+-- key: the caller's data key (check_key). With another one than the thread's, the write itself answers OTHERKEY.
 -- Returns the field to set and its value, or nil if the write has to go to cold first.
-local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint)
+local function standing(data, intents, lease, dirty, fill, gain, ns, needed, is_newest, checkpoint, key)
   if redis.call('EXISTS', intents) == 1 then return nil end
   local latest = '@has_latest' .. ns
-  local found = redis.call('HMGET', data, '@state', '@cold_backed', '@deferred_ttl', '@complete', latest, needed)
-  local there, home, is_dirty, whole, newest, has_needed = unpack(found, 1, 6)
+  local fields = { '@state', '@cold_backed', '@deferred_ttl', '@complete', latest, needed, '@key' }
+  local found = redis.call('HMGET', data, unpack(fields))
+  local there, home, is_dirty, whole, newest, has_needed, own_key = unpack(found, 1, 7)
+  if check_key(data, there, own_key, key) then return '', '' end
   if there and (not home or is_dirty and redis.call('EXISTS', dirty) == 0) then return nil end
   local granted = redis.call('HMGET', lease, 'token', 'barrier')
   if granted[2] then return nil end

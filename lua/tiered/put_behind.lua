@@ -23,7 +23,7 @@ local index, data, intents, lease, dirty = unpack(KEYS)
 local checkpoint, default, fill, gain, parent = ARGV[1], ARGV[6], ARGV[#ARGV - 2], ARGV[#ARGV - 1], ARGV[#ARGV]
 
 local ns = string.sub(checkpoint, 2, (string.find(checkpoint, '%z')))
-local field, value = standing(data, intents, lease, dirty, fill, gain, ns, parent, true, checkpoint)
+local field, value = standing(data, intents, lease, dirty, fill, gain, ns, parent, true, checkpoint, ARGV[14])
 if not field then return REFUSED end
 local reply = put_checkpoint(index, data, ARGV, true, true)
 if reply.err or reply[4] then return reply end

@@ -27,12 +27,12 @@ local fill, gain, writes = ARGV[last + 1], ARGV[last + 2], ARGV[last + 3]
 
 local ns = string.sub(member, 2, (string.find(member, '%z')))
 local checkpoint = 'c' .. string.sub(writes, 2)
-local field, value = standing(data, intents, lease, dirty, fill, gain, ns, checkpoint, false, '')
+local field, value = standing(data, intents, lease, dirty, fill, gain, ns, checkpoint, false, '', ARGV[6])
 if not field then -- writes may come before their checkpoint if it will be the newest
   local last_id = '(c' .. string.sub(ns, 1, -2) .. '\1'
   local above = redis.call('ZRANGEBYLEX', index, '(' .. checkpoint, last_id, 'LIMIT', 0, 1)
   if #above == 0 then
-    field, value = standing(data, intents, lease, dirty, fill, gain, ns, '@has_latest' .. ns, true, '')
+    field, value = standing(data, intents, lease, dirty, fill, gain, ns, '@has_latest' .. ns, true, '', ARGV[6])
   end
 end
 if not field or string.find(redis.call('HGET', data, '@no_task_path') or '', pack(writes), 1, true) then

@@ -28,7 +28,7 @@ from redis_saver._tiered.flushing import busy, flush_now, until_busy
 from redis_saver._tiered.intents import change, enroll, repair
 from redis_saver._tiered.listing import dirty
 from redis_saver._tiered.requests import ColdCall, HotFailed, SingleFlight, Tiered, attempt, is_out_of_memory
-from redis_saver.errors import ThreadDamaged
+from redis_saver.errors import PlainValueRefused, ThreadDamaged
 
 _ATTEMPTS = 3
 TOKEN = 16
@@ -57,7 +57,7 @@ def get_tuple(tiers: Tiers, config: RunnableConfig) -> Tiered[CheckpointTuple | 
         except reading.HasIntents:
             tiers.counts.intents += 1
         except ThreadDamaged as error:
-            if repairs == _ATTEMPTS:
+            if repairs == _ATTEMPTS or isinstance(error, PlainValueRefused):  # then a setting is wrong, not the thread
                 raise
             damage, repairs = error, repairs + 1
             tiers.counts.misses += 1
