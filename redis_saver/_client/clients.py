@@ -9,8 +9,7 @@ import re
 import socket
 import ssl
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -311,24 +310,11 @@ def _pools(client: Any) -> list[Any]:
     return [pool, *(sentinel.connection_pool for sentinel in (manager.sentinels if manager else ()))]
 
 
-@contextmanager
-def on_node(client: Any, node: Any) -> Iterator[Any]:
-    """Yield a blocking client of a cluster's node, or the client itself if the node is None.
-
-    A client that was made for a `Newcomer` is closed on exit.
-    """
+def on_node(client: Any, node: Any) -> Any:
+    """Return a blocking client of a cluster's node, or the client itself if the node is None."""
     if node is None:
-        yield client
-    elif hasattr(node, "name"):
-        yield (getattr(client, "get_redis_connection", None) or client.get_valkey_connection)(node)
-    else:
-        manager = client.nodes_manager
-        create = getattr(manager, "create_redis_node", None) or manager.create_valkey_node
-        newcomer = create(node.host, node.port, **manager.connection_kwargs)
-        try:
-            yield newcomer
-        finally:
-            close(newcomer)
+        return client
+    return (getattr(client, "get_redis_connection", None) or client.get_valkey_connection)(node)
 
 
 def most_connections(client: Any, node: Any) -> int:
