@@ -68,7 +68,7 @@ INSTRUMENTS: Mapping[str, tuple[Instrument, ...]] = {
         Instrument("redis_saver.remembered.size", "By", {"cache_bytes": ""},
                    "Approximate memory of a saver's or store's caches.", kind="up_down_counter"),
         Instrument("redis_saver.remembered.lookups", "{lookup}", {"cache_hits": "hit", "cache_misses": "miss"},
-                   "Calls by whether their thread, page or partition was cached (hit) or not (miss)."),
+                   "Calls by whether their thread or partition was cached (hit) or not (miss)."),
     ),
     "cache": (
         Instrument("redis_saver.cache.lookups", "{entry}", {"hits": "hit", "misses": "miss"}, "Requested entries."),

@@ -23,7 +23,7 @@
 -- The version of an item is its updated_at, or the server's time if that is earlier, so that later puts have greater
 -- versions. If another item has that version, it is the next free one. An item with another version than expected
 -- stays, and so does one that this put has stored already, because a request may be sent twice. The old vectors of an
--- item are removed. The partition takes the new token, so that no process uses cached pages or mirrors of it: these are
+-- item are removed. The partition takes the new token, so that no process uses a mirror of it: mirrors are
 -- checked by sums of versions, which assume that no put stores an old one.
 -- Returns 0, or a list that begins with a code
 --   MORE           1  more has expired than one call removes: call again

@@ -1,4 +1,4 @@
--- Reads a page of a partition's items, newest first. If the caller knows the page, it returns only new records.
+-- Reads a page of a partition's items, newest first.
 --
 -- KEYS[1] items       hash        <prefix>:store:{<partition>}:items
 -- KEYS[2] order       sorted set  <prefix>:store:{<partition>}:order
@@ -13,26 +13,20 @@
 -- ARGV[5] below       version below which to continue, '' to begin with the newest
 -- ARGV[6] offset      number of items to skip
 -- ARGV[7] limit       maximum number of items to return, up to 1,000
--- ARGV[8] known       token of the page that the caller knows, '' for none
--- ARGV[9] count       number of items of that page
--- ARGV[10] newest     greatest version of these items
--- ARGV[11] oldest     smallest version of these items
--- ARGV[12] sum        sum of their versions modulo 2^50
--- Returns {token, below, passed, field, version, record, ...}
+-- Returns {token, below, passed, field, record, ...}
 --   token   the partition's token
 --   below   the version below which to continue, '' if the page is complete
 --   passed  the number of skipped items
---   record  the record of an item, '' if the caller knows its version
+--   record  the record of an item
 -- Or returns a code, alone or first in a list
 --   MORE           1  more has expired than one call removes: call again
 --   NOT_ANNOUNCED  2  (token, ttl) announce the partition for this TTL, with a greater token
---   SAME           5  the page is the one that the caller knows
 --   DOCUMENTED     7  the items have documents: read without a refresh, then refresh with get_items
 -- Errors: PARTITION, UNSUPPORTED.
 -- Rules: reads.
 
 local items, order, expiring, namespaces, vectors, retired = unpack(KEYS)
-local MORE, NOT_ANNOUNCED, SAME, DOCUMENTED = 1, 2, 5, 7
+local MORE, NOT_ANNOUNCED, DOCUMENTED = 1, 2, 7
 local prefix, below, offset, limit = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
 local WALKED, BYTES = 5000, 1000000 -- maximum number of items that a call looks at, and of bytes of a reply
 local STEP = math.min(1000, limit + 50) -- number of items of one ZREVRANGEBYSCORE
@@ -83,26 +77,11 @@ if state.ttls > 0 and ARGV[3] == '1' and fields[1] then
   if wanted then return { NOT_ANNOUNCED, token, wanted } end
 end
 
-local is_known, newest, oldest = ARGV[8] == token, 0, 0
-if is_known then
-  local sum = 0
-  newest, oldest = tonumber(ARGV[10]), tonumber(ARGV[11])
-  for i = 1, #versions do sum = (sum + versions[i]) % CHECKSUM end
-  if #versions == tonumber(ARGV[9]) and next_below == '' and sum == tonumber(ARGV[12]) and
-    (#versions == 0 or tonumber(versions[1]) == newest and tonumber(versions[#versions]) == oldest) then
-    return SAME
-  end
-end
-
 local page, bytes = { token, next_below, passed }, 0
 for i = 1, #fields do
-  local version = tonumber(versions[i])
-  local record = ''
-  if not is_known or version > newest or version < oldest then
-    record = records[i] or redis.call('HGET', items, fields[i])
-    if not record or record == '' then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
-  end
-  page[#page + 1], page[#page + 2], page[#page + 3] = fields[i], versions[i], record
+  local record = records[i] or redis.call('HGET', items, fields[i])
+  if not record then return redis.error_reply('PARTITION a record of ' .. items .. ' is gone') end
+  page[#page + 1], page[#page + 2] = fields[i], record
   bytes = bytes + #fields[i] + #record
   if bytes > BYTES and i < #fields then
     page[2] = versions[i]

@@ -24,8 +24,7 @@ from redis_saver._client.sync import SyncDriver
 from redis_saver._common import config, keywords, times, ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._engine.requests import Batch, Call, Command, Operation, Request
-from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.requests import Batch, Call, Command, Operation
 from redis_saver._engine.scripts import load
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
@@ -70,7 +69,7 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
     """A cache on one Redis or Valkey."""
 
     serde: SerializerProtocol = FastSerializer(pickle_fallback=False)
-    _driver: RedisDriver | DriverWrapper[Request]
+    _driver: RedisDriver
     _driver_class: ClassVar[type[Any]]
 
     @keywords.checked
@@ -359,7 +358,7 @@ class RedisCache(Cache[SyncClient, ValueT], Block):
     fork.
     """
 
-    _driver: SyncDriver | DriverWrapper[Request]
+    _driver: SyncDriver
     _driver_class = SyncDriver
 
     def setup(self) -> None:
@@ -402,7 +401,7 @@ class AsyncRedisCache(Cache[AsyncClient, ValueT], AsyncBlock):
     after a fork. Its methods without an `a` raise `CalledOnEventLoop` on an OS thread that runs an event loop.
     """
 
-    _driver: AsyncDriver | DriverWrapper[Request]
+    _driver: AsyncDriver
     _driver_class = AsyncDriver
 
     async def setup(self) -> None:

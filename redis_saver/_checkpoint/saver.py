@@ -25,8 +25,8 @@ from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.ttl import TTL
-from redis_saver._engine.requests import Request, Stream
-from redis_saver._engine.runner import Driver, DriverWrapper
+from redis_saver._engine.requests import Stream
+from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
@@ -69,7 +69,7 @@ class Saver(Interface[ThreadInfo], Generic[ClientT]):
     """A saver on one Redis or Valkey. Every method also has an asyncio form with the prefix `a`."""
 
     _context: Context
-    _driver: base.RedisDriver | DriverWrapper[Request]
+    _driver: base.RedisDriver
     _driver_class: ClassVar[type[Any]]
 
     @keywords.checked
@@ -436,7 +436,7 @@ def context_of(saver: Saver[Any]) -> Context:
     return saver._context  # noqa: SLF001
 
 
-def driver_of(saver: Saver[Any]) -> base.RedisDriver | DriverWrapper[Request]:
+def driver_of(saver: Saver[Any]) -> base.RedisDriver:
     """Return a saver's current driver. For other modules of this package only."""
     return saver._driver  # noqa: SLF001
 
@@ -449,7 +449,7 @@ class RedisSaver(Saver[base.SyncClient], base.Block):
     works in a forked child, which makes its own client with the same settings.
     """
 
-    _driver: sync.SyncDriver | DriverWrapper[Request]
+    _driver: sync.SyncDriver
     _driver_class = sync.SyncDriver
 
     def setup(self) -> None:
@@ -496,7 +496,7 @@ class AsyncRedisSaver(Saver[base.AsyncClient], base.AsyncBlock):
     `CalledOnEventLoop`. In a program without asyncio, use `RedisSaver`.
     """
 
-    _driver: aio.AsyncDriver | DriverWrapper[Request]
+    _driver: aio.AsyncDriver
     _driver_class = aio.AsyncDriver
 
     async def setup(self) -> None:

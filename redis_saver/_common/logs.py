@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
-from types import TracebackType
-
-from typing_extensions import Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from redis_saver._common.display import error_text, printable
 from redis_saver.errors import DecodeError, EncodeError
@@ -43,28 +41,18 @@ class _Throttle:
         return repeats
 
 
-class ignoring:  # noqa: N801 - used like a function
-    """Context that ignores errors of the program's plug-ins, such as log handlers and span processors.
+@contextmanager
+def ignoring(source: str) -> Iterator[None]:
+    """Ignore errors of the program's plug-ins, such as log handlers and span processors. `source` names the plug-in.
 
-    It passes each kind of error to `sys.unraisablehook` once in `SECONDS`, which prints it to stderr by default.
+    This passes each kind of error to `sys.unraisablehook` once in `SECONDS`, which prints it to stderr by default.
     KeyboardInterrupt and the cancellation of a task are raised.
     """
-
-    def __init__(self, source: str) -> None:
-        """Name the plug-in."""
-        self._source = source
-        self.error: Exception | None = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _: object, error: BaseException | None, __: TracebackType | None) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self.error = error
-        if _ignored.repeats(f"{self._source} {type(error)}") is not None:
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - plug-ins raise any
+        if _ignored.repeats(f"{source} {type(error)}") is not None:
             _IgnoredByRedisSaver(error)
-        return True
 
 
 _ignored = _Throttle()

@@ -130,8 +130,6 @@ class StoreReply(IntEnum):
     """Nothing was done: an item has another version than the caller expects."""
     EMPTIED = 4
     """The partition has no item left."""
-    SAME = 5
-    """The page has not changed since the caller read it."""
     DOCUMENTED = 7
     """Nothing was done: the items have documents, and the call must name their keys."""
     OTHER_KEY = 8

@@ -99,14 +99,6 @@ class Driver(ABC, Generic[R]):
     A subclass answers requests, for callers that block (`request`) and for tasks of an event loop (`arequest`).
     """
 
-    in_front: Driver[R] | None = None
-    """A `DriverWrapper` around this driver."""
-
-    @property
-    def front(self) -> Driver[R]:
-        """Return the outermost wrapper of this driver, or the driver itself."""
-        return self if self.in_front is None else self.in_front.front
-
     def check_open(self) -> None:
         """Check that the driver is open. Each request that needs a connection does so, too.
 
@@ -189,45 +181,3 @@ class BlockingDriver(Driver[R]):
         while (page := await asyncio.to_thread(next, pages, None)) is not None:
             for item in page:
                 yield item
-
-
-class DriverWrapper(Driver[R]):
-    """A driver around another one, for tests and measurements. A subclass counts, delays, drops or fails requests.
-
-        class Counting(DriverWrapper):
-            count = 0
-
-            def around(self, request):
-                self.count += 1
-                return (yield request)
-
-        saver._driver = Counting(saver._driver)
-
-    All other attributes are those of the wrapped driver.
-    """
-
-    def __init__(self, wrapped: Driver[R]) -> None:
-        """Wrap a driver."""
-        self.wrapped: Driver[R] = wrapped
-        wrapped.in_front = self
-
-    def around(self, request: R) -> Generator[R, Any, Any]:
-        """Operation that answers a request. The wrapped driver runs it."""
-        return (yield request)
-
-    def check_open(self) -> None:
-        """Check that the wrapped driver is open."""
-        self.wrapped.check_open()
-
-    def request(self, request: R) -> Any:
-        """Answer a request, as `around` does."""
-        return self.wrapped.run(self.around(request))
-
-    def arequest(self, request: R) -> Awaitable[Any]:
-        """`request` for asyncio."""
-        return self.wrapped.arun(self.around(request))
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "wrapped":  # `copy` asks before there is one
-            raise AttributeError(name)
-        return getattr(self.wrapped, name)

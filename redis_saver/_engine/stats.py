@@ -69,7 +69,7 @@ class RedisStats(TrafficStats):
     cache_bytes: int = 0
     """Estimated memory of its cache in bytes, at most the setting `cache_bytes`."""
     cache_hits: int = 0
-    """Number of cache hits: puts and reads of a saver by thread, or reads of a store by page and partition."""
+    """Number of cache hits: puts and reads of a saver by thread, or reads of a store by partition."""
     cache_misses: int = 0
     """Number of cache misses."""
 

@@ -34,8 +34,7 @@ from redis_saver._common import config, names, postgres
 from redis_saver._common.config import Address
 from redis_saver._common.display import kind_of, shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine.requests import Command, Operation, Request
-from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.requests import Command, Operation
 from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special
 from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
 from redis_saver._storage import codec
@@ -160,7 +159,7 @@ class OurEndpoint(SaverEndpoint):
     def __init__(self, saver: Saver[Any], name: str = "") -> None:
         """Use a saver. The caller closes it."""
         super().__init__(saver, name)
-        self.driver: RedisDriver | DriverWrapper[Request] = driver_of(saver)
+        self.driver: RedisDriver = driver_of(saver)
         self.failures = self.driver.failures
         self._context = context_of(saver)
         self.prefix: str = self._context.keyspace.prefix

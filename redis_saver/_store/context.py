@@ -32,7 +32,7 @@ class StoreContext(NamedTuple):
     keyspace: StoreKeyspace
     places: Places
     remembered: Remembered
-    """Pages and mirrors."""
+    """Mirrors, and partitions without TTLs."""
     reads_plain: bool
     """True if a command may replace a script that only reads. False with `require_primary`, because only scripts check
     it. False in a cluster, because its client may send commands to replicas."""
@@ -161,7 +161,7 @@ def document_tags(partition: Partition, field: bytes) -> bytes:
 
 
 class Remembered:
-    """Cache of pages and mirrors, limited in bytes. The least recently used are evicted first.
+    """Cache of mirrors, limited in bytes. The least recently used are evicted first.
 
     OS threads share the values, so a value is never changed. It may be evicted at any time. Each call checks with the
     server that the value is still valid.

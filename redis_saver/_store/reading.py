@@ -1,21 +1,20 @@
 """Reads of a partition: items by their fields, pages in order, and mirrors of all items.
 
-A process remembers pages and mirrors. Each call that uses one checks it with the server.
-
-A *mirror* has all items of a partition, for searches that look at all of them. Scripts only raise versions, so a mirror
-lacks only items above its newest version. The server also returns the number of items and the sum of their versions. If
-both match after the newer items were added, the mirror is exact. Otherwise some of its items are gone, and all versions
-are listed. An import may store lower versions, but gives the partition another token. The vectors of an item change
-only with its record. So they are exact if the records are.
+A *mirror* has all items of a partition, for searches that look at all of them. A process remembers it, and each call
+that uses it checks it with the server. Scripts only raise versions, so a mirror lacks only items above its newest
+version. The server also returns the number of items and the sum of their versions. If both match after the newer items
+were added, the mirror is exact. Otherwise some of its items are gone, and all versions are listed. An import may store
+lower versions, but gives the partition another token. The vectors of an item change only with its record. So they are
+exact if the records are.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from redis_saver._common.display import shown
@@ -150,11 +149,32 @@ def _checked_progress(above: int, newest: int) -> int:
 
 
 class Page(NamedTuple):
-    """Consecutive items, newest first. A page is never changed."""
+    """Consecutive items, newest first."""
 
     token: bytes
     """Token of the partition in the directory; `0` if there is no such partition."""
-    entries: Sequence[Entry]
+    entries: list[Entry]
+
+
+def page(context: StoreContext, place: Place, offset: int, limit: int, *, refresh: bool) -> Operation[Page]:
+    """Read items of a namespace and its children, newest first. One round trip per thousand items or megabyte."""
+    entries: list[Entry] = []
+    token, below, refreshes = b"", b"", refresh and not context.has_documents
+    while True:
+        size = min(limit - len(entries), ITEMS_PER_PAGE)
+        part = yield from _page_part(context, place.partition, place.prefix, below, offset, size, refreshes)
+        if part is None:
+            refreshes = False
+            continue
+        entries += part.entries
+        token, below, offset = part.token, part.below, max(0, offset - part.passed)
+        if not below and len(part.entries) == ITEMS_PER_PAGE:
+            below = b"%d" % entries[-1].version
+        if not below or len(entries) >= limit:
+            break
+    if refresh and not refreshes:
+        yield from refresh_ttls(context, [Hit(place.partition, entry) for entry in entries])
+    return Page(token, entries)
 
 
 class _PagePart(NamedTuple):
@@ -165,83 +185,25 @@ class _PagePart(NamedTuple):
     """Version below which to continue; empty at the end."""
     passed: int
     """Number of items that were skipped."""
-    entries: Sequence[Entry]
-
-
-def page(context: StoreContext, place: Place, offset: int, limit: int, *, refresh: bool) -> Operation[Page]:
-    """Read items of a namespace and its children, newest first.
-
-    One round trip per thousand items, or per megabyte of new data. An item that this process knows from the same page
-    is only sent again if its version has changed.
-    """
-    name = "page", place, offset, limit
-    known: Page = context.remembered.get(name) or Page(b"", ())
-    entries: list[Entry] = []
-    tokens = set[bytes]()
-    token, below, more = b"", b"", True
-    refreshes = refresh and not context.has_documents
-    while more:
-        size = min(limit - len(entries), ITEMS_PER_PAGE)
-        part = yield from _page_part(context, place.partition, place.prefix, below, offset, size, refreshes, known)
-        if part is None:
-            refreshes = False
-            continue
-        entries += part.entries
-        token = part.token
-        tokens.add(token)
-        below, offset = part.below, max(0, offset - part.passed)
-        if not below and len(part.entries) == ITEMS_PER_PAGE:
-            below = b"%d" % entries[-1].version
-        more = bool(below) and len(entries) < limit
-    result = Page(token, tuple(entries))
-    if entries and result != known and len(tokens) == 1:
-        context.remembered.put(name, result, sum([entry.size for entry in entries]))
-    if refresh and not refreshes:
-        yield from refresh_ttls(context, [Hit(place.partition, entry) for entry in entries])
-    return result
+    entries: list[Entry]
 
 
 @keyed
 def _page_part(
-    context: StoreContext,
-    partition: Partition,
-    prefix: bytes,
-    below: bytes,
-    offset: int,
-    limit: int,
-    refresh: bool,
-    known: Page,
+    context: StoreContext, partition: Partition, prefix: bytes, below: bytes, offset: int, limit: int, refresh: bool
 ) -> Operation[_PagePart | None]:
     """Read as much of a page as one reply holds. None if a refresh is impossible here, as the items have documents."""
-    start = bisect_right(known.entries, -int(below), key=lambda entry: -entry.version) if below else 0
-    cached, make = known.entries[start : start + limit], entry_maker(context.values, partition)
-    while True:
-        about: tuple[Argument, ...] = (b"", 0, 0, 0, 0)
-        if cached:
-            versions = [entry.version for entry in cached]
-            about = (known.token, len(versions), versions[0], versions[-1], sum(versions) % CHECKSUM)
-        arguments = (int(refresh), prefix, below, offset, limit, *about)
-        reply = yield from ask(context, partition, scripts.SEARCH_ITEMS, arguments)
-        if reply.code == StoreReply.SAME and cached:
-            return _PagePart(known.token, b"", offset, cached)
-        if reply.code == StoreReply.DOCUMENTED and refresh:
-            return None
-        with reading_store(partition.keys[0]):
-            if reply.code:
-                raise ValueError(f"the reply has the code {reply.code}, which this call does not allow")
-            token, next_below, passed, *items = reply.values
-            by_version = {(entry.field, entry.version): entry for entry in cached}
-            entries = [
-                make(field, record) if record else by_version.get((field, int(float(version))))
-                for field, version, record in zip(items[::3], items[1::3], items[2::3], strict=True)
-            ]
-            if not cached and None in entries:
-                raise ValueError("the record of an item is empty")
-            if next_below and int(next_below) >= (int(below) if below else math.inf):
-                raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
-        if None not in entries:
-            return _PagePart(token, next_below, passed, entries)  # type: ignore[arg-type]
-        cached = ()  # after a failover the server may take other items for known ones, so read all items
+    reply = yield from ask(context, partition, scripts.SEARCH_ITEMS, (int(refresh), prefix, below, offset, limit))
+    if reply.code == StoreReply.DOCUMENTED and refresh:
+        return None
+    make = entry_maker(context.values, partition)
+    with reading_store(partition.keys[0]):
+        if reply.code:
+            raise ValueError(f"the reply has the code {reply.code}, which this call does not allow")
+        token, next_below, passed, *items = reply.values
+        if next_below and int(next_below) >= (int(below) if below else math.inf):
+            raise ValueError(f"the page below version {shown(below)} goes on below {shown(next_below)}")
+        return _PagePart(token, next_below, passed, list(map(make, items[::2], items[1::2])))
 
 
 # -- mirrors
@@ -255,10 +217,6 @@ class Mirror:
     """The items by field, oldest first."""
     token: bytes = b""
     """Token of the partition in the directory. It changes if the partition was emptied and filled again."""
-    checksum: int = 0
-    """Sum of the versions."""
-    entry_bytes: int = 0
-    """Approximate memory of the entries."""
     vectors: VectorIndex | None = None
     """Vectors of the items that have some. None until a search needs them."""
 
@@ -266,6 +224,16 @@ class Mirror:
     def newest(self) -> int:
         """Greatest version, or 0 without items."""
         return next(reversed(self.entries.values())).version if self.entries else 0
+
+    @cached_property
+    def checksum(self) -> int:
+        """Sum of the versions, as the scripts compute it."""
+        return sum([entry.version for entry in self.entries.values()]) % CHECKSUM
+
+    @property
+    def size(self) -> int:
+        """Approximate memory in bytes."""
+        return sum([entry.size for entry in self.entries.values()]) + (self.vectors.size if self.vectors else 0)
 
 
 EMPTY = Mirror()
@@ -291,8 +259,7 @@ def mirror(context: StoreContext, partition: Partition, *, with_vectors: bool = 
     if not current.entries:
         context.remembered.forget(name)
     elif current is not known:
-        size = current.entry_bytes + (current.vectors.size if current.vectors else 0)
-        context.remembered.put(name, current, size)
+        context.remembered.put(name, current, current.size)
     return current
 
 
@@ -337,21 +304,18 @@ def _with_newer(context: StoreContext, partition: Partition, before: Mirror) -> 
 
 def _added(context: StoreContext, partition: Partition, before: Mirror, items: list[bytes]) -> Mirror:
     """Add newer items, oldest first."""
-    entries, checksum, size, vectors = dict(before.entries), before.checksum, before.entry_bytes, before.vectors
+    entries, vectors = dict(before.entries), before.vectors
     width, make = 2 if vectors is None else 3, entry_maker(context.values, partition)
-    for field_, record in zip(items[::width], items[1::width], strict=True):
-        entry = make(field_, record)
-        if (old := entries.pop(entry.field, None)) is not None:
-            checksum, size = checksum - old.version, size - old.size
-        entries[entry.field] = entry
-        checksum, size = checksum + entry.version, size + entry.size
+    for name, record in zip(items[::width], items[1::width], strict=True):
+        entries.pop(name, None)  # the newest is the last
+        entries[name] = make(name, record)
     if vectors is not None and (embedder := context.embedder) is not None:
         rows = {
-            field_: embedder.decode(context.values, partition, field_, entries[field_].made_by, stored)
-            for field_, stored in zip(items[::3], items[2::3], strict=True)
+            name: embedder.decode(context.values, partition, name, entries[name].made_by, stored)
+            for name, stored in zip(items[::3], items[2::3], strict=True)
         }
         vectors = vectors.changed((), rows)
-    return Mirror(entries, before.token, checksum % CHECKSUM, size, vectors)
+    return Mirror(entries, before.token, vectors)
 
 
 def _without_removed(context: StoreContext, partition: Partition, before: Mirror) -> Operation[Mirror]:
@@ -364,5 +328,4 @@ def _without_removed(context: StoreContext, partition: Partition, before: Mirror
     vectors = before.vectors
     if vectors is not None:
         vectors = vectors.changed([name for name in vectors if name not in entries], {})
-    checksum = sum([entry.version for entry in entries.values()]) % CHECKSUM
-    return Mirror(entries, before.token, checksum, sum([entry.size for entry in entries.values()]), vectors)
+    return Mirror(entries, before.token, vectors)

@@ -31,8 +31,7 @@ from redis_saver._common.limits import Limits
 from redis_saver._common.names import Keyspace
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, StoreKeyspace
 from redis_saver._common.ttl import TTL, Expiry
-from redis_saver._engine.requests import Operation, Request, T
-from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.requests import Operation, T
 from redis_saver._engine.stats import Counting, Measured, RedisStats
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage import compression as compressions
@@ -92,7 +91,7 @@ class Store(BaseStore, Generic[ClientT]):
 
     supports_ttl: bool = True
     ttl_config: TTLConfig | None
-    _driver: RedisDriver | DriverWrapper[Request]
+    _driver: RedisDriver
     _driver_class: ClassVar[type[Any]]
 
     @keywords.checked
@@ -131,8 +130,8 @@ class Store(BaseStore, Generic[ClientT]):
             index: Paths to the texts to embed, and the model, for `search(..., query=)`: LangGraph's `IndexConfig`, or
                 `RedisIndexConfig`. None: nothing is embedded. Needs numpy (extra `vectors`).
             compression: `"zstd"` compresses values of a kilobyte and more (extra `zstd`). Every store reads them.
-            cache_bytes: Memory for recently read pages and partitions, in bytes. 0 remembers nothing. None: 64 MB, or
-                512 MB with `index`.
+            cache_bytes: Memory for the partitions that searches with a filter or query read, in bytes. 0 remembers
+                nothing. None: 64 MB, or 512 MB with `index`.
             limits: Longest names and values (`name_bytes`, `value_bytes`). Longer ones raise `LimitExceeded`.
             require_encryption: True: reading a value that is not encrypted raises `PlainValueRefused` before it is
                 decoded. None: True if `serde` is an `EncryptedSerializer`.
@@ -534,7 +533,7 @@ def context_of(store: Store[Any]) -> StoreContext:
     return store._context  # noqa: SLF001
 
 
-def driver_of(store: Store[Any]) -> RedisDriver | DriverWrapper[Request]:
+def driver_of(store: Store[Any]) -> RedisDriver:
     """Return the driver of a store. For other modules of this package only."""
     return store._driver  # noqa: SLF001
 
@@ -547,7 +546,7 @@ class RedisStore(Store[SyncClient], Block):
     and after a fork.
     """
 
-    _driver: SyncDriver | DriverWrapper[Request]
+    _driver: SyncDriver
     _driver_class = SyncDriver
 
     def setup(self) -> None:
@@ -587,7 +586,7 @@ class AsyncRedisStore(Store[AsyncClient], AsyncBlock):
     OS thread of a running loop they raise `CalledOnEventLoop`.
     """
 
-    _driver: AsyncDriver | DriverWrapper[Request]
+    _driver: AsyncDriver
     _driver_class = AsyncDriver
 
     async def setup(self) -> None:

@@ -37,7 +37,7 @@ about 1."""
 BLOCK_BYTES = 2**25
 """Maximum size of a merged block of rows, and of the float64 rows that the second pass compares at a time."""
 SPARSE = 4
-"""If a search is limited to fewer than one item in 4, their rows are copied, and other rows are not read."""
+"""If a search is limited to fewer than one row in 4, these rows are copied, and other rows are not read."""
 WASTE = 3
 """If more than one row in 3 is unused, the other rows are copied into a new block."""
 _ROUNDING = 2.0**-24
@@ -74,27 +74,28 @@ class VectorIndex:
         self.dims = dims
         self._blocks: list[Rows] = []
         """Rows. A block is never changed."""
-        self._fields: list[bytes] = []
-        """Fields of all items, including removed ones."""
-        self._number: dict[bytes, int] = {}
-        """Position in `_fields` of each present item."""
-        self._alive = np.zeros(0, np.bool_)
-        """For each position in `_fields`: true if the item is present, and its rows are those at this position."""
-        self._starts: Integers = np.zeros(1, np.intp)
-        """First row of each item of `_fields`, and at the end the number of rows."""
         self._lengths: Floats = np.zeros(0)
+        """Length of each row."""
+        self._fields: list[bytes] = []
+        """Field of the item of each row, including removed ones."""
+        self._alive = np.zeros(0, np.bool_)
+        """For each row: true if its item is present, and has this row."""
+        self._numbers: dict[bytes, range] = {}
+        """Row numbers of each present item, in ascending order."""
+        self._most = 0
+        """Maximum number of rows of an item."""
 
     def __len__(self) -> int:
         """Return the number of items with vectors."""
-        return len(self._number)
+        return len(self._numbers)
 
     def __contains__(self, field: bytes) -> bool:
         """True if an item has vectors."""
-        return field in self._number
+        return field in self._numbers
 
     def __iter__(self) -> Iterator[bytes]:
         """Iterate over the fields of the items with vectors."""
-        return iter(self._number)
+        return iter(self._numbers)
 
     @property
     def size(self) -> int:
@@ -110,28 +111,28 @@ class VectorIndex:
             removed: Fields of items to remove. They need not be in the index.
             changes: All vectors of each changed item by field, `(k, dims)`. k may be 0.
         """
-        alive, number = self._alive.copy(), dict(self._number)
+        alive, numbers, new = self._alive.copy(), dict(self._numbers), VectorIndex(self.dims)
         for field in (*removed, *changes):
-            if (gone := number.pop(field, None)) is not None:
-                alive[gone] = False
-        total, living = len(self._lengths), int(np.diff(self._starts)[alive].sum())
-        if WASTE * (total - living) > total:
-            new = self._compacted(alive)
-        else:
-            new = VectorIndex(self.dims)
-            new._fields, new._number, new._alive = list(self._fields), number, alive
-            new._starts, new._lengths, new._blocks = self._starts, self._lengths, self._blocks
+            if (gone := numbers.pop(field, None)) is not None:
+                alive[gone.start : gone.stop] = False
+        living = np.flatnonzero(alive)
+        if WASTE * (len(alive) - len(living)) <= len(alive):
+            new._fields, new._numbers, new._alive = list(self._fields), numbers, alive
+            new._lengths, new._blocks, new._most = self._lengths, self._blocks, self._most
+        elif len(living):
+            new._append({field: len(rows) for field, rows in numbers.items()}, self._gathered(living))
         if added := {field: rows for field, rows in changes.items() if len(rows)}:
-            new._append(list(added), np.concatenate(list(added.values())), [len(rows) for rows in added.values()])
+            new._append({field: len(rows) for field, rows in added.items()}, np.concatenate(list(added.values())))
         return new
 
-    def _append(self, fields: list[bytes], rows: Rows, counts: Iterable[int]) -> None:
-        """Append items. The last blocks are merged while they have similar sizes, so that there are only a few."""
-        first = len(self._fields)
-        self._fields += fields
-        self._number.update(zip(fields, range(first, first + len(fields)), strict=True))
-        self._alive = np.concatenate([self._alive, np.ones(len(fields), np.bool_)])
-        self._starts = np.concatenate([self._starts, self._starts[-1] + np.cumsum(np.fromiter(counts, np.intp))])
+    def _append(self, counts: Mapping[bytes, int], rows: Rows) -> None:
+        """Append the rows of new items. The last blocks are merged while they have similar sizes, so they stay few."""
+        for field, count in counts.items():
+            self._numbers[field] = range(len(self._fields), len(self._fields) + count)
+            self._fields += [field] * count
+            self._most = max(self._most, count)
+        self._alive = np.concatenate([self._alive, np.ones(len(rows), np.bool_)])
+        self._lengths = np.concatenate([self._lengths, lengths(rows)])
         blocks = [*self._blocks, rows]
         while len(blocks) > 1 and len(blocks[-2]) < 2 * len(blocks[-1]):
             *others, left, right = blocks
@@ -139,16 +140,6 @@ class VectorIndex:
                 break
             blocks = [*others, np.concatenate([left, right])]
         self._blocks = blocks
-        self._lengths = np.concatenate([self._lengths, lengths(rows)])
-
-    def _compacted(self, alive: NDArray[np.bool_]) -> VectorIndex:
-        """Return an index of the present items, without other rows."""
-        new = VectorIndex(self.dims)
-        counts = np.diff(self._starts)
-        if rows := np.flatnonzero(np.repeat(alive, counts)).tolist():
-            fields = [self._fields[item] for item in np.flatnonzero(alive).tolist()]
-            new._append(fields, self._gathered(np.array(rows)), counts[alive])
-        return new
 
     def _gathered(self, rows: Integers) -> Rows:
         """Return copies of rows by their ascending numbers."""
@@ -179,43 +170,36 @@ class VectorIndex:
             among: Fields of the items that may be found, each once, or None for all. Items without vectors are skipped.
         """
         query, length = _scaled(query, distance)
-        items = self._items(among)
-        if most <= 0 or not len(items):
+        rows = np.flatnonzero(self._alive)
+        if among is not None:
+            rows = np.array(sorted([row for field in among for row in self._numbers.get(field, ())]), np.intp)
+        if most <= 0 or not len(rows):
             return []
-        candidates = self._candidates(query, length, items, most, distance)
-        if not len(candidates):
-            return []
-        scores = self._exact(query, candidates, distance)
-        result = [Scored(score, self._fields[item]) for item, score in zip(candidates.tolist(), scores, strict=True)]
+        rows = self._candidates(query, length, rows, most * self._most, distance)
+        best: dict[bytes, float] = {}
+        for row, score in zip(rows.tolist(), self._exact(query, rows, distance), strict=True):
+            field = self._fields[row]
+            best[field] = max(score, best.get(field, score))
+        result = [Scored(score, field) for field, score in best.items()]
         result.sort(key=lambda scored: (-scored.score, order(scored.field)))
         return result[:most]
 
-    def _items(self, among: Iterable[bytes] | None) -> Integers:
-        """Return the ascending positions in `_fields` of items with vectors, of these fields or all."""
-        if among is None:
-            return np.flatnonzero(self._alive)
-        number = self._number
-        return np.array(sorted([number[field] for field in among if field in number]), np.intp)
+    def _candidates(self, query: Floats, length: float, rows: Integers, most: int, distance: Distance) -> Integers:
+        """Return the rows that may be among the `most` best ones. The upper bound of any other row is too low.
 
-    def _candidates(self, query: Floats, length: float, items: Integers, most: int, distance: Distance) -> Integers:
-        """Return the items that may be among the `most` best ones. The upper bound of any other item is too low."""
-        if most >= len(items):
-            return items
-        low, high = self._bounds(query, length, items, distance)
-        best: Integers = items[high >= np.partition(low, len(low) - most)[len(low) - most]]
-        return best
-
-    def _bounds(self, query: Floats, length: float, items: Integers, distance: Distance) -> tuple[Floats, Floats]:
-        """Return the lower and the upper bound of each item's score, from products in float32."""
+        `most` rows belong to as many items as the search wants, or to more.
+        """
+        if most >= len(rows):
+            return rows
         narrow = query.astype(np.float32)
-        if SPARSE * len(items) < len(self._fields):
-            counts = self._starts[items + 1] - self._starts[items]
-            rows = _ranges(self._starts[items], counts)
-            scores, errors = self._rough(self._gathered(rows) @ narrow, self._lengths[rows], length, distance)
-            return _of_items(scores, errors, np.cumsum(counts) - counts)
-        products = np.concatenate([block @ narrow for block in self._blocks])
-        low, high = _of_items(*self._rough(products, self._lengths, length, distance), self._starts[:-1])
-        return (low, high) if len(items) == len(self._fields) else (low[items], high[items])
+        if SPARSE * len(rows) < len(self._fields):
+            products = self._gathered(rows) @ narrow
+        else:
+            products = np.concatenate([block @ narrow for block in self._blocks])[rows]
+        scores, errors = self._rough(products, self._lengths[rows], length, distance)
+        low = scores - errors
+        best: Integers = rows[scores + errors >= np.partition(low, len(low) - most)[len(low) - most]]
+        return best
 
     def _rough(self, products: Rows, long: Floats, length: float, distance: Distance) -> tuple[Floats, Floats | float]:
         """Return scores from products in float32, and bounds of their errors.
@@ -231,16 +215,14 @@ class VectorIndex:
         squares = long * long
         return 2.0 * products - squares, (2.0 * error) * long + _ROUNDING * squares
 
-    def _exact(self, query: Floats, items: Integers, distance: Distance) -> list[float]:
-        """Compute the scores of items in float64."""
-        counts = self._starts[items + 1] - self._starts[items]
-        rows = _ranges(self._starts[items], counts)
-        scores = np.empty(len(rows))
+    def _exact(self, query: Floats, rows: Integers, distance: Distance) -> list[float]:
+        """Compute the scores of rows in float64."""
+        scores: list[float] = []
         step = max(1, BLOCK_BYTES // (8 * self.dims))
         for start in range(0, len(rows), step):
             window = rows[start : start + step]
-            scores[start : start + step] = _scores(self._gathered(window), self._lengths[window], query, distance)
-        return np.maximum.reduceat(scores, np.cumsum(counts) - counts).tolist()  # type: ignore[no-any-return]
+            scores += _scores(self._gathered(window), self._lengths[window], query, distance).tolist()
+        return scores
 
 
 def _scaled(query: Floats, distance: Distance) -> tuple[Floats, float]:
@@ -264,22 +246,6 @@ def _scores(rows: Rows, long: Floats, query: Floats, distance: Distance) -> Floa
         return products
     cosines: Floats = np.divide(products, long, out=np.zeros_like(products), where=long > 0)
     return np.clip(cosines, -1.0, 1.0)
-
-
-def _ranges(begins: Integers, counts: Integers) -> Integers:
-    """Concatenate ranges of numbers, by their beginnings and lengths."""
-    ends = np.cumsum(counts)
-    if int(ends[-1]) == len(begins):
-        return begins
-    return np.repeat(begins - (ends - counts), counts) + np.arange(int(ends[-1]))
-
-
-def _of_items(scores: Floats, errors: Floats | float, begins: Integers) -> tuple[Floats, Floats]:
-    """Return the bounds of each item's score, which are those of its best row."""
-    low, high = scores - errors, scores + errors
-    if len(begins) == len(scores):
-        return low, high
-    return np.maximum.reduceat(low, begins), np.maximum.reduceat(high, begins)
 
 
 # -- embedding

@@ -86,7 +86,6 @@ class TieredDriver(Driver[TieredRequest], Generic[Hot]):
 
     def over(self, hot: Hot, cold: BaseCheckpointSaver[Any]) -> Self:
         clone = copy.copy(self)
-        clone.in_front = None
         clone.hot, clone.cold = hot, cold
         return clone
 
@@ -126,7 +125,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
     """A driver of two blocking savers. For asyncio, each operation runs in a worker thread."""
 
     def run_beside(self, operation: Tiered[T]) -> T:
-        return self.front.run(operation)
+        return self.run(operation)
 
     def request(self, request: TieredRequest) -> Any:
         if isinstance(request, ColdCall):
@@ -134,7 +133,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         if isinstance(request, SingleFlight):
             return self._once(request)
         if isinstance(request, Parallel):
-            return self._run_all(request, self.front.run)
+            return self._run_all(request, self.run)
         if isinstance(request, Sleep):
             return time.sleep(request.seconds)
         try:
@@ -162,7 +161,7 @@ class SyncTieredDriver(BlockingDriver[TieredRequest], TieredDriver[RedisSaver]):
         if (under_way := self._flights.join(request.key)) is not None:
             return under_way.result()
         try:
-            return self.front.run(request.make())
+            return self.run(request.make())
         finally:
             self._flights.end(request.key)
 
@@ -184,7 +183,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         bound: asyncio.AbstractEventLoop | None = getattr(self.cold, "loop", None)
         if bound is None or not bound.is_running() or self._is_forked:
             bound = self._loop_of_others()
-        return loops.call(self.front.arun(operation), bound)
+        return loops.call(self.arun(operation), bound)
 
     async def arun(self, operation: Tiered[T]) -> T:
         return await self.on_loop_of_cold(lambda: super(AsyncTieredDriver, self).arun(operation))
@@ -230,7 +229,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         if isinstance(request, Parallel):
             here = asyncio.get_running_loop()
             return await asyncio.to_thread(
-                self._run_all, request, lambda operation: loops.call(self.front.arun(operation), here)
+                self._run_all, request, lambda operation: loops.call(self.arun(operation), here)
             )
         if isinstance(request, Sleep):
             return await asyncio.sleep(request.seconds)
@@ -264,7 +263,7 @@ class AsyncTieredDriver(TieredDriver[AsyncRedisSaver]):
         if (under_way := self._flights.join(key)) is not None:
             return await asyncio.shield(asyncio.wrap_future(under_way))
         try:
-            return await self.front.arun(request.make())
+            return await self.arun(request.make())
         finally:
             self._flights.end(key)
 

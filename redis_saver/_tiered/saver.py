@@ -23,7 +23,7 @@ from redis_saver._checkpoint.saver import AsyncRedisSaver, RedisSaver, context_o
 from redis_saver._common import config as configs, forks, keywords
 from redis_saver._common.logs import Log, log_text
 from redis_saver._engine.requests import Operation, Sleep, T
-from redis_saver._engine.runner import Driver, DriverWrapper
+from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
@@ -33,7 +33,7 @@ from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
 from redis_saver._tiered.flushers import Flusher, drain
 from redis_saver._tiered.flushing import opaque_pair
-from redis_saver._tiered.requests import Tiered, TieredRequest, TieredStream, setup, with_own_errors
+from redis_saver._tiered.requests import Tiered, TieredStream, setup, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
 from redis_saver.errors import BacklogWarning, closed
 
@@ -53,7 +53,7 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
     must use a `TieredSaver` with the same hot and cold. If some do not, set `verify`.
     """
 
-    _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
+    _driver: TieredDriver[Any]
 
     @keywords.checked
     def __init__(
@@ -278,7 +278,7 @@ def tiers_of(saver: TwoTiers[Any]) -> Tiers:
     return saver._context  # noqa: SLF001
 
 
-def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any] | DriverWrapper[TieredRequest]:
+def driver_over(saver: TwoTiers[Any]) -> TieredDriver[Any]:
     """Return the saver's current driver."""
     return saver._driver  # noqa: SLF001
 
@@ -344,7 +344,7 @@ class TieredSaver(TwoTiers[RedisSaver]):
     """
 
     _hot_class, _driver_class = RedisSaver, SyncTieredDriver
-    _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
+    _driver: SyncTieredDriver
 
     def setup(self) -> None:
         """Set up both tiers, as `asetup` does."""
@@ -399,7 +399,7 @@ class AsyncTieredSaver(TwoTiers[AsyncRedisSaver]):
     """
 
     _hot_class, _driver_class = AsyncRedisSaver, AsyncTieredDriver
-    _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+    _driver: AsyncTieredDriver
 
     async def setup(self) -> None:
         """Set up both tiers, as `asetup` does."""

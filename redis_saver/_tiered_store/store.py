@@ -29,7 +29,6 @@ from redis_saver._common.logs import Log, log_text
 from redis_saver._common.store_names import Partition, with_notes
 from redis_saver._engine.replies import StoreReply
 from redis_saver._engine.requests import Argument, Batch, Call, Operation, T
-from redis_saver._engine.runner import DriverWrapper
 from redis_saver._engine.stats import Counting
 from redis_saver._store import namespaces, scripts, searching
 from redis_saver._store.scripts import NO_ANNOUNCEMENT, ask, windows
@@ -37,7 +36,7 @@ from redis_saver._store.store import AsyncRedisStore, RedisStore, context_of, me
 from redis_saver._store.writing import MAX_PUTS, milliseconds
 from redis_saver._tiered.context import OnHotError
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
-from redis_saver._tiered.requests import ColdCall, Tiered, TieredRequest, attempt, setup, with_own_errors
+from redis_saver._tiered.requests import ColdCall, Tiered, attempt, setup, with_own_errors
 from redis_saver._tiered_store import copies
 from redis_saver._tiered_store.copies import Copy, StoreTiers, TieredStoreStats
 from redis_saver.errors import StoreBusy, reading_store
@@ -59,7 +58,7 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
     """
 
     _context: StoreTiers
-    _driver: TieredDriver[Any] | DriverWrapper[TieredRequest]
+    _driver: TieredDriver[Any]
     ttl_config: TTLConfig | None
 
     @keywords.checked
@@ -394,7 +393,7 @@ class TieredStore(TwoTierStore[RedisStore], Block):
     """
 
     _hot_class, _driver_class = RedisStore, SyncTieredDriver
-    _driver: SyncTieredDriver | DriverWrapper[TieredRequest]
+    _driver: SyncTieredDriver
 
     def setup(self) -> None:
         """Set up both tiers, as `asetup` does."""
@@ -411,7 +410,7 @@ class AsyncTieredStore(TwoTierStore[AsyncRedisStore], AsyncBlock):
     """
 
     _hot_class, _driver_class = AsyncRedisStore, AsyncTieredDriver
-    _driver: AsyncTieredDriver | DriverWrapper[TieredRequest]
+    _driver: AsyncTieredDriver
 
     async def setup(self) -> None:
         """Set up both tiers, as `asetup` does."""

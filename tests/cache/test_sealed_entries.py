@@ -9,11 +9,11 @@ import pytest
 from tests.support.caching import UniformCache, cache_of, llm_cache_of
 from langchain_core.outputs import Generation
 from tests.support.uniform import Target
+from tests.support.wrappers import DriverWrapper
 
 from redis_saver import RedisCache
 from redis_saver._cache.entries import CacheKeyspace
 from redis_saver._engine.requests import Command
-from redis_saver._engine.runner import DriverWrapper
 from redis_saver._storage.framing import pack, unpack
 from redis_saver.encryption import Encryption, KeyContext, Keyset, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable, PlainValueRefused

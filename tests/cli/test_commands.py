@@ -24,6 +24,7 @@ from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Send
 from tests.support.servers import Server, url_of
+from tests.support.wrappers import DriverWrapper
 from typer.main import get_command
 
 from redis_saver import RedisSaver, TieredSaver
@@ -33,7 +34,6 @@ from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver._cli.app import app
 from redis_saver._cli.main import main
 from redis_saver._engine.requests import Batch
-from redis_saver._engine.runner import DriverWrapper
 from redis_saver.errors import ClusterMoving, ThreadDamaged
 
 EVIL = "evil\x1b[31m\nname"
@@ -132,7 +132,7 @@ def test_threads_are_listed_filtered_and_sorted(place: Place) -> None:
 
 @pytest.mark.parametrize("error", [ThreadDamaged("gone"), ClusterMoving("a slot is moving")])
 def test_a_server_error_is_not_reported_as_damage(place: Place, error: Exception) -> None:
-    class Failing(DriverWrapper[Any]):
+    class Failing(DriverWrapper):
         def around(self, request: Any) -> Any:
             if isinstance(request, Batch):
                 raise error

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from redis_saver._engine.runner import DriverWrapper
+from redis_saver._engine.runner import Driver
 
 
 def script_of(request: Any) -> Any:
@@ -15,7 +15,64 @@ def script_of(request: Any) -> Any:
     return getattr(request, "script", None)
 
 
-class Around(DriverWrapper[Any]):
+class DriverWrapper(Driver[Any]):
+    """A driver around another one. A subclass counts, delays, drops or fails requests.
+
+        class Counting(DriverWrapper):
+            count = 0
+
+            def around(self, request):
+                self.count += 1
+                return (yield request)
+
+        saver._driver = Counting(saver._driver)
+
+    Operations that the wrapped driver runs for a request take the way of all others, through the outermost wrapper.
+    All other attributes are those of the wrapped driver.
+    """
+
+    in_front: DriverWrapper | None = None
+
+    def __init__(self, wrapped: Any) -> None:
+        """Wrap a driver."""
+        self.wrapped = wrapped
+        if isinstance(wrapped, DriverWrapper):
+            wrapped.in_front = self
+        else:
+            wrapped.run = lambda operation: self.front.run(operation)
+            wrapped.arun = lambda operation: self.front.arun(operation)
+
+    @property
+    def front(self) -> DriverWrapper:
+        return self if self.in_front is None else self.in_front.front
+
+    def around(self, request: Any) -> Generator[Any, Any, Any]:
+        """Operation that answers a request. The wrapped driver runs it."""
+        return (yield request)
+
+    def check_open(self) -> None:
+        self.wrapped.check_open()
+
+    def over(self, *tiers: Any) -> Any:
+        """A driver of two tiers over others is not wrapped."""
+        clone = self.wrapped.over(*tiers)
+        for name in ("run", "arun"):
+            clone.__dict__.pop(name, None)
+        return clone
+
+    def request(self, request: Any) -> Any:
+        return type(self.wrapped).run(self.wrapped, self.around(request))
+
+    def arequest(self, request: Any) -> Any:
+        return type(self.wrapped).arun(self.wrapped, self.around(request))
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "wrapped":  # `copy` asks before there is one
+            raise AttributeError(name)
+        return getattr(self.wrapped, name)
+
+
+class Around(DriverWrapper):
     """A driver that runs a generator for each request, which yields it, or others, and returns the reply."""
 
     def __init__(self, saver: Any, around: Callable[[Any], Generator[Any, Any, Any]]) -> None:
@@ -24,7 +81,7 @@ class Around(DriverWrapper[Any]):
         saver._driver = self
 
 
-class Meanwhile(DriverWrapper[Any]):
+class Meanwhile(DriverWrapper):
     """A driver that runs something before or after a request: what `before` or `after` returns for it, if anything.
 
     A blocking driver runs it on another OS thread.

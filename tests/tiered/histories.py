@@ -21,8 +21,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.types import INTERRUPT
 from tests.support.tiering import Clock, Tiers, plain
 from tests.support.uniform import Uniform
+from tests.support.wrappers import DriverWrapper
 
-from redis_saver._engine.runner import DriverWrapper
 from redis_saver._common.names import Keyspace
 from redis_saver._tiered import context
 from redis_saver._tiered import flushing
@@ -63,7 +63,7 @@ class Process:
     def _pass_by(self, owner: Any, tier_of: Callable[[Any], str]) -> None:
         process = self
 
-        class PassingBy(DriverWrapper[Any]):
+        class PassingBy(DriverWrapper):
             def request(self, request: Any) -> Any:
                 if isinstance(request, Sleep):
                     return process._wait()
