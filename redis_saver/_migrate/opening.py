@@ -199,7 +199,8 @@ def _open_ours(wanted: _Wanted, stack: ExitStack) -> Any:
     context = RedisSaver.from_conn_string(wanted.url, serde=serde, **settings)
     saver = stack.enter_context(context)
     if not wanted.require_encryption:
-        saver._context = saver._context._replace(reads_plain_threads=True)  # noqa: SLF001 - it is of ours
+        settings = {"reads_plain_threads": True, "require_encryption": False}
+        saver._context = saver._context._replace(**settings)  # noqa: SLF001 - it is of ours
     saver.setup()
     return endpoint_of(saver, wanted.name)
 
