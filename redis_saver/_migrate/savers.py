@@ -298,12 +298,18 @@ def check_empty(source: Any) -> None:
         raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}")
 
 
+def our_prefixes(driver: Any) -> Counter[str]:
+    """Count the threads of each prefix on a server. Cost: a scan of all keys."""
+    matches = map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))
+    return Counter(match[1].decode("utf-8", "backslashreplace") for match in matches if match)
+
+
 def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
     """Count the keys of savers on a server, by pattern and remedy. Return the most frequent ones."""
     counts: Counter[tuple[str, str]] = Counter()
-    for match in filter(None, map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))):
-        name = shown(match[1].decode("utf-8", "backslashreplace"))
-        counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
+    for prefix, count in our_prefixes(driver).items():
+        name = shown(prefix)
+        counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] = count
     for source in (RedisDocuments, ValkeyStrings):
         remedy = f"of {source.kind}: write {source.kind}:URL"
         keys = driver.stream(source.scan())
