@@ -155,13 +155,8 @@ ItemOrError: TypeAlias = StoredItem | RedisSaverError
 """An item, or the error of an unreadable item."""
 
 
-class Written(NamedTuple):
-    """Items that `Items.write` did not store."""
-
-    changed: list[StoredItem]
-    """Items that someone else wrote in the target since `look_up`."""
-    failed: list[tuple[StoredItem, RedisSaverError]]
-    """Items that the target cannot store, each with its error."""
+NotStored: TypeAlias = list[tuple[StoredItem, RedisSaverError | None]]
+"""Items that were not stored, each with its error. None: someone else wrote the item in the target since `look_up`."""
 
 
 class Items(Endpoint):
@@ -178,7 +173,7 @@ class Items(Endpoint):
         """Return the target's version of each item, or None. An error takes the place of an unreadable item."""
 
     @abstractmethod
-    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> NotStored:
         """Store different items. The number is the `updated_at` of the item to replace, or 0 to replace none."""
 
     def not_stored(self, item: StoredItem, error: Exception, text: object = None) -> ItemMigrationError:

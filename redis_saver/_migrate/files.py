@@ -51,7 +51,7 @@ from redis_saver._checkpoint.comparing import Record, Task, Writes
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
-from redis_saver._migrate.endpoints import Entry, Items, Target, TaskInfo, ThreadOutline, Written, is_sound, special
+from redis_saver._migrate.endpoints import Entry, Items, NotStored, Target, TaskInfo, ThreadOutline, is_sound, special
 from redis_saver._storage.chunks import digest
 from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
@@ -378,16 +378,16 @@ class ItemFile(_File, Items):
         """Return None for each item, because a target is empty."""
         return [None] * len(items)
 
-    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> NotStored:
         """Add items."""
-        written = Written([], [])
+        not_stored: NotStored = []
         for item, _ in wanted:
             try:
                 kind, data = self._serde.dumps_typed(item.value)
                 self._add("item", item.namespace, item.key, kind, data, *item[3:7])
             except (TypeError, ValueError) as error:  # noqa: PERF203
-                written.failed.append((item, self.not_stored(item, error, error_text(error))))
-        return written
+                not_stored.append((item, self.not_stored(item, error, error_text(error))))
+        return not_stored
 
 
 # -- new files
