@@ -41,9 +41,11 @@ _COUNTS = (
     *("largest_bytes", "pinned", "never_expire", "expire_within_1h", "dirty_threads", "backlog", "oldest_seconds"),
     *("set_aside", "intents"),
 )
-"""Numbers of `stats`. `never_expire` counts threads without a deadline that are not pinned. Cold lacks `backlog` records
-of `dirty_threads` threads, and has refused `set_aside` of them. `intents` counts threads with an unfinished write to
-cold, whose writer may have died."""
+"""Numbers of `stats`. `never_expire` counts threads without a deadline that are not pinned.
+
+Cold lacks `backlog` records of `dirty_threads` threads, and has refused `set_aside` of them. `intents` counts threads
+with an unfinished write to cold, whose writer may have died.
+"""
 
 
 @dataclass
