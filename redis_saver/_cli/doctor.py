@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 from urllib.parse import urlencode
 
 import typer
@@ -26,9 +25,10 @@ from redis_saver._cli.options import EVERY, JSON, command
 from redis_saver._cli.servers import Servers
 from redis_saver._common import times
 from redis_saver._common.display import counted, printable
-from redis_saver._common.names import DATA, DIRTY, Keyspace
+from redis_saver._common.names import DIRTY, Keyspace
 from redis_saver._engine.requests import Batch, Call, Operation
 from redis_saver._inspector.values import state_of
+from redis_saver._migrate.savers import our_prefixes
 from redis_saver._tiered import scripts
 from redis_saver._tiered.thread_info import Damaged, threads_of
 from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
@@ -36,82 +36,63 @@ from redis_saver.errors import EndpointError, ThreadBusy, ThreadNotFound
 MAX_NAMED = 20
 """Maximum number of threads to name."""
 _SOON = timedelta(hours=1)
-_PREFIX = re.compile(r"([^{}]+):\{[^{}]*\}:", re.DOTALL)
+_COUNTS = (
+    *("threads", "active", "interrupted", "failed", "damaged", "checkpoints", "bytes", "largest_thread"),
+    *("largest_bytes", "pinned", "never_expire", "expire_within_1h", "dirty_threads", "backlog", "oldest_seconds"),
+    *("set_aside", "intents"),
+)
+"""Numbers of `stats`. `never_expire` counts threads without a deadline that are not pinned.
+
+Cold lacks `backlog` records of `dirty_threads` threads, and has refused `set_aside` of them. `intents` counts threads
+with an unfinished write to cold, whose writer may have died.
+"""
 
 
 @dataclass
 class Overview:
     """Counts of all threads of a prefix."""
 
-    threads: int = 0
-    active: int = 0
-    interrupted: int = 0
-    failed: int = 0
-    damaged: int = 0
-    checkpoints: int = 0
-    bytes: int = 0
-    largest_thread: str | None = None
-    largest_bytes: int = 0
-    pinned: int = 0
-    never_expire: int = 0
-    """Threads that have no deadline and are not pinned."""
-    expire_within_1h: int = 0
-    dirty_threads: int = 0
-    """Threads that cold lacks records of."""
-    backlog: int = 0
-    """Records that cold lacks."""
-    oldest_seconds: float = 0.0
-    """Age of the oldest record that cold lacks."""
-    set_aside: int = 0
-    """Records that cold refused."""
-    intents: int = 0
-    """Threads with an unfinished write to cold. Its writer may have died."""
-    owned: int = field(default=0, metadata={"named": True})
+    counts: dict[str, Any] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0) | {"largest_thread": None})
+    owned: int = 0
     """Threads with an owner whose lease has not expired."""
-    late: list[str] = field(default_factory=list, metadata={"named": True})
+    late: list[str] = field(default_factory=list)
     """Names of the first threads whose owner's lease has expired, if no one else has taken them."""
-    errors: dict[str, str] = field(default_factory=dict, metadata={"named": True})
+    errors: dict[str, str] = field(default_factory=dict)
     """Errors of the first damaged threads, by name."""
-
-    def numbers(self) -> dict[str, Any]:
-        """Return the counts for `stats`."""
-        return {each.name: getattr(self, each.name) for each in fields(self) if not each.metadata}
 
     def add(self, info: ThreadInfo | Damaged) -> None:
         """Count a thread."""
-        self.threads += 1
         if isinstance(info, Damaged):
-            self.damaged += 1
+            self.count(threads=1, damaged=1)
             if len(self.errors) < MAX_NAMED:
                 self.errors[info.thread_id] = str(info.error)
             return
-        state = state_of(info)
-        setattr(self, state, getattr(self, state) + 1)
-        self.checkpoints += info.checkpoints
-        self.bytes += info.bytes
-        self.pinned += info.pinned
-        self.never_expire += info.ttl is None and not info.pinned
-        self.expire_within_1h += info.ttl is not None and info.ttl <= _SOON
+        lasts = info.ttl is None and not info.pinned
+        self.count(threads=1, checkpoints=info.checkpoints, bytes=info.bytes, pinned=info.pinned, never_expire=lasts)
+        self.count(expire_within_1h=info.ttl is not None and info.ttl <= _SOON, **{state_of(info): 1})
         if info.owner is not None and info.owner.lease_left:
             self.owned += 1
         elif info.owner is not None and len(self.late) < MAX_NAMED:
             self.late.append(info.thread_id)
-        if self.largest_thread is None or info.bytes > self.largest_bytes:
-            self.largest_thread, self.largest_bytes = info.thread_id, info.bytes
+        if self.counts["largest_thread"] is None or info.bytes > self.counts["largest_bytes"]:
+            self.counts |= {"largest_thread": info.thread_id, "largest_bytes": info.bytes}
+
+    def count(self, **numbers: int) -> None:
+        """Add to counts."""
+        for name, number in numbers.items():
+            self.counts[name] += number
 
 
 def overview(saver: RedisSaver) -> Overview:
     """Count all threads, including damaged ones. Cost: a scan of all keys. No values are read."""
-    counts, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
+    threads, driver, keyspace = Overview(), driver_of(saver), context_of(saver).keyspace
     for info in driver.stream(threads_of(context_of(saver), ANY)):
-        counts.add(info)
+        threads.add(info)
     for records, age, aside in driver.stream(mapped(scan_keys(keyspace.dirty_pattern), partial(_backlogs, keyspace))):
-        counts.dirty_threads += records > 0
-        counts.backlog += records
-        counts.oldest_seconds = max(counts.oldest_seconds, age / 1000)
-        counts.set_aside += aside
-    counts.intents = sum(1 for _ in driver.stream(scan_keys(keyspace.intents_pattern)))
-    return counts
+        threads.count(dirty_threads=records > 0, backlog=records, set_aside=aside)
+        threads.counts["oldest_seconds"] = max(threads.counts["oldest_seconds"], age / 1000)
+    threads.count(intents=sum(1 for _ in driver.stream(scan_keys(keyspace.intents_pattern))))
+    return threads
 
 
 def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]:
@@ -119,24 +100,6 @@ def _backlogs(keyspace: Keyspace, keys: Sequence[bytes]) -> Operation[list[Any]]
     names = [name for key in keys if (name := keyspace.thread_of(key, DIRTY)) is not None]
     calls = [Call(scripts.BACKLOG_STATS, (tier.dirty, tier.flush), ()) for tier in map(keyspace.tier_keys, names)]
     return (yield Batch(calls)) if calls else []
-
-
-def nested_prefixes(saver: RedisSaver) -> list[str]:
-    """Return other prefixes with threads if one of the two prefixes is the other one plus a colon and more.
-
-    An ACL pattern such as `~a:*` also matches the keys of prefix `a:b`.
-    """
-    keyspace, nested = context_of(saver).keyspace, set[str]()
-    parents = [keyspace.prefix[:end] for end, letter in enumerate(keyspace.prefix) if letter == ":" and end]
-    own = keyspace.pattern.removesuffix(b"{*}:*")
-    patterns = [Keyspace(parent).pattern[:-1] + DATA for parent in parents]
-    for pattern in (*patterns, own + b"*:{*}:" + DATA):
-        for key in driver_of(saver).stream(scan_keys(pattern)):
-            if match := _PREFIX.match(key.decode("utf-8", "replace")):
-                nested.add(match[1])
-            if len(nested) == MAX_NAMED:
-                return sorted(nested)
-    return sorted(nested)
 
 
 class Answers:
@@ -158,15 +121,14 @@ class Answers:
         except (NoPermissionError, ResponseError) as error:
             if not isinstance(error, NoPermissionError) and "unknown" not in str(error).lower():
                 raise
-            self.refused["|".join(map(str.lower, command[: 1 if command[0] == "INFO" else 2]))] = None
+            self.refused["|".join(map(str.lower, command[:2]))] = None
             return {}
 
 
-_OF_SERVER = {
-    "clients": ("connected_clients",),
-    "memory": ("used_memory", "maxmemory"),
-    "stats": ("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
-}
+_OF_SERVER = (
+    *("connected_clients", "used_memory", "maxmemory"),
+    *("instantaneous_ops_per_sec", "evicted_keys", "expired_keys"),
+)
 _STYLES = {"error": "bold red", "warning": "yellow", "info": "dim", "ok": "green"}
 _FULL = 0.9
 _SLOW = 20_000
@@ -174,7 +136,6 @@ _SLOW = 20_000
 _LATE = 300
 """Age in seconds after which a backlog is a warning."""
 _ROOM = "raise maxmemory, shorten TTLs, or prune"
-_EVICTING = "it may evict one of a thread's two keys, and the conversation is lost"
 
 
 @command("stats", has_postgres=False)
@@ -190,18 +151,17 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
     """
     with servers.savers() as savers:
         for _ in screen.looks(watch=watch, cleared=not as_json):
-            counts = overview(savers.hot).numbers()
-            answers = Answers(savers.hot)
-            server = _server(answers)
+            counts, answers = overview(savers.hot).counts, Answers(savers.hot)
+            infos = list(answers.ask("INFO").values())
+            known = [name for name in _OF_SERVER if any(name in info for info in infos)]
+            server = {name: sum(int(info.get(name, 0)) for info in infos) for name in known}
             if as_json:
                 screen.emit({"threads": counts, "server": server, "refused": list(answers.refused)})
                 continue
-            if counts["largest_thread"] is not None:
-                counts["largest_thread"] = screen.named(counts["largest_thread"])
-            numbers = {name: value for name, value in {**counts, **server}.items() if value is not None}
             rows = [
-                (name.replace("_", " "), f"{value:,}" if name != "largest_thread" else value)
-                for name, value in numbers.items()
+                (name.replace("_", " "), screen.named(value) if isinstance(value, str) else f"{value:,}")
+                for name, value in {**counts, **server}.items()
+                if value is not None
             ]
             screen.table(("", ""), rows)
             for right in answers.refused:
@@ -209,21 +169,10 @@ def _stats(servers: Servers, *, watch: bool = False, as_json: bool = JSON) -> in
     return 0
 
 
-def _server(answers: Answers) -> dict[str, int]:
-    """Add up the servers' numbers."""
-    total: dict[str, int] = {}
-    for section, names in _OF_SERVER.items():
-        for info in answers.ask("INFO", section).values():
-            for name in info.keys() & set(names):
-                total[name] = total.get(name, 0) + int(info[name])
-    return {name: total[name] for names in _OF_SERVER.values() for name in names if name in total}
-
-
 # -- doctor
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """A result of `doctor`."""
 
     severity: Literal["error", "warning", "info", "ok"]
@@ -233,7 +182,8 @@ class Finding:
 
 
 _error, _warning, _info, _ok = (partial(Finding, severity) for severity in ("error", "warning", "info", "ok"))
-_Findings: TypeAlias = Iterator[Finding]
+_Rows: TypeAlias = Iterable[tuple[object, Finding]]
+"""Findings, each with its condition."""
 
 
 @command("doctor", has_postgres=False)
@@ -252,17 +202,14 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     If the user lacks rights, they are named, and everything else is checked.
     """
     with servers.savers() as savers:
-        answers, counts = Answers(savers.hot), overview(savers.hot)
-        results = [
-            *_of_servers(answers, counts, servers.prefix),
-            *_of_threads(counts, servers.prefix),
-            *_of_owners(counts),
-            *_of_cold(counts),
-            *_of_prefixes(nested_prefixes(savers.hot), servers.prefix),
-        ]
+        answers, threads = Answers(savers.hot), overview(savers.hot)
+        prefixes = our_prefixes(driver_of(savers.hot))
+        results = [*_of_servers(answers, threads.counts, servers.prefix)]
+    rows = [*_of_threads(threads, servers.prefix), *_of_cold(threads.counts), *_of_prefixes(prefixes, servers.prefix)]
     for right in answers.refused:
         what = f"this user may not call {right.replace('|', ' ').upper()}, so that was not checked"
-        results.append(_info("rights", what, f"allow +{right}, or use another user"))
+        rows.append((True, _info("rights", what, f"allow +{right}, or use another user")))
+    results += [finding for holds, finding in rows if holds]
     lines: list[Sequence[str | Text]] = []
     for result in results:
         if as_json:
@@ -274,89 +221,81 @@ def _doctor(servers: Servers, *, as_json: bool = JSON) -> int:
     return 1 if any(result.severity in ("error", "warning") for result in results) else 0
 
 
-def _of_servers(answers: Answers, counts: Overview, prefix: str) -> _Findings:
+def _of_servers(answers: Answers, counts: Mapping[str, Any], prefix: str) -> Iterator[Finding]:
     """Check each server. A finding that several servers of a cluster share comes once, with their names."""
-    named: list[tuple[str, Finding]] = []
-    looks = {"server": _of_version, "replication": _of_role, "persistence": _of_persistence, "memory": _of_memory}
-    for section, look in {**looks, "stats": _of_evictions}.items():
-        for name, info in answers.ask("INFO", section).items():
-            named += [(name, finding) for finding in look(info, counts)]
-    named += [(name, _of_user(user)) for name, user in answers.ask("ACL", "WHOAMI").items()]
-    for name, entries in answers.ask("SLOWLOG", "GET", 128).items():
-        named += [(name, finding) for finding in _of_slow(entries, prefix)]
     servers: dict[Finding, list[str]] = {}
-    for name, finding in named:
-        servers.setdefault(finding, []).append(name)
+    checks: dict[tuple[str, ...], Callable[[Any], _Rows]] = {
+        ("INFO",): lambda info: _of_server(info, counts),
+        ("ACL", "WHOAMI"): _of_user,
+        ("SLOWLOG", "GET", "128"): lambda entries: _of_slow(entries, prefix),
+    }
+    for question, check in checks.items():
+        for name, answer in answers.ask(*question).items():
+            for holds, finding in check(answer):
+                if holds:
+                    servers.setdefault(finding, []).append(name)
     for finding, names in servers.items():
-        yield replace(finding, what=f"{', '.join(names)}: {finding.what}") if any(names) else finding
+        yield finding._replace(what=f"{', '.join(names)}: {finding.what}") if any(names) else finding
 
 
-def _of_version(info: Mapping[str, Any], _: Overview) -> _Findings:
+def _of_server(info: Mapping[str, Any], counts: Mapping[str, Any]) -> _Rows:
     kind = "valkey" if "valkey_version" in info else "redis"
-    yield _ok("version", f"{kind} {info.get('valkey_version') or info.get('redis_version')}")
+    yield True, _ok("version", f"{kind} {info.get('valkey_version') or info.get('redis_version')}")
+
+    is_primary = info.get("role") == "master"
+    yield is_primary, _ok("role", f"primary, {info.get('connected_slaves', 0)} replicas")
+    remedy = "name the primary, or redis+sentinel://"
+    yield not is_primary, _warning("role", "a replica: writes fail, reads may be stale", remedy)
+
+    has_aof, backlog, disk = (
+        str(info.get("aof_enabled", 0)) == "1",
+        counts["backlog"],
+        "read the server's log: its disk",
+    )
+    aof_fails, about = has_aof and info.get("aof_last_write_status") == "err", "persistence"
+    yield aof_fails, _error(about, "the last write to the AOF failed", f"{disk} may be full")
+    yield has_aof and not aof_fails, _ok(about, "appendonly yes")
+    lost, remedy = f"appendonly is off, and {backlog:,} records are in Redis alone", "set appendonly yes"
+    yield not has_aof and backlog, _error(about, lost, f"{remedy}: write-behind needs it (docs/operations.md)")
+    lost = "appendonly is off: a crash loses everything since the last snapshot"
+    remedy += ", unless Redis is the hot tier of write-through"
+    yield not has_aof and not backlog, _info(about, lost, remedy)
+    snapshot_fails = info.get("rdb_last_bgsave_status") == "err"
+    yield snapshot_fails, _warning(about, "the last snapshot failed", f"{disk} or memory may be full")
+
+    policy, used, most = (
+        info.get("maxmemory_policy", ""),
+        int(info.get("used_memory", 0)),
+        int(info.get("maxmemory", 0)),
+    )
+    evicts, is_known = most and policy != "noeviction", policy or most
+    all_expire = policy.startswith("volatile") and not counts["never_expire"] and not counts["pinned"]
+    evicting = f"maxmemory-policy {policy}: it may evict one of a thread's two keys, and the conversation is lost"
+    yield is_known and not evicts, _ok("eviction", f"{policy or 'none'}{'' if most else ', no maxmemory'}")
+    remedy = "set noeviction, unless Redis is the hot tier over Postgres"
+    yield evicts and all_expire, _info("eviction", evicting, remedy)
+    remedy = "set noeviction, or volatile-ttl for a hot tier over Postgres"
+    yield evicts and not all_expire, _warning("eviction", evicting, remedy)
+    is_full, of_most = most and used > _FULL * most, f" of {most:,}" if most else ""
+    yield is_full, _warning("memory", f"{used:,}{of_most} bytes are used", _ROOM)
+    yield is_known and not is_full, _ok("memory", f"{used:,} bytes used{of_most}")
+    evicted = int(info.get("evicted_keys", 0))
+    yield evicted, _warning("eviction", f"it evicted {evicted:,} keys since it started", f"{_ROOM}; then check --all")
 
 
-def _of_evictions(info: Mapping[str, Any], _: Overview) -> _Findings:
-    if (evicted := int(info.get("evicted_keys", 0))) > 0:
-        yield _warning("eviction", f"it evicted {evicted:,} keys since it started", f"{_ROOM}; then check --all")
-
-
-def _of_user(user: bytes | str) -> Finding:
+def _of_user(user: bytes | str) -> _Rows:
     name = user.decode("utf-8", "replace") if isinstance(user, bytes) else user
-    if name == "default":
-        return _info("user", name, "give the service a user of its own with the rights of docs/operations.md")
-    return _ok("user", screen.named(name))
+    remedy = "give the service a user of its own with the rights of docs/operations.md"
+    return [(True, _info("user", name, remedy) if name == "default" else _ok("user", screen.named(name)))]
 
 
-def _of_role(info: Mapping[str, Any], _: Overview) -> _Findings:
-    if info.get("role") == "master":
-        yield _ok("role", f"primary, {info.get('connected_slaves', 0)} replicas")
-    else:
-        yield _warning("role", "a replica: writes fail, reads may be stale", "name the primary, or redis+sentinel://")
-
-
-def _of_persistence(info: Mapping[str, Any], counts: Overview) -> _Findings:
-    about, has_aof = "persistence", str(info.get("aof_enabled", 0)) == "1"
-    if has_aof and info.get("aof_last_write_status") == "err":
-        yield _error(about, "the last write to the AOF failed", "read the server's log: its disk may be full")
-    elif has_aof:
-        yield _ok(about, "appendonly yes")
-    elif counts.backlog:
-        remedy = "set appendonly yes: write-behind needs it (docs/operations.md)"
-        yield _error(about, f"appendonly is off, and {counts.backlog:,} records are in Redis alone", remedy)
-    else:
-        remedy = "set appendonly yes, unless Redis is the hot tier of write-through"
-        yield _info(about, "appendonly is off: a crash loses everything since the last snapshot", remedy)
-    if info.get("rdb_last_bgsave_status") == "err":
-        yield _warning(about, "the last snapshot failed", "read the server's log: its disk or memory may be full")
-
-
-def _of_memory(info: Mapping[str, Any], counts: Overview) -> _Findings:
-    policy, used = info.get("maxmemory_policy", ""), int(info.get("used_memory", 0))
-    most = int(info.get("maxmemory", 0))
-    if not policy and not most:
-        return
-    evicting = f"maxmemory-policy {policy}: {_EVICTING}"
-    if policy == "noeviction" or not most:
-        yield _ok("eviction", f"{policy or 'none'}{'' if most else ', no maxmemory'}")
-    elif policy.startswith("volatile") and not counts.never_expire and not counts.pinned:
-        yield _info("eviction", evicting, "set noeviction, unless Redis is the hot tier over Postgres")
-    else:
-        yield _warning("eviction", evicting, "set noeviction, or volatile-ttl for a hot tier over Postgres")
-    if most and used > _FULL * most:
-        yield _warning("memory", f"{used:,} of {most:,} bytes are used", _ROOM)
-    else:
-        yield _ok("memory", f"{used:,} bytes used{f' of {most:,}' if most else ''}")
-
-
-def _of_slow(entries: Any, prefix: str) -> _Findings:
+def _of_slow(entries: Any, prefix: str) -> _Rows:
     """Find slow scripts on our keys. An entry has an id, a time, microseconds and the words of the command."""
     slow = [int(entry[2]) for entry in entries if entry[2] >= _SLOW and _is_ours(entry[3], prefix)]
-    if slow:
-        longest = f"the longest {max(slow) / 1000:,.0f} ms"
-        remedy = "docs/limits.md has the cost of each call. Shorten long histories: prune, or history={'keep_last': n}"
-        what = f"{len(slow):,} of the last slow commands were scripts on threads, {longest}"
-        yield _warning("slow scripts", what, remedy)
+    longest = f"the longest {max(slow, default=0) / 1000:,.0f} ms"
+    remedy = "docs/limits.md has the cost of each call. Shorten long histories: prune, or history={'keep_last': n}"
+    what = f"{len(slow):,} of the last slow commands were scripts on threads, {longest}"
+    return [(slow, _warning("slow scripts", what, remedy))]
 
 
 def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
@@ -365,56 +304,50 @@ def _is_ours(words: Sequence[bytes | str], prefix: str) -> bool:
     return name[:4].upper() == b"EVAL" and any(word.startswith(stem) for word in others)
 
 
-def _of_threads(counts: Overview, prefix: str) -> _Findings:
-    about = "threads"
-    for name, error in counts.errors.items():
-        yield _error(about, f"{screen.named(name)}: {printable(error)}", "redis-saver check says how to repair it")
-    if counts.damaged > MAX_NAMED:
-        yield _error(about, f"{counts.damaged - MAX_NAMED:,} more are damaged", "redis-saver check --all")
-    if counts.failed:
-        what = f"{counts.failed:,} of {counts.threads:,} failed in a task"
-        yield _info(about, what, "redis-saver threads --state failed")
-    flushed_first = "threads of the backlog expire once they are flushed; else " if counts.dirty_threads else ""
-    if 0 < counts.never_expire < counts.threads:
-        remedy = f"{flushed_first}if that is not intended, give all savers a ttl. redis-saver ttl sets that of a thread"
-        lasting = f"{counts.never_expire:,} of {counts.threads:,} never expire, and are not pinned"
-        yield _info(about, lasting, remedy)
-    elif counts.never_expire:
-        remedy = f"{flushed_first}give the saver a ttl, or prune on a schedule"
-        yield _info(about, f"none of {counts.threads:,} expires", remedy)
-    elif not counts.threads:
-        yield _info(about, f"none under prefix {screen.named(prefix)}", OTHER_PREFIX)
-    elif not counts.damaged:
-        yield _ok(about, f"{counts.threads:,}, all of them expire or are pinned")
+def _of_threads(threads: Overview, prefix: str) -> _Rows:
+    counts, about = threads.counts, "threads"
+    total, lasting, damaged = counts["threads"], counts["never_expire"], counts["damaged"]
+    for name, error in threads.errors.items():
+        remedy = "redis-saver check says how to repair it"
+        yield True, _error(about, f"{screen.named(name)}: {printable(error)}", remedy)
+    more = f"{damaged - MAX_NAMED:,} more are damaged"
+    yield damaged > MAX_NAMED, _error(about, more, "redis-saver check --all")
+    failed = f"{counts['failed']:,} of {total:,} failed in a task"
+    yield counts["failed"], _info(about, failed, "redis-saver threads --state failed")
+    flushed = "threads of the backlog expire once they are flushed; else " if counts["dirty_threads"] else ""
+    some = f"{lasting:,} of {total:,} never expire, and are not pinned"
+    remedy = f"{flushed}if that is not intended, give all savers a ttl. redis-saver ttl sets that of a thread"
+    yield 0 < lasting < total, _info(about, some, remedy)
+    remedy = f"{flushed}give the saver a ttl, or prune on a schedule"
+    yield 0 < lasting == total, _info(about, f"none of {total:,} expires", remedy)
+    yield not total, _info(about, f"none under prefix {screen.named(prefix)}", OTHER_PREFIX)
+    is_well = total and not lasting and not damaged
+    yield is_well, _ok(about, f"{total:,}, all of them expire or are pinned")
+
+    yield threads.owned, _ok("owners", f"owned: {threads.owned:,}")
+    number = f"{len(threads.late):,}{' or more' if len(threads.late) == MAX_NAMED else ''}"
+    what = f"the leases of {number} owners have expired: {', '.join(map(screen.named, threads.late))}"
+    why = "their processes are stopped or gone, or cannot reach the server"
+    yield threads.late, _info("owners", what, f"{why}. The next writer takes the thread")
 
 
-def _of_prefixes(nested: Sequence[str], prefix: str) -> _Findings:
-    if nested:
-        shorter = screen.named(min((prefix, *nested), key=len))
-        what = f"{', '.join(map(screen.named, (*nested, prefix)))}: one begins with another"
-        remedy = f"a user with ~{shorter}:* can use all of them. docs/security.md explains how to name prefixes"
-        yield _info("prefixes", what, remedy)
-
-
-def _of_owners(counts: Overview) -> _Findings:
-    if counts.owned:
-        yield _ok("owners", f"owned: {counts.owned:,}")
-    if late := counts.late:
-        number = f"{len(late):,}{' or more' if len(late) == MAX_NAMED else ''}"
-        what = f"the leases of {number} owners have expired: {', '.join(map(screen.named, late))}"
-        why = "their processes are stopped or gone, or cannot reach the server"
-        yield _info("owners", what, f"{why}. The next writer takes the thread")
-
-
-def _of_cold(counts: Overview) -> _Findings:
-    if not counts.backlog:
-        return
-    late = f"cold lacks {counts.backlog:,} records of {counts.dirty_threads:,} threads"
-    what = f"{late}, the oldest for {times.shown(timedelta(seconds=int(counts.oldest_seconds)))}"
+def _of_cold(counts: Mapping[str, Any]) -> _Rows:
+    age, severity = counts["oldest_seconds"], _warning if counts["oldest_seconds"] > _LATE else _info
+    late = f"cold lacks {counts['backlog']:,} records of {counts['dirty_threads']:,} threads"
+    what = f"{late}, the oldest for {times.shown(timedelta(seconds=int(age)))}"
     remedy = "redis-saver flush writes them to cold. docs/operations.md says what to check"
-    yield (_warning if counts.oldest_seconds > _LATE else _info)("backlog", what, remedy)
-    if counts.set_aside:
-        yield _warning("backlog", f"cold refused {counts.set_aside:,} records", "redis-saver check names them")
+    yield counts["backlog"], severity("backlog", what, remedy)
+    refused = f"cold refused {counts['set_aside']:,} records"
+    yield counts["set_aside"], _warning("backlog", refused, "redis-saver check names them")
+
+
+def _of_prefixes(prefixes: Iterable[str], prefix: str) -> _Rows:
+    """Find prefixes with threads that begin with this one, or this one with them. `~a:*` also allows prefix `a:b`."""
+    nested = [other for other in sorted(prefixes) if other.startswith(f"{prefix}:") or prefix.startswith(f"{other}:")]
+    shorter = screen.named(min((prefix, *nested), key=len))
+    what = f"{', '.join(map(screen.named, (*nested[:MAX_NAMED], prefix)))}: one begins with another"
+    remedy = f"a user with ~{shorter}:* can use all of them. docs/security.md explains how to name prefixes"
+    yield nested, _info("prefixes", what, remedy)
 
 
 # -- check

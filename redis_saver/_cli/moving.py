@@ -391,27 +391,14 @@ class _Run:
             return None
 
     def go_on(self, saver: TieredSaver) -> None:
-        """Watch the flusher until a signal arrives."""
-        self._catch_up(saver)  # an outage may have delayed records of other flushers
-        checked_at, were_up = time.monotonic(), True
+        """Watch the flusher and the servers until a signal arrives."""
+        self.attempt(lambda: saver.flush(_TURN))
+        checked_at = time.monotonic()
         while not self.stop.wait(_STEP):
             self.tell(saver.stats())
-            if time.monotonic() - checked_at < CHECK_EVERY:
-                continue
-            are_up = self._are_up()
-            if are_up and not were_up:
-                self._catch_up(saver)
-            checked_at, were_up = time.monotonic(), are_up
-
-    def _catch_up(self, saver: TieredSaver) -> None:
-        """Flush at once after an outage of Postgres. The records would otherwise wait for their next try."""
-        before: float = math.inf
-        while not self.stop.asked:
-            left = self.attempt(lambda: saver.flush(_TURN))
-            if not left or left >= before:
-                return
-            before = left
-            self.tell(saver.stats())
+            if time.monotonic() - checked_at >= CHECK_EVERY:
+                self._are_up()
+                checked_at = time.monotonic()
 
     def drain(self, saver: TieredSaver, deadline: float) -> int | None:
         """Flush all records. End early if Postgres is up and refuses the rest."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from langgraph.checkpoint.base import ChannelVersions
+from pydantic import Field, StrictFloat, StrictInt, StrictStr, TypeAdapter, ValidationError
+from typing_extensions import NotRequired, TypedDict
 
 from redis_saver._checkpoint.comparing import Record, Task
 from redis_saver._checkpoint.retention import CheckpointKey
@@ -122,37 +123,40 @@ def special(task: Task, value: Any) -> bytes:
     return fingerprint(value) if task[1] else b""
 
 
+def tasks_of(saved: Record) -> dict[Task, TaskInfo]:
+    """Return the tasks of a checkpoint for an outline."""
+    return {each.task: TaskInfo(each.path, special(each.task, each.writes[-1][1])) for each in saved.writes}
+
+
+_Versions: TypeAlias = dict[StrictStr, StrictStr | StrictInt | Annotated[StrictFloat, Field(allow_inf_nan=False)]]
+
+
+class _Sound(TypedDict):
+    """The form of LangGraph's checkpoints."""
+
+    channel_values: dict[StrictStr, Any]
+    channel_versions: _Versions
+    versions_seen: NotRequired[dict[Any, _Versions] | None]
+
+
+_SOUND = TypeAdapter(_Sound)
+
+
 def is_sound(checkpoint: Any, metadata: object) -> bool:
     """True if values, versions and metadata have LangGraph's form."""
-    if not isinstance(checkpoint, dict) or not isinstance(metadata, dict):
+    try:
+        _SOUND.validate_python(checkpoint)
+    except ValidationError:
         return False
-    values, seen = checkpoint.get("channel_values"), checkpoint.get("versions_seen") or {}
-    if not isinstance(values, dict) or not isinstance(seen, dict):
-        return False
-    return all(isinstance(channel, str) for channel in values) and all(
-        isinstance(versions, dict)
-        and all(isinstance(channel, str) and _is_version(version) for channel, version in versions.items())
-        for versions in (checkpoint.get("channel_versions"), *seen.values())
-    )
-
-
-def _is_version(value: Any) -> bool:
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return isinstance(value, str | int) and not isinstance(value, bool)
+    return isinstance(metadata, dict)
 
 
 ItemOrError: TypeAlias = StoredItem | RedisSaverError
 """An item, or the error of an unreadable item."""
 
 
-class Written(NamedTuple):
-    """Items that `Items.write` did not store."""
-
-    changed: list[StoredItem]
-    """Items that someone else wrote in the target since `look_up`."""
-    failed: list[tuple[StoredItem, RedisSaverError]]
-    """Items that the target cannot store, each with its error."""
+NotStored: TypeAlias = list[tuple[StoredItem, RedisSaverError | None]]
+"""Items that were not stored, each with its error. None: someone else wrote the item in the target since `look_up`."""
 
 
 class Items(Endpoint):
@@ -169,7 +173,7 @@ class Items(Endpoint):
         """Return the target's version of each item, or None. An error takes the place of an unreadable item."""
 
     @abstractmethod
-    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> NotStored:
         """Store different items. The number is the `updated_at` of the item to replace, or 0 to replace none."""
 
     def not_stored(self, item: StoredItem, error: Exception, text: object = None) -> ItemMigrationError:

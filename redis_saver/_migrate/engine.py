@@ -522,14 +522,14 @@ class _ItemsMove:
     def _write(self, wanted: Sequence[tuple[StoredItem, Any]]) -> list[StoredItem]:
         """Write and count items. Return those that changed in the target, to look them up again."""
         rows = [(item, stored.updated_at if stored else 0) for item, stored in wanted]
-        changed, failed = ([], []) if self.dry_run or not rows else self.target.write(rows)
-        for _, error in failed:
+        not_stored = [] if self.dry_run or not rows else self.target.write(rows)
+        for error in [error for _, error in not_stored if error is not None]:
             self._fail(str(error))
-        left = {(item.namespace, item.key) for item in (*changed, *(item for item, _ in failed))}
+        left = {(item.namespace, item.key) for item, _ in not_stored}
         expected = [number for item, number in rows if (item.namespace, item.key) not in left]
         self.report.replaced += sum(map(bool, expected))
         self.report.written += expected.count(0)
-        return changed
+        return [item for item, error in not_stored if error is None]
 
     def _is_wanted(self, item: StoredItem, stored: ItemOrError | None) -> bool:
         """True if the item should be written. Otherwise the reason goes into the report."""

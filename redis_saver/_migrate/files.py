@@ -37,19 +37,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkstemp
-from typing import Any, BinaryIO, ClassVar, TypeAlias
+from typing import Annotated, Any, BinaryIO, ClassVar, TypeAlias
 from zlib import crc32
 
 import ormsgpack
+from annotated_types import Len
 from langgraph.checkpoint.base import ChannelVersions
 from langgraph.checkpoint.serde.base import SerializerProtocol
-from typing_extensions import Self
+from pydantic import Field, StrictBytes, StrictInt, StrictStr, TypeAdapter, ValidationError
+from typing_extensions import Self, TypedDict
 
 from redis_saver._checkpoint.comparing import Record, Task, Writes
 from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._common.display import error_text, printable, shown
 from redis_saver._common.limits import Allowance, Limits
-from redis_saver._migrate.endpoints import Entry, Items, Target, TaskInfo, ThreadOutline, Written, is_sound, special
+from redis_saver._migrate.endpoints import Entry, Items, NotStored, Target, TaskInfo, ThreadOutline, is_sound, special
 from redis_saver._storage.chunks import digest
 from redis_saver._store.writing import StoredItem
 from redis_saver.errors import EndpointError, FileDamaged, RedisSaverError, ThreadMigrationError, decoding_item, moving
@@ -63,39 +65,24 @@ FRAME = struct.Struct(">II")
 _AGAIN = "Export it again, or copy the file again. Nothing was read from it"
 
 
-def _is_natural(value: Any) -> bool:
-    return type(value) is int and value >= 0
+_Natural: TypeAlias = Annotated[int, Field(strict=True, ge=0)]
+_Labels: TypeAlias = Annotated[list[StrictStr], Len(1)]
+_Value: TypeAlias = tuple[StrictStr, list[_Natural]]
+_Task: TypeAlias = tuple[StrictStr, StrictInt, StrictStr, Annotated[list[tuple[StrictStr, _Value]], Len(1)]]
 
 
-def _is_text_or_none(value: Any) -> bool:
-    return isinstance(value, str | None)
+class _Checkpoint(TypedDict):
+    ns: StrictStr
+    id: StrictStr
+    parent: StrictStr | None
+    checkpoint: _Value
+    metadata: _Value
+    values: dict[StrictStr, _Value]
+    writes: list[_Task]
 
 
-_Forms: TypeAlias = Mapping[str, tuple[Any, ...]]
-_SOME = "some"
-"""First member of the form of a non-empty list."""
-_VALUE = (str, [int])
-_WRITES = [(str, int, str, [_SOME, (str, _VALUE)])]
-_NAMES = {"ns": str, "id": str, "parent": _is_text_or_none}
-_CHECKPOINT = {**_NAMES, "checkpoint": _VALUE, "metadata": _VALUE, "values": {str: _VALUE}, "writes": _WRITES}
-_NATURALS = (_is_natural, _is_natural, _is_natural, _is_natural)
-
-
-def _fits(value: Any, form: Any) -> bool:
-    """True if a value has a form: a type, a predicate, or the forms of members.
-
-    A tuple is the form of a list of that length, a list is the form of a list of any length, and `{str: form}` is the
-    form of a dict with any keys.
-    """
-    if isinstance(form, tuple):
-        return isinstance(value, list) and len(value) == len(form) and all(map(_fits, value, form))
-    if isinstance(form, list):
-        return isinstance(value, list) and len(value) >= len(form) - 1 and all(_fits(each, form[-1]) for each in value)
-    if isinstance(form, dict) and str in form:
-        return isinstance(value, dict) and all(type(k) is str and _fits(each, form[str]) for k, each in value.items())
-    if isinstance(form, dict):
-        return isinstance(value, dict) and all(_fits(value.get(name), each) for name, each in form.items())
-    return type(value) is form if isinstance(form, type) else form(value)
+def _forms(**forms: Any) -> Mapping[str, TypeAdapter[Any]]:
+    return {kind: TypeAdapter(form) for kind, form in forms.items()}
 
 
 def checksum(data: bytes, at: int) -> int:
@@ -108,7 +95,7 @@ class _File:
 
     name: str
     FIRST_LINE: ClassVar[bytes]
-    FORMS: ClassVar[_Forms]
+    FORMS: ClassVar[Mapping[str, TypeAdapter[Any]]]
     """Forms of records, without the kind, by kind."""
     COUNTED: ClassVar[tuple[str, ...]]
     """Kinds that the last record counts."""
@@ -197,8 +184,9 @@ class _File:
             record: Any = ormsgpack.unpackb(data)
         except ormsgpack.MsgpackDecodeError as error:
             raise self._not_whole(f"a record is not msgpack: {printable(str(error))}") from error
-        kind = record[0] if isinstance(record, list) and record else None
-        if isinstance(kind, str) and kind in self.FORMS and _fits(record[1:], self.FORMS[kind]):
+        with suppress(LookupError, TypeError, ValidationError):
+            kind, *rest = record
+            self.FORMS[kind].validate_python(rest)
             return record  # type: ignore[no-any-return]
         raise FileDamaged(
             f"{self.name} has a record that this version does not know: {shown(record)}. Nothing was read from it. "
@@ -219,7 +207,9 @@ class ThreadFile(_File, Target):
     """A file of threads. A source is read again for each thread. A target is written one thread after the other."""
 
     FIRST_LINE = b"redis-saver threads 1\n"
-    FORMS: ClassVar[_Forms] = {"thread": (str,), "bytes": (bytes,), "checkpoint": (_CHECKPOINT,), "end": (int, int)}
+    FORMS = _forms(
+        thread=tuple[StrictStr], bytes=tuple[StrictBytes], checkpoint=tuple[_Checkpoint], end=tuple[_Natural, _Natural]
+    )
     COUNTED = ("thread", "checkpoint")
 
     def __init__(self, name: str, file: BinaryIO, serde: SerializerProtocol) -> None:
@@ -279,8 +269,6 @@ class ThreadFile(_File, Target):
 
         def load(value: Any) -> Any:
             kind, numbers = value
-            if min(numbers, default=0) < 0:
-                raise ValueError("the record refers to a negative number of bytes")
             pieces = [shared[number] for number in numbers]
             if len(set(numbers)) < len(numbers):  # repeated numbers may make a few bytes huge
                 Allowance(Limits(), self.name).unfold("value_bytes", sum(map(len, pieces)))
@@ -363,7 +351,10 @@ class ItemFile(_File, Items):
     """A file of items."""
 
     FIRST_LINE = b"redis-saver items 1\n"
-    FORMS: ClassVar[_Forms] = {"item": ([_SOME, str], str, str, bytes, *_NATURALS), "end": (int,)}
+    FORMS = _forms(
+        item=tuple[_Labels, StrictStr, StrictStr, StrictBytes, _Natural, _Natural, _Natural, _Natural],
+        end=tuple[_Natural],
+    )
     COUNTED = ("item",)
 
     def items(self, labels: tuple[str, ...]) -> Iterator[StoredItem | RedisSaverError]:
@@ -387,16 +378,16 @@ class ItemFile(_File, Items):
         """Return None for each item, because a target is empty."""
         return [None] * len(items)
 
-    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> NotStored:
         """Add items."""
-        written = Written([], [])
+        not_stored: NotStored = []
         for item, _ in wanted:
             try:
                 kind, data = self._serde.dumps_typed(item.value)
                 self._add("item", item.namespace, item.key, kind, data, *item[3:7])
             except (TypeError, ValueError) as error:  # noqa: PERF203
-                written.failed.append((item, self.not_stored(item, error, error_text(error))))
-        return written
+                not_stored.append((item, self.not_stored(item, error, error_text(error))))
+        return not_stored
 
 
 # -- new files

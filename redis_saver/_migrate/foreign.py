@@ -25,11 +25,10 @@ import base64
 import binascii
 import json
 import re
-import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from importlib import import_module
-from typing import Any, ClassVar, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import ormsgpack
 from langgraph.checkpoint.base import WRITES_IDX_MAP, CheckpointTuple
@@ -70,34 +69,16 @@ class Head(NamedTuple):
     channel: str = ""
 
 
-class ThreadKeys:
-    """Any number of keys by thread, in a temporary SQLite file that is deleted with this object."""
+ThreadKeys: TypeAlias = dict[str, dict[bytes, str | None]]
+"""The keys of each thread, with the prefixes of those that are checkpoints."""
 
-    def __init__(self, keys: Iterable[Head]) -> None:
-        """Store keys. Repetitions are ignored."""
-        sqlite3 = import_module("sqlite3")  # some Pythons are built without it
-        self._rows = sqlite3.connect("", check_same_thread=False)
-        weakref.finalize(self, self._rows.close)
-        self._rows.execute(
-            "CREATE TABLE keys (thread BLOB, name BLOB, is_own INT, PRIMARY KEY (thread, name)) WITHOUT ROWID"
-        )
-        self.prefixes: dict[str, int] = {}
-        """Number of checkpoints by prefix."""
-        for key in keys:
-            row = names.encode(key.thread), key.key, key.prefix is not None
-            new = self._rows.execute("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", row).rowcount
-            if key.prefix is not None:
-                self.prefixes[key.prefix] = self.prefixes.get(key.prefix, 0) + new
 
-    def threads(self) -> Iterator[str]:
-        """Iterate over the names of the threads that have a checkpoint."""
-        for (thread,) in self._rows.execute("SELECT DISTINCT thread FROM keys WHERE is_own"):
-            yield names.decode(thread)
-
-    def of(self, thread: str) -> list[bytes]:
-        """Return the keys of a thread."""
-        rows = self._rows.execute("SELECT name FROM keys WHERE thread = ?", (names.encode(thread),))
-        return [key for (key,) in rows]
+def by_thread(heads: Iterable[Head]) -> ThreadKeys:
+    """Group keys by thread. Threads without a checkpoint are left out."""
+    keys: ThreadKeys = {}
+    for head in heads:
+        keys.setdefault(head.thread, {})[head.key] = head.prefix
+    return {thread: prefixes for thread, prefixes in keys.items() if set(prefixes.values()) != {None}}
 
 
 class ForeignSource(Source):
@@ -132,14 +113,15 @@ class ForeignSource(Source):
         self._serde = _with_objects(self._given_serde) if objects else self._given_serde
 
     def _threads(self) -> Iterable[str]:
-        return self._known().threads()
+        return self._known()
 
     def _known(self) -> ThreadKeys:
         if self._keys is None:
-            stream = self.driver.stream(self.scan())
-            keys = ThreadKeys(key for key in stream if None in (self.prefix, key.prefix) or key.prefix == self.prefix)
-            if len(keys.prefixes) > 1:
-                counts = ", ".join(f"{shown(prefix)} ({count:,})" for prefix, count in sorted(keys.prefixes.items()))
+            heads = self.driver.stream(self.scan())
+            keys = by_thread(head for head in heads if None in (self.prefix, head.prefix) or head.prefix == self.prefix)
+            prefixes = Counter(prefix for found in keys.values() for prefix in found.values() if prefix is not None)
+            if len(prefixes) > 1:
+                counts = ", ".join(f"{shown(prefix)} ({count:,})" for prefix, count in sorted(prefixes.items()))
                 raise EndpointError(f"{self.name}: several prefixes: {counts}. Choose one: --source-prefix, or prefix=")
             self._keys = keys
         return self._keys
@@ -152,7 +134,7 @@ class ForeignSource(Source):
         return outline
 
     def _survey(self, thread: str) -> Operation[ThreadOutline]:
-        heads = yield from self.heads(self._known().of(thread))
+        heads = yield from self.heads(list(self._known().get(thread, ())))
         return (yield from self.entries([head for head in heads if head.thread == thread]))
 
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:

@@ -10,7 +10,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -24,23 +24,17 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from redis_saver._checkpoint import listing
-from redis_saver._checkpoint.comparing import Record, Task, record
-from redis_saver._checkpoint.retention import CheckpointKey, read_references
+from redis_saver._checkpoint import auditing, listing
+from redis_saver._checkpoint.comparing import Record, Task, record, task_of
+from redis_saver._checkpoint.retention import CheckpointKey
 from redis_saver._checkpoint.saver import Saver, context_of, driver_of
 from redis_saver._client.base import RedisDriver
 from redis_saver._client.sync import SyncDriver
-from redis_saver._common import config, names, postgres
-from redis_saver._common.config import Address
+from redis_saver._common import config, postgres
 from redis_saver._common.display import kind_of, shown
-from redis_saver._common.limits import Allowance
-from redis_saver._engine.requests import Command, Operation
-from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special
+from redis_saver._migrate.endpoints import Entry, Source, Target, TaskInfo, ThreadOutline, special, tasks_of
 from redis_saver._migrate.foreign import ForeignSource, RedisDocuments, ValkeyStrings
-from redis_saver._storage import codec
-from redis_saver._storage.chunks import Write
-from redis_saver._storage.context import Context
-from redis_saver._storage.keys import with_key
+from redis_saver._storage.keys import stream_with_key
 from redis_saver.errors import EndpointError, ThreadMigrationError
 
 _OUR_DATA = re.compile(rb"([^{}]+):\{[^{}]*\}:data", re.DOTALL)
@@ -119,19 +113,12 @@ class SaverEndpoint(Target):
         outline: ThreadOutline = {}
         for checkpoint_tuple in self.saver.list({"configurable": {"thread_id": thread}}):
             saved = record(checkpoint_tuple, {})
-            tasks = {each.task: TaskInfo(None, special(each.task, each.writes[-1][1])) for each in saved.writes}
-            outline[saved.key] = Entry(saved.parent, tasks)
+            outline[saved.key] = Entry(saved.parent, tasks_of(saved))
         return outline
 
     def _record(self, thread: str, key: CheckpointKey, entry: Entry) -> Record | None:
-        if (checkpoint_tuple := self.saver.get_tuple(config.to_config(thread, *key))) is None:
-            return None
-        tasks = self._tasks(thread, key, entry) if checkpoint_tuple.pending_writes else {}
-        return record(checkpoint_tuple, {task: info.path for task, info in tasks.items()})
-
-    def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:  # noqa: ARG002
-        """Return the tasks of a checkpoint with their paths, even if the outline has no paths."""
-        return entry.tasks
+        checkpoint_tuple = self.saver.get_tuple(config.to_config(thread, *key))
+        return checkpoint_tuple and record(checkpoint_tuple, {task: info.path for task, info in entry.tasks.items()})
 
     def write(self, thread: str, saved: Record, new: ChannelVersions | None, tasks: Collection[Task]) -> None:
         """Store a checkpoint and its pending writes."""
@@ -168,50 +155,15 @@ class OurEndpoint(SaverEndpoint):
         return driver_of(self.saver).stream(listing.scan_threads(self._context))
 
     def _outline(self, thread: str) -> ThreadOutline:
-        return driver_of(self.saver).run(with_key(self._context, thread, partial(self._survey, thread=thread)))
-
-    def _survey(self, context: Context, thread: str) -> Operation[ThreadOutline]:
-        references = yield from read_references(context, thread)
-        if references is None:
-            return {}
-        tasks: dict[CheckpointKey, dict[Task, TaskInfo]] = {}
-        specials: dict[CheckpointKey, list[Task]] = {}
-        for member in references.writes:
-            head, _, index = member[1:].rpartition(b"\0")
-            ns, checkpoint_id, task_id = names.components(head + b"\0")
-            task = task_id, int(index or 0)
-            tasks.setdefault((ns, checkpoint_id), {})[task] = TaskInfo()
-            if index:
-                specials.setdefault((ns, checkpoint_id), []).append(task)
-        allowance = Allowance(context.limits, f"thread {shown(thread)}")
-        for key, some in specials.items():
-            for task, write in (yield from _read_writes(context, thread, key, some)).items():
-                value = codec.load_write(context, write, Address(thread, *key), allowance)[2]
-                tasks[key][task] = TaskInfo(write.task_path, special(task, value))
-        return {key: Entry(links.parent or None, tasks.get(key, {})) for key, links in references.checkpoints.items()}
-
-    def _tasks(self, thread: str, key: CheckpointKey, entry: Entry) -> Mapping[Task, TaskInfo]:
-        read = partial(_read_writes, thread=thread, key=key, tasks=list(entry.tasks))
-        writes = driver_of(self.saver).run(with_key(self._context, thread, read))
-        return {task: TaskInfo(write.task_path) for task, write in writes.items()}
-
-
-def _read_writes(
-    context: Context, thread: str, key: CheckpointKey, tasks: Sequence[Task]
-) -> Operation[dict[Task, Write]]:
-    """Read the first write of each task."""
-    if not tasks:
-        return {}
-    ends = [b"%d" % index if index else b"" for _, index in tasks]
-    members = [names.task(*key, task_id) + end for (task_id, _), end in zip(tasks, ends, strict=True)]
-    values = yield Command(("HMGET", context.keyspace.keys(thread).data_key, *members))
-    flat: list[bytes] = []
-    for (task_id, _), end, stored in zip(tasks, ends, values, strict=True):
-        flat += (names.component(task_id) + end, stored) if stored is not None else ()
-    writes: dict[Task, Write] = {}
-    for write in codec.decode_writes(context, flat, Address(thread, *key)):
-        writes.setdefault((write.task_id, min(write.idx, 0)), write)
-    return writes
+        entries = partial(auditing.entries, thread=thread, ns=None)
+        outline: ThreadOutline = {}
+        for found in driver_of(self.saver).stream(stream_with_key(self._context, thread, entries)):
+            tasks = {task_of(write.task_id, write.channel): TaskInfo(write.path) for write in found.writes}
+            key, entry = (found.ns, found.id), Entry(found.parent, tasks)
+            if any(index for _, index in tasks) and (saved := self._record(thread, key, entry)) is not None:
+                entry = Entry(found.parent, tasks_of(saved))
+            outline[key] = entry
+        return outline
 
 
 class MemoryEndpoint(SaverEndpoint):
@@ -242,10 +194,6 @@ class _SqlEndpoint(SaverEndpoint, ABC):
     """A saver with LangGraph's tables in a database, which stores metadata as JSON."""
 
     saver: Any
-    _LEAST: str
-    """SQL function for the smaller of two numbers."""
-    _PARAMETER: str
-    """SQL placeholder."""
     _WRITES: str
     """Table of pending writes."""
     _VALUE: str
@@ -256,7 +204,8 @@ class _SqlEndpoint(SaverEndpoint, ABC):
         self.failures, self.refusals = (failure,), (*self.refusals, *refusals)
 
     @abstractmethod
-    def _select(self, query: str, *arguments: str) -> list[Any]: ...
+    def _select(self, query: str, *arguments: str) -> list[Any]:
+        """Return the rows of a query. `?` stands for an argument."""
 
     def _path(self) -> str:
         """Return the column of a task's path."""
@@ -266,22 +215,18 @@ class _SqlEndpoint(SaverEndpoint, ABC):
         return (thread for (thread,) in self._select("SELECT DISTINCT thread_id FROM checkpoints"))
 
     def _outline(self, thread: str) -> ThreadOutline:
-        of_thread = f"WHERE thread_id = {self._PARAMETER}"
         tasks: dict[CheckpointKey, dict[Task, TaskInfo]] = {}
-        path, table = self._path(), self._WRITES
-        columns = f"checkpoint_ns, checkpoint_id, task_id, {self._LEAST}(idx, 0)"
-        groups = f"SELECT {columns}, MIN({path}) FROM {table} {of_thread} GROUP BY {columns}"  # noqa: S608
-        for ns, checkpoint_id, task_id, index, task_path in self._select(groups, thread):
-            tasks.setdefault((ns, checkpoint_id), {})[task_id, index] = TaskInfo(task_path)
-        specials = f"SELECT {columns}, type, {self._VALUE} FROM {table} {of_thread} AND idx < 0"  # noqa: S608
-        for ns, checkpoint_id, task_id, index, kind, data in self._select(specials, thread):
-            task, infos = (task_id, index), tasks[ns, checkpoint_id]
-            infos[task] = TaskInfo(infos[task].path, special(task, self.saver.serde.loads_typed((kind, data))))
+        columns = f"task_id, idx, {self._path()}, type, CASE WHEN idx < 0 THEN {self._VALUE} END"
+        writes = f"SELECT checkpoint_ns, checkpoint_id, {columns} FROM {self._WRITES} WHERE thread_id = ?"  # noqa: S608
+        for ns, checkpoint_id, task_id, index, path, kind, data in self._select(writes, thread):
+            task = task_id, min(index, 0)
+            digest = special(task, self.saver.serde.loads_typed((kind, data))) if index < 0 else b""
+            tasks.setdefault((ns, checkpoint_id), {})[task] = TaskInfo(path, digest)
         columns = "checkpoint_ns, checkpoint_id, parent_checkpoint_id"
-        checkpoints = f"SELECT {columns} FROM checkpoints {of_thread}"  # noqa: S608
+        checkpoints = self._select(f"SELECT {columns} FROM checkpoints WHERE thread_id = ?", thread)  # noqa: S608
         return {
             (ns, checkpoint_id): Entry(parent or None, tasks.get((ns, checkpoint_id), {}))
-            for ns, checkpoint_id, parent in self._select(checkpoints, thread)
+            for ns, checkpoint_id, parent in checkpoints
         }
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
@@ -293,7 +238,7 @@ class _SqlEndpoint(SaverEndpoint, ABC):
 class SqliteEndpoint(_SqlEndpoint):
     """A `SqliteSaver`."""
 
-    _LEAST, _PARAMETER, _WRITES, _VALUE = "MIN", "?", "writes", "value"
+    _WRITES, _VALUE = "writes", "value"
 
     def __init__(self, saver: Any, name: str = "") -> None:
         """Use a saver. The caller closes it."""
@@ -313,7 +258,7 @@ class SqliteEndpoint(_SqlEndpoint):
 class PostgresEndpoint(_SqlEndpoint):
     """A `PostgresSaver`."""
 
-    _LEAST, _PARAMETER, _WRITES, _VALUE = "LEAST", "%s", "checkpoint_writes", "blob"
+    _WRITES, _VALUE = "checkpoint_writes", "blob"
 
     def __init__(self, saver: Any, name: str = "") -> None:
         """Use a saver. The caller closes it."""
@@ -322,7 +267,7 @@ class PostgresEndpoint(_SqlEndpoint):
 
     def _select(self, query: str, *arguments: str) -> list[Any]:
         with postgres.cursor(self.saver) as cursor:
-            return [tuple(row.values()) for row in cursor.execute(query, arguments)]
+            return [tuple(row.values()) for row in cursor.execute(query.replace("?", "%s"), arguments)]
 
     def as_stored(self, metadata: Mapping[str, Any]) -> Any:
         """Return metadata as the saver returns them: without `writes`, which LangGraph stored there before 0.5."""
@@ -351,12 +296,18 @@ def check_empty(source: Any) -> None:
         raise EndpointError(f"{source.name} has no threads{under} to move. It has {text}")
 
 
+def our_prefixes(driver: Any) -> Counter[str]:
+    """Count the threads of each prefix on a server. Cost: a scan of all keys."""
+    matches = map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))
+    return Counter(match[1].decode("utf-8", "backslashreplace") for match in matches if match)
+
+
 def _patterns(driver: Any) -> list[tuple[tuple[str, str], int]]:
     """Count the keys of savers on a server, by pattern and remedy. Return the most frequent ones."""
     counts: Counter[tuple[str, str]] = Counter()
-    for match in filter(None, map(_OUR_DATA.fullmatch, driver.stream(listing.scan_keys(b"*}:data")))):
-        name = shown(match[1].decode("utf-8", "backslashreplace"))
-        counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] += 1
+    for prefix, count in our_prefixes(driver).items():
+        name = shown(prefix)
+        counts[f"{name}:{{...}}:data", f"of redis_saver: the prefix is {name}"] = count
     for source in (RedisDocuments, ValkeyStrings):
         remedy = f"of {source.kind}: write {source.kind}:URL"
         keys = driver.stream(source.scan())

@@ -13,7 +13,7 @@ from redis_saver import errors
 from redis_saver._common.display import error_text
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, member
 from redis_saver._engine.requests import Operation, T
-from redis_saver._migrate.endpoints import ItemOrError, Items, Written, item_name, not_moved
+from redis_saver._migrate.endpoints import ItemOrError, Items, NotStored, item_name, not_moved
 from redis_saver._storage import opaque
 from redis_saver._store import namespaces, writing
 from redis_saver._store.context import StoreContext
@@ -141,26 +141,25 @@ class OurItems(Items):
                     results[position] = answer[at]
         return results
 
-    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> NotStored:
         """Store items in three round trips, because this adds partitions to the directory and changes their tokens."""
         imports: dict[Partition, list[Import]] = {}
-        written = Written([], [])
+        not_stored: NotStored = []
         for item, expected in wanted:
             try:
                 item_import = writing.as_import(self._context, item, expected)
             except (errors.RedisSaverError, TypeError, ValueError) as error:  # noqa: PERF203
-                written.failed.append((item, self.not_stored(item, error)))
+                not_stored.append((item, self.not_stored(item, error)))
             else:
                 imports.setdefault(item_import.partition, []).append(item_import)
         put = writing.new_put()
         calls = {each: partial(writing.import_items, self._context, each, some, put) for each, some in imports.items()}
         for partition, left in self._run_each(calls).items():
             if isinstance(left, errors.RedisSaverError):
-                items = [each.item for each in imports[partition]]
-                written.failed.extend((item, self.not_stored(item, left)) for item in items)
+                not_stored += [(each.item, self.not_stored(each.item, left)) for each in imports[partition]]
             else:
-                written.changed.extend(each.item for each in left)
-        return written
+                not_stored += [(each.item, None) for each in left]
+        return not_stored
 
 
 def _read_all(context: StoreContext, partition: Partition, fields: list[bytes]) -> Operation[list[ItemOrError | None]]:
@@ -222,26 +221,26 @@ class PostgresItems(Items):
                 stored[tuple(row[0].split(".")), row[1]] = self._item(*row)
         return [stored.get((item.namespace, item.key)) for item in items]
 
-    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> Written:
+    def write(self, wanted: Sequence[tuple[StoredItem, int]]) -> NotStored:
         """Store items in one transaction. If Postgres refuses an item, use a transaction for each item."""
         rows: list[tuple[StoredItem, dict[str, Any]]] = []
-        written = Written([], [])
+        not_stored: NotStored = []
         for item, expected in wanted:
             try:
                 rows.append((item, _row(item, expected)))
             except self._refusals as error:  # noqa: PERF203
-                written.failed.append((item, self.not_stored(item, error, error_text(error))))
+                not_stored.append((item, self.not_stored(item, error, error_text(error))))
         with self.doing():
-            try:
-                return written._replace(changed=self._put(rows))
-            except self._refusals:
-                pass
-            for item, row in rows:
-                try:
-                    written.changed.extend(self._put([(item, row)]))
-                except self._refusals as error:  # noqa: PERF203
-                    written.failed.append((item, self.not_stored(item, error, error_text(error))))
-        return written
+            return not_stored + self._put_or_each(rows)
+
+    def _put_or_each(self, rows: Sequence[tuple[StoredItem, dict[str, Any]]]) -> NotStored:
+        try:
+            return [(item, None) for item in self._put(rows)]
+        except self._refusals as error:
+            if len(rows) == 1:
+                item = rows[0][0]
+                return [(item, self.not_stored(item, error, error_text(error)))]
+        return [left for row in rows for left in self._put_or_each([row])]
 
     def _put(self, rows: Sequence[tuple[StoredItem, dict[str, Any]]]) -> list[StoredItem]:
         """Store all items or none. Skip and return those whose rows have changed."""

@@ -34,7 +34,7 @@ from tests.support.servers import Server, free_port, modules_server, url_of
 from redis_saver import AsyncRedisSaver, EndpointError, RedisSaver
 from redis_saver._cli.main import main
 from redis_saver._migrate import foreign
-from redis_saver._migrate.foreign import ForeignSource, Head, RedisDocuments, ThreadKeys, ValkeyStrings, typed
+from redis_saver._migrate.foreign import ForeignSource, Head, RedisDocuments, ValkeyStrings, by_thread, typed
 from redis_saver._storage.opaque import OpaqueSerializer, same
 from redis_saver.migrate import amigrate, migrate, opened
 
@@ -694,7 +694,5 @@ def test_keys_are_grouped_by_thread() -> None:
         Head("b", b"k1", "p"),
         Head("b", b"k3", None),
     ]
-    keys = ThreadKeys([*found, Head("c", b"k4", None)])
-    assert sorted(keys.threads()) == ["a\ud800", "b"]
-    assert (keys.of("b"), keys.of("a\ud800"), keys.of("nobody")) == ([b"k1", b"k3"], [b"k2"], [])
-    assert keys.prefixes == {"p": 1, "q": 1}
+    keys = by_thread([*found, Head("c", b"k4", None)])
+    assert keys == {"b": {b"k1": "p", b"k3": None}, "a\ud800": {b"k2": "q"}}
