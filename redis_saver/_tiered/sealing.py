@@ -239,9 +239,8 @@ class SealedCold:
 
 def key_status(tiers: Tiers, serde: SerializerProtocol) -> Tiered[KeyStatus]:
     """Count the threads of hot and the rows of cold that each key protects."""
-    counts = Counter[str]()
+    counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot))
     failed = yield from _each_row(tiers, serde, counts)
-    hot = yield from rotating.key_status(tiers.hot)
     plain = hot.plain + counts.pop(PLAIN_ROW, 0)
     return hot._replace(plain=plain, failed=hot.failed | failed, rows=dict(sorted(counts.items())))
 
