@@ -233,27 +233,33 @@ class Encryption:
 
 
 class KeyStatus(NamedTuple):
-    """The keys that protect the threads of a saver, as `key_status` returns them."""
+    """The keys that protect a saver, a store or a cache, as `key_status` returns them."""
 
     threads: dict[str, int]
     """Number of threads by the id of the key that wrapped their data key."""
     plain: int
-    """Number of threads that are not encrypted."""
+    """Number of threads, partitions and rows that are not encrypted."""
     failed: dict[str, str]
-    """Errors of threads that cannot be read, by thread."""
+    """Errors of what cannot be read: by thread, or by `store` or `cold` and a name."""
+    partitions: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    """Number of a store's partitions by the id of the key."""
+    caches: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    """1 by the id of the key of a cache."""
+    rows: dict[str, int] = {}  # noqa: RUF012 - nobody changes it
+    """Number of rows in Postgres by the id of the key. Only of a saver over two tiers."""
 
 
 class Rotated(NamedTuple):
     """The result of `rotate_keys`."""
 
     rotated: int
-    """Number of threads whose data key was wrapped anew, or replaced."""
+    """Number of threads, partitions, caches and rows whose data key was wrapped anew, or replaced."""
     unchanged: int
-    """Number of threads that needed no rotation."""
+    """Number of those that needed no rotation."""
     plain: int
-    """Number of threads that are not encrypted."""
+    """Number of those that are not encrypted."""
     failed: dict[str, str]
-    """Errors of all other threads, by thread. They are as before."""
+    """Errors of all others, named as in `KeyStatus`. They are as before."""
 
 
 def from_environment() -> Encryption | None:

@@ -24,14 +24,15 @@ from redis_saver._client.sync import SyncDriver
 from redis_saver._common import config, keywords, times, ttl as ttls
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Limits
-from redis_saver._engine.requests import Batch, Call, Command, Operation
+from redis_saver._engine.requests import Batch, Call, Command, Operation, T
 from redis_saver._engine.scripts import load
 from redis_saver._engine.stats import Counting, Measured
 from redis_saver._serde.serializer import FastSerializer, chosen
 from redis_saver._storage.encryption import check as check_encryption
 from redis_saver._storage.keys import FIELD, DataKeys
+from redis_saver._storage.rotating import Owner, Rotates, rotate, status
 from redis_saver._storage.sealing import Cipher
-from redis_saver.encryption import Encryption
+from redis_saver.encryption import Encryption, KeyStatus, Rotated
 from redis_saver.errors import decoding
 
 SET_ENTRIES = load("cache/set_entries")
@@ -65,7 +66,7 @@ class CacheSettings(TypedDict, total=False):
     cluster_timeout: float
 
 
-class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
+class Cache(Rotates, BaseCache[ValueT], Generic[ClientT, ValueT]):
     """A cache on one Redis or Valkey."""
 
     serde: SerializerProtocol = FastSerializer(pickle_fallback=False)
@@ -153,6 +154,18 @@ class Cache(BaseCache[ValueT], Generic[ClientT, ValueT]):
 
     def _measured(self) -> Measured:
         return Measured(self._counting, self._driver.server, "entries", (self._driver.traffic, self._health))
+
+    def _run(self, operation: Operation[T], name: str) -> T:
+        return self._driver.run(self._counting.call(operation, name))
+
+    async def _arun(self, operation: Operation[T], name: str) -> T:
+        return await self._driver.arun(self._counting.call(operation, name))
+
+    def _key_status_gen(self) -> Operation[KeyStatus]:
+        return status("cache", [Owner("", (self._context.keyspace.data_key,))])
+
+    def _rotate_keys_gen(self) -> Operation[Rotated]:
+        return rotate(self._context.data_keys, [Owner("", (self._context.keyspace.data_key,))])
 
     def get(self, keys: Sequence[FullKey]) -> dict[FullKey, ValueT]:
         """Read entries.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from functools import partial
 from uuid import uuid4
@@ -12,108 +11,50 @@ from redis_saver._checkpoint import copying, guards, listing, pruning, retention
 from redis_saver._common import names
 from redis_saver._common.display import shown
 from redis_saver._common.limits import Allowance
-from redis_saver._engine.requests import Batch, Call, Command, Operation
-from redis_saver._storage import chunks, compression
+from redis_saver._engine.requests import Command, Operation
+from redis_saver._storage import chunks, compression, rotating
 from redis_saver._storage.chunks import LIST, PLAIN, ZSTD
 from redis_saver._storage.context import Context
 from redis_saver._storage.framing import take
-from redis_saver._storage.keys import DataKeys, made_at, with_key, wrapped_by
+from redis_saver._storage.keys import made_at, with_key
+from redis_saver._storage.rotating import GONE, ROTATED, UNCHANGED, Owner, Rewrapping
 from redis_saver._storage.sealing import Cipher
 from redis_saver.encryption import KeyStatus, Rotated
-from redis_saver.errors import RedisSaverError, ThreadBusy, ThreadDamaged, decoding, from_text
-
-_PLAIN, _GONE = "", " gone"
-"""Results for a thread that is not encrypted, or that was deleted meanwhile. No key has such an id."""
-_ROTATED, _UNCHANGED = "rotated", "unchanged"
+from redis_saver.errors import ThreadBusy, decoding
 
 
 def key_status(context: Context) -> Operation[KeyStatus]:
     """Count the threads that each key protects."""
-
-    def look(thread: str, stored: bytes) -> Operation[str]:
-        with decoding("the data key of thread {!r}", thread):
-            return wrapped_by(stored)
-        yield  # makes it an operation
-
-    counts, failed = yield from _each(context, look)
-    return KeyStatus(plain=counts.pop(_PLAIN, 0), threads=dict(sorted(counts.items())), failed=failed)
+    return (yield from rotating.status("thread", (yield from _threads(context))))
 
 
-def rotate_keys(context: Context, *, data: bool, before: datetime | None) -> Operation[Rotated]:
+def rotate_keys(context: Context, *, data: bool = False, before: datetime | None = None) -> Operation[Rotated]:
     """Wrap the data keys of all threads anew. With `data`, replace those that were made before a moment."""
-    if (data_keys := context.data_keys) is None:
-        raise ValueError("rotate_keys: this saver has no encryption=, so it has no keys")
+    rewrapping = Rewrapping(context.data_keys)
     if before is not None and (not data or not isinstance(before, datetime) or before.tzinfo is None):
         raise TypeError(f"before={shown(before)}: write a datetime with a tzinfo, and only with data=True")
     limit = (before or datetime.now(timezone.utc)).timestamp()
 
-    def reseal(thread: str, stored: bytes) -> Operation[str]:
+    def reseal(owner: Owner, stored: bytes) -> Operation[str]:
         if made_at(stored) >= limit:
-            return _UNCHANGED
-        return (yield from with_key(context, thread, partial(_reseal, thread=thread)))
+            return UNCHANGED
+        return (yield from with_key(context, owner.name, partial(_reseal, thread=owner.name)))
 
-    rewrap = partial(_rewrap, context, data_keys, {})
-    counts, failed = yield from _each(context, reseal if data else rewrap)
-    return Rotated(counts[_ROTATED], counts[_UNCHANGED], counts[_PLAIN], failed)
-
-
-def _each(
-    context: Context, act: Callable[[str, bytes], Operation[str]]
-) -> Operation[tuple[Counter[str], dict[str, str]]]:
-    """Act on each encrypted thread with its stored data key. Return counts of the results, and the errors by thread."""
-    counts, failed = Counter[str](), dict[str, str]()
-    threads = list(dict.fromkeys((yield from listing.collect(listing.scan_threads(context)))))
-    for start in range(0, len(threads), listing.THREADS_PER_BATCH):
-        batch = threads[start : start + listing.THREADS_PER_BATCH]
-        replies = yield Batch([_exchange(context, thread) for thread in batch])
-        for thread, reply in zip(batch, replies, strict=True):
-            try:
-                stored = _checked(context, thread, reply)
-                counts[(yield from act(thread, stored)) if stored else _GONE if stored is None else _PLAIN] += 1
-            except RedisSaverError as error:  # noqa: PERF203 - the other threads go on
-                failed[thread] = str(error)
-    del counts[_GONE]
-    return counts, failed
+    threads = yield from _threads(context)
+    return rotating.result(*(yield from rotating.each("thread", threads, reseal if data else rewrapping)))
 
 
-def _exchange(context: Context, thread: str, before: bytes = b"", after: bytes = b"") -> Call:
-    return Call(scripts.DATA_KEY, context.keyspace.keys(thread), (before, after))
-
-
-def _checked(context: Context, thread: str, reply: bytes | list[bytes] | None) -> bytes | None:
-    """Return a thread's stored data key, empty for a plain thread, or None if there is no such thread."""
-    if isinstance(reply, list):
-        text = reply[0].decode("utf-8", "backslashreplace")
-        raise from_text(text, context.keyspace.keys(thread)) or ThreadDamaged(f"thread {shown(thread)} cannot be read")
-    return reply
-
-
-def _rewrap(
-    context: Context, data_keys: DataKeys, newest: dict[str | None, str], thread: str, stored: bytes | None
-) -> Operation[str]:
-    """Wrap the data key of a thread anew. `newest` has the key that the provider chose for each name."""
-    while stored:
-        with decoding("the data key of thread {!r}", thread):
-            key_id, asked = wrapped_by(stored), data_keys.name_for(thread, stored)
-        if newest.get(asked) == key_id:
-            return _UNCHANGED
-        cipher = yield from data_keys.unwrap(thread, stored)
-        wrapped = yield from data_keys.wrap_anew(thread, cipher)
-        newest[asked] = wrapped_by(wrapped.argument)
-        if newest[asked] == key_id:
-            return _UNCHANGED
-        before = _checked(context, thread, (yield _exchange(context, thread, stored, wrapped.argument)))
-        if before == stored:
-            return _ROTATED
-        stored = before  # of another rotation, or of this one if the reply was lost
-    return _GONE
+def _threads(context: Context) -> Operation[list[Owner]]:
+    names = dict.fromkeys((yield from listing.collect(listing.scan_threads(context))))
+    keys = context.keyspace.keys
+    return [Owner(thread, (keys(thread).data_key, keys(thread).index_key)) for thread in names]
 
 
 def _reseal(context: Context, thread: str) -> Operation[str]:
     """Replace a thread by a copy under a new data key."""
     data_keys, cipher, target = context.data_keys, context.cipher, context.keyspace.keys(thread)
     if data_keys is None or cipher is None:
-        return _GONE
+        return GONE
     sealing = yield from data_keys.wrap_anew(thread, cipher, replaces=True)
     for _ in range(pruning.ATTEMPTS):
         token = uuid4().hex
@@ -121,7 +62,7 @@ def _reseal(context: Context, thread: str) -> Operation[str]:
         state = yield Command(("HGET", target.data_key, "@state"), (target.data_key,))
         references = yield from retention.read_references(context, thread)
         if state is None or references is None:
-            return _GONE
+            return GONE
         reachable = yield from retention.reachable_chunks(context, thread, references)
         with decoding("the contents of thread {!r}", thread):
             fields = _fields(references, reachable)
@@ -132,7 +73,7 @@ def _reseal(context: Context, thread: str) -> Operation[str]:
             if (yield guards.GuardedScript(scripts.PROMOTE, (*target, *staged), guards.ANYBODY).call(*arguments)):
                 context.chunk_cache.forget(target.data_key)
                 data_keys.keep(thread, sealing)
-                return _ROTATED
+                return ROTATED
         yield Command(("UNLINK", *staged))
     raise ThreadBusy(
         f"others wrote to thread {shown(thread)} during each of {pruning.ATTEMPTS} attempts to replace its data key. "

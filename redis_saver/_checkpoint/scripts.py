@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from redis_saver._engine.scripts import load
+from redis_saver._storage.rotating import DATA_KEY  # noqa: F401 - one of these scripts
 
 PUT = load("checkpoint/put")
 PUT_WRITES = load("checkpoint/put_writes")
@@ -16,7 +17,6 @@ CHUNK_LISTS = load("checkpoint/chunk_lists")
 REMOVE = load("checkpoint/remove")
 DELETE_THREAD = load("checkpoint/delete_thread")
 READ_FIELDS = load("checkpoint/read_fields")
-DATA_KEY = load("checkpoint/data_key")
 STAGE = load("checkpoint/stage")
 PROMOTE = load("checkpoint/promote")
 CHECK = load("checkpoint/check")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -13,6 +13,7 @@ from typing import Any
 
 import typer
 
+from redis_saver._cache.cache import RedisCache
 from redis_saver._checkpoint.pruning import Pruned, added
 from redis_saver._checkpoint.threads import ThreadQuery
 from redis_saver._cli import screen
@@ -23,7 +24,9 @@ from redis_saver._common.display import counted, printable, shown
 from redis_saver._inspector.values import ago, left
 from redis_saver._migrate.opening import opened_cold, opened_store
 from redis_saver._store import store as stores
+from redis_saver._store.store import RedisStore
 from redis_saver._tiered_store import copies
+from redis_saver.encryption import Rotated
 from redis_saver.errors import EndpointError, KeyConflict, RedisSaverError, StoreDamaged, ThreadDamaged, ThreadNotFound
 
 _CODES = """Exit codes:
@@ -69,28 +72,48 @@ def _unpin(servers: Servers, threads: list[str], *, as_json: bool = JSON) -> int
 
 _KEY_CODES = """Exit codes:
     0: it is done.
-    1: some threads cannot be read or rotated. stderr names them.
+    1: something cannot be read or rotated. stderr names it.
     2: a URL, a login or a key is wrong, or a package is missing.
 """
 
 
-@command("keys status", _KEY_CODES, has_postgres=False)
-def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
-    """Count the threads that each key protects, by the key's id. This needs no keys.
+@contextmanager
+def _with_keys(servers: Servers) -> Iterator[list[Any]]:
+    """Open all that has data keys under the prefix: the saver, the store, the cache."""
+    url = redis_url(servers.url)
+    options: Any = {"prefix": servers.prefix, "encryption": servers.encryption}
+    with servers.savers() as savers, ExitStack() as stack:
+        others = [stack.enter_context(kind.from_conn_string(url, **options)) for kind in (RedisStore, RedisCache)]
+        yield [savers.saver, *others]
 
-    An old key may go when it protects no thread, and if it still protects none five minutes later.
+
+@command("keys status", _KEY_CODES)
+def _keys_status(servers: Servers, *, as_json: bool = JSON) -> int:
+    """Count what each key protects, by the key's id: threads, partitions of stores, caches. This needs no keys.
+
+    An old key may go when it protects nothing, and if it still protects nothing five minutes later.
+
+    Options:
+        postgres URL: The cold tier, whose rows are counted, too.
     """
-    with servers.savers(readable=False) as savers:
-        status = savers.hot.key_status()
+    with _with_keys(servers) as owners:
+        status, *others = [owner.key_status() for owner in owners]
+    for other in others:  # each counts something else
+        parts = {name: part | getattr(other, name) for name, part in status._asdict().items() if name != "plain"}
+        status = status._replace(**parts, plain=status.plain + other.plain)
+    counts = [status.threads, status.partitions, status.caches, *([status.rows] if servers.postgres else [])]
+    names = ("THREADS", "PARTITIONS", "CACHES", "ROWS")[: len(counts)]
     if as_json:
         screen.emit(status)
     else:
-        rows = [(screen.named(key_id), f"{count:,}") for key_id, count in status.threads.items()]
-        screen.table(("KEY", "THREADS"), [*rows, ("none: plain", f"{status.plain:,}")], right=("THREADS",))
+        keys = sorted({key_id for count in counts for key_id in count})
+        rows = [(screen.named(key_id), *(f"{count.get(key_id, 0):,}" for count in counts)) for key_id in keys]
+        screen.table(("KEY", *names), rows, right=names)
+        screen.line(f"not encrypted: {status.plain:,}")
     return _failures(status.failed)
 
 
-@command("keys rotate", _KEY_CODES, has_postgres=False)
+@command("keys rotate", _KEY_CODES)
 def _keys_rotate(
     servers: Servers,
     *,
@@ -98,24 +121,35 @@ def _keys_rotate(
     before: datetime | None = typer.Option(None, parser=past),
     as_json: bool = JSON,
 ) -> int:
-    """Wrap the threads' data keys by the newest key of the same name, or the primary key, while they are in use.
+    """Wrap all data keys by the newest key of the same name, or the primary key, while the data are in use.
+
+    These are the data keys of threads, of partitions of stores, and of caches with this prefix.
 
     First give the new key to all processes, in front of the old one. If it is interrupted, run it again.
 
     Options:
-        data: After a data key was stolen, make new data keys, and encrypt all data of the threads again.
+        data: After a data key was stolen, make new data keys, and encrypt all data of the threads in Redis again.
+            Stores, caches and Postgres stay as they are.
         before TIME: With --data, only data keys that were made before: how long ago, or ISO 8601. To continue, say when
             the first run began.
+        postgres URL: The cold tier, in whose rows data keys are wrapped, too.
     """
     if servers.encryption is None:
         raise EndpointError("write --keys-file FILE, or set REDIS_SAVER_KEYS in the environment")
     if before and not data:
         raise EndpointError("--before is only for --data")
-    with servers.savers(readable=False) as savers:
-        rotated = savers.hot.rotate_keys(data=data, before=before)
-    text = f"{counted(rotated.rotated, 'thread')} rotated, {rotated.unchanged:,} unchanged, {rotated.plain:,} plain"
-    screen.show(rotated, f"{text}, {len(rotated.failed):,} failed", as_json=as_json)
-    return _failures(rotated.failed)
+    if data:
+        with servers._replace(postgres=None).savers(readable=False) as savers:
+            result = savers.hot.rotate_keys(data=True, before=before)
+    else:
+        with _with_keys(servers) as owners:
+            results = [owner.rotate_keys() for owner in owners]
+        failed = {name: text for each in results for name, text in each.failed.items()}
+        rotated, unchanged, plain = (sum(column) for column in zip(*(each[:3] for each in results), strict=True))
+        result = Rotated(rotated, unchanged, plain, failed)
+    text = f"{counted(result.rotated, 'data key')} rotated, {result.unchanged:,} unchanged, {result.plain:,} plain"
+    screen.show(result, f"{text}, {len(result.failed):,} failed", as_json=as_json)
+    return _failures(result.failed)
 
 
 def _failures(failed: Mapping[str, str]) -> int:

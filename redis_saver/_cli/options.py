@@ -37,7 +37,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["--help"]},
 )
 _keys = typer.Typer(
-    help="Count and rotate the keys of encrypted threads.",
+    help="Count and rotate the keys of encrypted data.",
     epilog="Exit code: that of the command.",
     no_args_is_help=True,
 )

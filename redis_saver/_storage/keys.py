@@ -40,7 +40,7 @@ class DataKeys:
 
     def __init__(self, encryption: Encryption, prefix: str, kind: str) -> None:
         """Start without keys. The kind is that of `KeyContext`."""
-        self._encryption, self._prefix, self._kind = encryption, prefix, kind
+        self._encryption, self._prefix, self.kind = encryption, prefix, kind
         self._ciphers: BoundedCache[str, Cipher] = BoundedCache(MAX_KEYS)
         self._of_envelopes: BoundedCache[tuple[str, bytes], Cipher] = BoundedCache(MAX_KEYS)
         """Ciphers of envelopes, by thread and stored data key."""
@@ -71,10 +71,10 @@ class DataKeys:
 
     def unwrap(self, name: str, stored: bytes) -> Operation[Cipher]:
         """Return the cipher of a stored data key."""
-        keys, reading = self._encryption.keys, decoding(f"the data key of {self._kind} {{!r}}", name)
+        keys, reading = self._encryption.keys, decoding(f"the data key of {self.kind} {{!r}}", name)
         with reading:
             key_id, wrapped, *_ = unpack(stored[ID:])
-            arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self._kind, name)
+            arguments = WrappedKey(names.decode(key_id), wrapped), KeyContext(self._prefix, self.kind, name)
         try:
             data_key = yield Ask(keys.unwrap, keys.aunwrap, arguments)
         except ValueError as error:  # another error of the provider passes unchanged
@@ -132,7 +132,7 @@ class DataKeys:
             copies: True for a copy. Its data key gets another id, with the same time.
             replaces: True to make a new data key.
         """
-        with decoding(f"the data key of {self._kind} {{!r}}", name):
+        with decoding(f"the data key of {self.kind} {{!r}}", name):
             *_, asked, seal = unpack(cipher.argument[ID:])
             cipher.open(seal, *_place_of(cipher, asked))
             key_name = self.name_for(name, cipher.argument, config)
@@ -146,12 +146,12 @@ class DataKeys:
         return self._asked(name, config) or names.decode(unpack(stored[ID:])[2]) or None
 
     def _asked(self, name: str, config: RunnableConfig | None) -> str | None:
-        key_for = None if self._kind == "cache" else self._encryption.key_for
+        key_for = None if self.kind == "cache" else self._encryption.key_for
         return key_for(name, config) if key_for else None
 
     def _wrap(self, name: str, data_key: bytes, own_id: bytes, key_name: str | None) -> Operation[Cipher]:
         keys, asked = self._encryption.keys, names.encode(key_name or "")
-        wrapped = yield Ask(keys.wrap, keys.awrap, (data_key, KeyContext(self._prefix, self._kind, name), key_name))
+        wrapped = yield Ask(keys.wrap, keys.awrap, (data_key, KeyContext(self._prefix, self.kind, name), key_name))
         cipher = self._cipher(name, own_id, data_key)
         seal = cipher.seal(b"key", *_place_of(cipher, asked))
         cipher.argument += pack([names.encode(wrapped.key_id), wrapped.data, asked, seal])

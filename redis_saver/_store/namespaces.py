@@ -12,6 +12,7 @@ from redis_saver._common.display import shown
 from redis_saver._common.names import components
 from redis_saver._common.store_names import PARTITION_LABELS, Partition, bounds, member
 from redis_saver._engine.requests import Call, Command, Operation, Scan
+from redis_saver._storage.rotating import Owner
 from redis_saver._store import scripts
 from redis_saver._store.context import StoreContext, check_labels
 from redis_saver._store.scripts import announce, ask, together, windows
@@ -71,15 +72,25 @@ def sum_each(
 def rebuild_directory(context: StoreContext) -> Operation[int]:
     """Rebuild the directory from the partitions' keys. Returns the number of partitions."""
     yield Command(("UNLINK", *context.keyspace.directory))
-    members: set[bytes] = set()
-    position = None
+    members = yield from _stored(context)
+    yield from together(context, [announce(context, name) for name in members])
+    return len(members)
+
+
+def key_owners(context: StoreContext) -> Operation[list[Owner]]:
+    """Return all partitions as owners of data keys. The directory may lack some, so their keys are scanned."""
+    partitions = map(context.keyspace.partition, (yield from _stored(context)))
+    return [Owner(partition.name, partition.keys[:1]) for partition in partitions]
+
+
+def _stored(context: StoreContext) -> Operation[list[bytes]]:
+    """Return the members of the directory that partitions have or should have, by SCAN."""
+    members, position = dict[bytes, None](), None
     while True:
         position, keys = yield Scan(context.keyspace.pattern, position)
-        new = {name for key in keys if (name := context.keyspace.member_of(key)) is not None} - members
-        yield from together(context, [announce(context, name) for name in new])
-        members |= new
+        members |= {name: None for key in keys if (name := context.keyspace.member_of(key)) is not None}
         if position is None:
-            return len(members)
+            return list(members)
 
 
 # -- namespaces

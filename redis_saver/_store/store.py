@@ -40,6 +40,7 @@ from redis_saver._storage.compression import Compression
 from redis_saver._storage.context import Context
 from redis_saver._storage.encryption import check as check_encryption
 from redis_saver._storage.keys import DataKeys
+from redis_saver._storage.rotating import Rotates, rotate, status
 from redis_saver._store import index_config, namespaces, searching, server_search
 from redis_saver._store.context import Places, Remembered, StoreContext
 from redis_saver._store.index_config import RedisIndexConfig, Texts
@@ -47,7 +48,7 @@ from redis_saver._store.items import VersionedItem
 from redis_saver._store.reading import read
 from redis_saver._store.scripts import together
 from redis_saver._store.writing import Write, as_write, put
-from redis_saver.encryption import Encryption
+from redis_saver.encryption import Encryption, KeyStatus, Rotated
 from redis_saver.errors import reading_store
 
 INDEXED_CACHE_BYTES = 2**29
@@ -86,7 +87,7 @@ class StoreSettings(TypedDict, total=False):
     replica_timeout: float
 
 
-class Store(BaseStore, Generic[ClientT]):
+class Store(Rotates, BaseStore, Generic[ClientT]):
     """A store on one Redis or Valkey. Each method has an asyncio form, whose name begins with `a`."""
 
     supports_ttl: bool = True
@@ -421,6 +422,13 @@ class Store(BaseStore, Generic[ClientT]):
     def _measured(self) -> Measured:
         sources = self._driver.traffic, self._context.remembered
         return Measured(self._counting, self._driver.server, "items", sources)
+
+    def _key_status_gen(self) -> Operation[KeyStatus]:
+        return (yield from status("store", (yield from namespaces.key_owners(self._context))))
+
+    def _rotate_keys_gen(self) -> Operation[Rotated]:
+        owners = yield from namespaces.key_owners(self._context)
+        return (yield from rotate(self._context.values.data_keys, owners))
 
     def count(self, namespace_prefix: tuple[str, ...] = ()) -> int:
         """Count the items of a namespace and of those below it. No item is read."""

@@ -19,6 +19,7 @@ from redis_saver._common import postgres, times
 from redis_saver._common.display import shown
 from redis_saver._engine import runner
 from redis_saver._engine.requests import T
+from redis_saver._storage.envelopes import HEAD
 
 Statements: TypeAlias = Generator[tuple[str, Sequence[Any]], list[dict[str, Any]], T]
 
@@ -113,6 +114,54 @@ _TASK_PATHS = """
 SELECT checkpoint_ns AS ns, checkpoint_id AS id, task_id AS task, max(task_path) AS path FROM checkpoint_writes
 WHERE thread_id = %s GROUP BY 1, 2, 3
 """
+
+_THREAD = "thread_id, checkpoint_ns"
+_BLOB = "type, CASE WHEN type = 'bytes' THEN substring(blob FOR 4096) ELSE blob END AS data"
+SEALED: Mapping[str, tuple[str, str]] = {
+    "checkpoints": (f"{_THREAD}, checkpoint_id", f"'head' AS type, metadata ->> '{HEAD}' AS data"),
+    "checkpoint_blobs": (f"{_THREAD}, channel, version", _BLOB),
+    "checkpoint_writes": (f"{_THREAD}, checkpoint_id, task_id, idx", _BLOB),
+}
+"""Primary key of each table, and its columns with envelopes. An envelope of type `bytes` begins with its key."""
+_REPLACE_HEAD = f"""
+UPDATE %s SET metadata = jsonb_set(metadata, '{{{HEAD}}}', to_jsonb(%%s::text))
+WHERE (%s) = (%s) AND metadata ->> '{HEAD}' = %%s RETURNING 1
+"""  # noqa: S608 - no name is a caller's
+_REPLACE_BEGINNING = """
+UPDATE %s SET blob = %%s || substring(blob FROM %%s) WHERE (%s) = (%s) AND substring(blob FOR %%s) = %%s RETURNING 1
+"""
+_ROWS_PER_PAGE = 500
+
+
+def sealed_rows(table: str, after: Sequence[Any]) -> Statements[list[tuple[Any, ...]]]:
+    """Return the next rows of a table: primary key, type and data. `after` is the last key, or empty to begin."""
+    key, data = SEALED[table]
+    where = f"WHERE ({key}) > ({_places(after)}) " if after else ""
+    query = f"SELECT {key}, {data} FROM {table} {where}ORDER BY {key} LIMIT {_ROWS_PER_PAGE}"  # noqa: S608 - the same
+    rows = yield query, after
+    return [tuple(row.values()) for row in rows]
+
+
+def replace_envelopes(table: str, changes: Sequence[tuple[Sequence[Any], Any, Any]]) -> Statements[int]:
+    """Replace heads, or the beginnings of blobs. Rows that have changed meanwhile stay. Return the number replaced.
+
+    Args:
+        table: One of `SEALED`.
+        changes: Primary keys, what to replace, and by what.
+    """
+    replaced = 0
+    for key, old, new in changes:
+        of_table = table, SEALED[table][0], _places(key)
+        if isinstance(old, str):
+            rows = yield _REPLACE_HEAD % of_table, (new, *key, old)
+        else:
+            rows = yield _REPLACE_BEGINNING % of_table, (new, len(old) + 1, *key, len(old), old)
+        replaced += len(rows)
+    return replaced
+
+
+def _places(key: Sequence[Any]) -> str:
+    return ", ".join(["%s"] * len(key))
 
 
 def delete_for_runs(run_ids: Sequence[str]) -> Statements[None]:
@@ -246,7 +295,7 @@ METHODS: Mapping[str, Callable[..., Statements[Any]]] = {
     function.__name__: function
     for function in (
         *(checkpoints_of_run, count_thread, delete_for_runs, delete_checkpoints, describe_threads),
-        *(prune_thread, task_paths, thread_names, threads_with_delta_channels),
+        *(prune_thread, replace_envelopes, sealed_rows, task_paths, thread_names, threads_with_delta_channels),
     )
 }
 """The functions that a cold saver may lack."""

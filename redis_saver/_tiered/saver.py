@@ -27,7 +27,8 @@ from redis_saver._engine.runner import Driver
 from redis_saver._engine.stats import Counting
 from redis_saver._serde.serializer import safe
 from redis_saver._storage.context import Context
-from redis_saver._tiered import listing, reading, thread_info, threads, writing
+from redis_saver._storage.rotating import Rotates
+from redis_saver._tiered import listing, reading, sealing, thread_info, threads, writing
 from redis_saver._tiered.backlog import ColdHistory, FlushQueue, Stats, what_is_left
 from redis_saver._tiered.context import Mode, OnHotError, Tiers, Verify
 from redis_saver._tiered.drivers import AsyncTieredDriver, HotAndCold, SyncTieredDriver, TieredDriver
@@ -35,6 +36,7 @@ from redis_saver._tiered.flushers import Flusher, drain
 from redis_saver._tiered.flushing import opaque_pair
 from redis_saver._tiered.requests import Tiered, TieredStream, setup, with_own_errors
 from redis_saver._tiered.thread_info import TieredThreadInfo
+from redis_saver.encryption import KeyStatus, Rotated
 from redis_saver.errors import BacklogWarning, closed
 
 CLOSE_TIMEOUT = 10.0
@@ -45,7 +47,7 @@ Hot = TypeVar("Hot", RedisSaver, AsyncRedisSaver)
 _LOG = Log("redis_saver.tiered")
 
 
-class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
+class TwoTiers(HotAndCold, Rotates, Interface[TieredThreadInfo], Generic[Hot]):
     """Base class of both savers.
 
     Reads go to `hot`. With `mode="write-through"` each write goes to `cold`, then to `hot`. With `mode="write-behind"`
@@ -150,6 +152,12 @@ class TwoTiers(HotAndCold, Interface[TieredThreadInfo], Generic[Hot]):
     _stream_threads_gen = as_method(thread_info.stream_threads)
     _get_thread_gen = as_method(thread_info.get_thread)
     _expire_gen = as_method(threads.expire)
+
+    def _key_status_gen(self) -> Tiered[KeyStatus]:
+        return sealing.key_status(self._context, self.cold.serde)
+
+    def _rotate_keys_gen(self) -> Tiered[Rotated]:
+        return sealing.rotate_keys(self._context, self.cold.serde)
 
     def _get_ttl_gen(self, thread_id: str) -> Operation[timedelta | None]:
         return hot_threads.get_ttl(self._context.hot, thread_id)

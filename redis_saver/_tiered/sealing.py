@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from langchain_core.runnables import RunnableConfig
@@ -23,6 +23,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.types import TASKS
 
+from redis_saver._checkpoint import rotating
 from redis_saver._checkpoint.delta import COUNTERS
 from redis_saver._checkpoint.listing import compile_filter
 from redis_saver._common import config as configs
@@ -30,10 +31,15 @@ from redis_saver._common.display import shown
 from redis_saver._engine.requests import Command
 from redis_saver._storage.context import Context
 from redis_saver._storage.envelopes import HEAD, MAGIC, envelope, is_snapshot, seal
-from redis_saver._storage.keys import DataKeys
+from redis_saver._storage.framing import pack, take
+from redis_saver._storage.keys import DataKeys, wrapped_by
+from redis_saver._storage.rotating import PLAIN as PLAIN_ROW, ROTATED, UNCHANGED, Rewrapping
 from redis_saver._storage.sealing import ENCRYPTED, PLAIN, Cipher
+from redis_saver._tiered.context import Tiers
+from redis_saver._tiered.postgres import SEALED
 from redis_saver._tiered.requests import ColdCall, Tiered
-from redis_saver.errors import IsEncrypted, NotEncrypted, decoding
+from redis_saver.encryption import KeyStatus, Rotated
+from redis_saver.errors import IsEncrypted, NotEncrypted, RedisSaverError, decoding
 
 IN_THE_OPEN = ("source", "step", "parents", "run_id", COUNTERS, "delta_writes_versioned")
 """Metadata that savers and `postgres.py` look at in cold."""
@@ -229,6 +235,95 @@ class SealedCold:
         with reading:
             value = sealed.open(cipher, serde)
         return type(stored)(value) if is_snapshot(stored) else value, rest
+
+
+def key_status(tiers: Tiers, serde: SerializerProtocol) -> Tiered[KeyStatus]:
+    """Count the threads of hot and the rows of cold that each key protects."""
+    counts, hot = Counter[str](), (yield from rotating.key_status(tiers.hot))
+    failed = yield from _each_row(tiers, serde, counts)
+    plain = hot.plain + counts.pop(PLAIN_ROW, 0)
+    return hot._replace(plain=plain, failed=hot.failed | failed, rows=dict(sorted(counts.items())))
+
+
+def rotate_keys(tiers: Tiers, serde: SerializerProtocol) -> Tiered[Rotated]:
+    """Wrap the data keys of the threads of hot, and of the rows of cold, anew."""
+    counts, rewrapping = Counter[str](), Rewrapping(tiers.hot.data_keys)
+    failed = yield from _each_row(tiers, serde, counts, rewrapping.wrapped)
+    hot = yield from rotating.rotate_keys(tiers.hot)
+    numbers = hot.rotated + counts[ROTATED], hot.unchanged + counts[UNCHANGED], hot.plain + counts[PLAIN_ROW]
+    return Rotated(*numbers, hot.failed | failed)
+
+
+def _each_row(
+    tiers: Tiers,
+    serde: SerializerProtocol,
+    counts: Counter[str],
+    act: Callable[[str, bytes], Tiered[bytes | None]] | None = None,
+) -> Tiered[dict[str, str]]:
+    """Count the rows of cold by the id of their key, or with `act` by result.
+
+    `act` returns what replaces the wrapped key of a thread, or None.
+
+    Returns:
+        The errors by thread.
+    """
+    if not tiers.cold_is_postgres:
+        raise NotImplementedError("cold is not LangGraph's Postgres saver, so its wrapped keys cannot be found")
+    failed = dict[str, str]()
+    for table in SEALED:
+        key: Sequence[Any] = ()
+        while rows := (yield ColdCall("sealed_rows", (table, key))):
+            changes, replaced = list[tuple[Any, ...]](), dict[tuple[str, bytes], bytes | None]()
+            for *key, kind, data in rows:
+                thread = key[0]
+                try:
+                    with decoding("a row of thread {!r} in cold", thread, remedy=_REMEDY):
+                        row = _Row(kind, data, serde)
+                    if not row.stored:
+                        counts[PLAIN_ROW] += 1
+                        continue
+                    if act is None:
+                        counts[wrapped_by(row.stored)] += 1
+                        continue
+                    if (thread, row.stored) not in replaced:
+                        replaced[thread, row.stored] = yield from act(thread, row.stored)
+                except RedisSaverError as error:
+                    failed[f"cold {thread}"] = str(error)
+                    continue
+                if (wrapped := replaced[thread, row.stored]) is None:
+                    counts[UNCHANGED] += 1
+                else:
+                    changes.append((key, *row.change(wrapped)))
+            if changes:
+                counts[ROTATED] += yield ColdCall("replace_envelopes", (table, changes))
+    return failed
+
+
+class _Row:
+    """A row of cold, of which a long envelope is cut after its key."""
+
+    def __init__(self, kind: str, data: Any, serde: SerializerProtocol) -> None:
+        """Find the envelope. `data` is the text of a head, or bytes."""
+        self._kind, self._data, self._serde = kind, data, serde
+        self._value = inner = base64.b64decode(data or "") if kind == "head" else data
+        if kind not in ("head", "bytes") and ("+" in kind or MAGIC in data):
+            self._value = inner = serde.loads_typed((kind, data))
+            inner = inner.value if is_snapshot(inner) else inner
+        self.stored: bytes = b""
+        """The wrapped key. Empty: the row is plain."""
+        if isinstance(inner, bytes) and inner.startswith(MAGIC):
+            (self.stored,), end = take(inner, len(MAGIC), 1)
+            self._begin, self._rest = inner[:end], inner[end:]
+
+    def change(self, wrapped: bytes) -> tuple[Any, Any]:
+        """Return what to replace, and by what, so that the envelope has this key."""
+        begin = MAGIC + pack([wrapped])
+        if self._kind == "bytes":
+            return self._begin, begin
+        if self._kind == "head":
+            return self._data, base64.b64encode(begin + self._rest).decode()
+        whole: Any = begin + self._rest
+        return self._data, self._serde.dumps_typed(type(self._value)(whole))[1]
 
 
 def refuse_sealed(checkpoints: Sequence[CheckpointTuple | None]) -> None:

@@ -90,7 +90,8 @@ class TwoTierStore(HotAndCold, BaseStore, Generic[Hot]):
         self.ttl_config: TTLConfig | None = getattr(cold, "ttl_config", None)
         if context_of(hot).values.data_keys is not None:
             raise ValueError(
-                f"{type(self).__name__}: hot has encryption=, which two tiers do not have yet; leave it out"
+                f"{type(self).__name__}: hot has encryption=, but cold would keep the items as plain JSON, which it "
+                "searches. Leave encryption= out, or use the RedisStore with encryption= without a cold store"
             )
         self._context = StoreTiers(context_of(hot), _ttl_of_copies(hot, self.ttl_config))
         self._driver = self._driver_class(hot, cold, cold, bypasses=on_hot_error == "bypass")

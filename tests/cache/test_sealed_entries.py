@@ -15,7 +15,7 @@ from redis_saver import RedisCache
 from redis_saver._cache.entries import CacheKeyspace
 from redis_saver._engine.requests import Command
 from redis_saver._storage.framing import pack, unpack
-from redis_saver.encryption import Encryption, KeyContext, Keyset, WrappedKey
+from redis_saver.encryption import Encryption, KeyContext, Keyset, KeyStatus, WrappedKey
 from redis_saver.errors import DecodeError, KeyUnavailable, PlainValueRefused
 
 A, B = (("a",), "k"), (("b",), "k")
@@ -218,3 +218,15 @@ async def test_the_data_key_costs_one_round_trip(target: Target) -> None:
         trips[cache] = cache.stats().round_trips
     plain, sealed = trips.values()
     assert sealed == plain + 1
+
+
+async def test_the_key_is_rotated(target: Target) -> None:
+    cache = encrypting(target, Keyset({"old": b"o" * 32}), on_error="raise").cache
+    assert await cache.akey_status() == KeyStatus({}, 0, {})
+    await cache.aset({A: ("value", None)})
+    assert await cache.akey_status() == KeyStatus({}, 0, {}, caches={"old": 1})
+    both = encrypting(target, Keyset({"new": b"n" * 32, "old": b"o" * 32})).cache
+    assert [(await both.arotate_keys())[:2] for _ in range(2)] == [(1, 0), (0, 1)]
+    assert (await both.akey_status()).caches == {"new": 1}
+    assert await encrypting(target, Keyset({"new": b"n" * 32}), on_error="raise").get([A]) == {A: "value"}
+    assert list((await encrypting(target, Keyset({"other": b"x" * 32})).cache.arotate_keys()).failed) == ["cache"]

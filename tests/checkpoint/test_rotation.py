@@ -14,6 +14,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
+import redis
 from langgraph.checkpoint.base import INTERRUPT
 from tests.support.cases import case
 from tests.support.factories import checkpoint, config
@@ -376,4 +377,44 @@ def test_rotation_under_load_survives_a_kill(kind: str) -> None:
             assert one.pending_writes == [("task", INTERRUPT, number), ("task", "texts", [thread, number])]
     staged = [key for key in server.client().keys() if key.count(b".")]
     assert all(server.client().ttl(key) > 0 for key in staged), "what the killed one left expires"
+    server.stop()
+
+
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+def test_rotation_survives_kills_of_the_server(kills: int) -> None:
+    """Clients write, and the rotating command runs, while the server is killed again and again (AOF always)."""
+    server = Server("--appendonly", "yes", "--appendfsync", "always")
+    filler = Writer(0, lambda: RedisSaver(server.client(), encryption=keys("old")))
+    old = filler.make()
+    for number in range(60):
+        filler.grow(old, f"idle {number}")
+    writers = [Writer(number, lambda: RedisSaver(server.client(), encryption=keys("new", "old"))) for number in (1, 2)]
+    saver = RedisSaver(server.client(), encryption=keys("new", "old"))
+    text = ",".join(f"{name}={base64.b64encode(SECRETS[name]).decode()}" for name in ("new", "old"))
+    command = [sys.executable, "-c", ROTATING, str(server.port), text, "keys"]
+    heights: dict[str, int] = dict(filler.heights)
+    for _ in range(kills):
+        program = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        writers = [Writer(writer.number + 2, writer.make) for writer in writers]  # they write threads of their own
+        for writer in writers:
+            writer.start()
+        time.sleep(0.7)
+        server.kill()
+        server.start()
+        for writer in writers:
+            writer.stopped.set()
+            writer.join()
+            assert writer.error is None or isinstance(writer.error, redis.RedisError)
+            heights |= writer.heights
+        program.kill()
+        program.wait()
+    assert saver.rotate_keys().failed == {}
+    assert set(saver.key_status().threads) == {"new"}
+    reader = RedisSaver(server.client(), encryption=keys("new"))
+    for thread, height in heights.items():
+        saved = list(reader.list(config(thread)))
+        assert len(saved) in (height, height + 1), "a put whose reply was lost may be there"
+        for one in saved:
+            number = int(one.checkpoint["id"])
+            assert one.checkpoint["channel_values"]["texts"] == lines(thread, number)
     server.stop()

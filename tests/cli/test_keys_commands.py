@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 import redis
+from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from tests.support.factories import config
 from tests.support.hostile import furnish
 from tests.support.servers import url_of
 
-from redis_saver import RedisSaver
+from redis_saver import RedisCache, RedisSaver, RedisStore, TieredSaver
 from redis_saver._cli.main import main
 from redis_saver.encryption import Encryption, Keyset
 
+NOTHING: dict[str, Any] = {"threads": {}, "plain": 0, "failed": {}, "partitions": {}, "caches": {}, "rows": {}}
 SECRETS = {name: os.urandom(32) for name in ("old", "new")}
 
 
@@ -69,14 +71,17 @@ def test_keys_are_counted_and_rotated(place: Place, monkeypatch: pytest.MonkeyPa
     furnish(place.saver("old"), "a")
     furnish(place.saver(), "plain")
     expected = seen(place.saver("old"), "a")
-    assert place.keys("status") == {"threads": {"old": 1}, "plain": 1, "failed": {}}
+    assert place.keys("status") == {**NOTHING, "threads": {"old": 1}, "plain": 1}
     where = ("--redis", place.url, "--prefix", place.prefix)
-    assert place.run("keys", "status", *where)[0].split() == "KEY THREADS old 1 none: plain 1".split()
+    assert (
+        place.run("keys", "status", *where)[0].split()
+        == "KEY THREADS PARTITIONS CACHES old 1 0 0 not encrypted: 1".split()
+    )
     _, err = place.run("keys", "rotate", *where, code=2)
     assert "write --keys-file FILE, or set REDIS_SAVER_KEYS" in err
     both, new = ("--keys-file", place.file("new", "old")), ("--keys-file", place.file("new"))
     assert place.keys("rotate", *both) == {"rotated": 1, "unchanged": 0, "plain": 1, "failed": {}}
-    assert place.run("keys", "rotate", *where, *both)[0] == "0 threads rotated, 1 unchanged, 1 plain, 0 failed\n"
+    assert place.run("keys", "rotate", *where, *both)[0] == "0 data keys rotated, 1 unchanged, 1 plain, 0 failed\n"
     assert place.keys("status")["threads"] == {"new": 1}
     assert place.keys("rotate", "--data", *new)["rotated"] == 1
     assert place.keys("rotate", "--data", "--before", "1h", *new)["unchanged"] == 1
@@ -136,3 +141,38 @@ def test_threads_move_between_plain_and_encrypted(place: Place, source: str, mon
     assert "1 copied" in place.run("import", file, place.url, "--target-prefix", f"{place.prefix}-plain")[0]
     assert "1 copied" in place.run("import", file, place.url, "--target-prefix", f"{place.prefix}-last", *given)[0]
     assert seen(place.saver(end="-plain")) == seen(place.saver("new", end="-last")) == seen(before)
+
+
+def test_everything_is_rotated_and_read_without_the_old_key(place: Place, database: str) -> None:
+    """Threads in both tiers, items, and cached values."""
+
+    def parts(*names: str) -> tuple[TieredSaver, RedisStore, RedisCache[Any]]:
+        encryption = Encryption(Keyset({name: SECRETS[name] for name in names}))
+        options: Any = {"prefix": place.prefix, "encryption": encryption}
+        tiers = TieredSaver(place.saver(*names), cold)
+        return tiers, RedisStore(place.client, **options), RedisCache(place.client, **options)
+
+    name: Any = (("a",), "key")
+    with PostgresSaver.from_conn_string(database) as cold:
+        cold.setup()
+        saver, store, cache = parts("old")
+        furnish(saver)
+        store.put(("memories", "user-1"), "key", {"text": "value"})
+        cache.set({name: ("value", None)})
+        expected = seen(saver)  # type: ignore[arg-type]
+        postgres = ("--postgres", database)
+        status = place.keys("status", *postgres)
+        assert [list(status[part]) for part in ("threads", "partitions", "caches", "rows")] == [["old"]] * 4
+        total = sum(status[part]["old"] for part in ("threads", "partitions", "caches", "rows"))
+        assert place.keys("rotate", "--keys-file", place.file("new", "old"), *postgres)["rotated"] == total
+        where = ("--redis", place.url, "--prefix", place.prefix, *postgres)
+        out = place.run("keys", "status", *where)[0].split()
+        rows = status["rows"]["old"]
+        assert out == f"KEY THREADS PARTITIONS CACHES ROWS new 1 1 1 {rows} not encrypted: 0".split()
+        saver, store, cache = parts("new")
+        item = store.get(("memories", "user-1"), "key")
+        assert item is not None and item.value == {"text": "value"}
+        assert cache.get([name]) == {name: "value"}
+        assert seen(saver) == expected  # type: ignore[arg-type]
+        place.client.unlink(*place.client.keys(f"{place.prefix}:{{thread}}:*"))
+        assert seen(parts("new")[0]) == expected  # type: ignore[arg-type]

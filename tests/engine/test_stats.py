@@ -69,8 +69,6 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
         "writes": lambda: drained(kind, "writes", "a"),
         "channel_history": lambda: drained(kind, "channel_history", "a", "n"),
         "latest_values": lambda: drained(kind, "latest_values", "n", thread_prefix=""),
-        "key_status": lambda: uniform.key_status(),
-        "rotate_keys": lambda: uniform.rotate_keys(),
     }
     called: dict[str, Callable[[], Any]] = {
         "get_tuple": lambda: uniform.get_tuple(first),
@@ -85,6 +83,8 @@ async def test_every_method_of_a_saver_counts_under_its_name(flavour: str, tiers
         "check": lambda: uniform.check("a"),
         "diff": lambda: uniform.diff("a", first["configurable"]["checkpoint_id"]),
         **({} if tiers else queries),
+        "key_status": uniform.key_status,
+        "rotate_keys": uniform.rotate_keys,
         "copy_thread": lambda: uniform.copy_thread("a", "b"),
         "prune": lambda: uniform.prune(["a"], strategy="delete"),
         "delete_for_runs": lambda: uniform.delete_for_runs(["run"]),

@@ -20,10 +20,11 @@ MAY_IMPORT = {
     "_checkpoint": {"_engine", "_storage", "encryption"},
     "_store": {"_engine", "_storage", "encryption"},
     "_migrate": {"_client", "_engine", "_storage", "_checkpoint", "_store", "encryption"},
-    "_tiered": {"_engine", "_serde", "_storage", "_checkpoint"},
+    "_tiered": {"_engine", "_serde", "_storage", "_checkpoint", "encryption"},
     "_tiered_store": {"_engine", "_store", "_tiered"},
     "_inspector": {"_engine", "_storage", "_checkpoint", "_tiered", "__init__"},
     "_cli": {
+        "_cache",
         "_client",
         "_engine",
         "_serde",
@@ -58,8 +59,8 @@ JOINTS = {
     "_tiered_store": {"store"},
 }
 """Modules that join operations with a client, or a value with its bytes. They may also import `client` and `serde`."""
-OF_KEYS = {"_storage.keys": {"_engine", "encryption"}}
-"""It asks the provider of keys, which knows the data keys of `_storage`."""
+OF_KEYS = dict.fromkeys(("_storage.keys", "_storage.rotating"), {"_engine", "encryption"})
+"""They ask the provider of keys, which knows the data keys of `_storage`."""
 
 
 def modules() -> dict[str, Path]:

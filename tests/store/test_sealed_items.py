@@ -21,7 +21,7 @@ from redis_saver._common.store_names import StoreKeyspace
 from redis_saver._engine.requests import Command
 from redis_saver._store import scripts, writing
 from redis_saver._storage.keys import FIELD
-from redis_saver.encryption import Encryption, KeyContext, Keyset, WrappedKey
+from redis_saver.encryption import Encryption, KeyContext, Keyset, KeyStatus, WrappedKey
 from redis_saver.errors import (
     Conflict,
     DecodeError,
@@ -602,3 +602,34 @@ async def test_random_attacks_on_raw_data_never_give_another_value(target: Targe
     assert len(found) == 12, "the attacks were not undone"
     assert outcomes["raised"] > ATTACKS / 10 and outcomes["answered"] > ATTACKS / 10, outcomes
     target.raw.unlink(*target.raw.scan_iter(match=f"{target.prefix}-*"))
+
+
+async def test_the_keys_of_partitions_are_rotated(target: Target) -> None:
+    def rule(partition: str, _config: Any) -> str | None:
+        return "tenant" if "%2F" in partition else None
+
+    old = Keyset({"old": b"o" * 32, "tenant": b"t" * 32})
+    store = encrypted(target, old, key_for=rule)
+    for namespace in (NS, DEEP, OTHER):
+        await store.put(namespace, "k", {"text": MARKER})
+    await target.store(encryption=None).put(("plain",), "k", {})
+    target.raw.set(f"{target.prefix}:store:{{foreign}}:items", "of another program")
+    target.raw.delete(*StoreKeyspace(target.prefix).directory)
+    before = {name: value for name, value in target.raw.hgetall(items_of(target)).items() if name != b"@key"}
+    status = await store.key_status()
+    assert status._replace(failed={}) == KeyStatus({}, 1, {}, partitions={"old": 1, "tenant": 1})
+    assert list(status.failed) == ["store foreign"]
+    renewed = encrypted(target, KEYS)
+    assert (await renewed.rotate_keys())[:3] == (1, 1, 1)
+    assert (await renewed.rotate_keys())[:3] == (0, 2, 1)
+    assert (await renewed.key_status()).partitions == {"new": 1, "tenant": 1}
+    after = target.raw.hgetall(items_of(target))
+    assert {name: value for name, value in after.items() if name != b"@key"} == before
+    alone = encrypted(target, Keyset({"new": b"n" * 32, "tenant": b"t" * 32}))
+    for namespace in (NS, DEEP, OTHER):
+        assert (await alone.get(namespace, "k")).value == {"text": MARKER}
+    state = target.raw.hget(items_of(target), "@state")
+    target.raw.hset(items_of(target), "@state", b"9" + state[1:])
+    assert "is of format 9" in (await renewed.rotate_keys()).failed["store memories/user-1"]
+    with pytest.raises(ValueError, match="no encryption="):
+        await target.store(encryption=None).rotate_keys()

@@ -26,7 +26,7 @@ from typing_extensions import TypedDict
 from redis_saver import DecodeError, PlainValueRefused, RedisSaverError
 from redis_saver._engine.requests import Ask
 from redis_saver._storage.envelopes import HEAD, MAGIC
-from redis_saver.encryption import ColdSerializer, Keyset
+from redis_saver.encryption import ColdSerializer, Encryption, Keyset, KeyStatus, Rotated
 
 pytestmark = pytest.mark.also_on(cluster="sync")
 MODES = pytest.mark.parametrize("mode", ["write-through", "write-behind"])
@@ -321,3 +321,44 @@ async def test_a_thread_keeps_the_name_of_its_key(tiers: Tiers) -> None:
     with psycopg.connect(tiers.url) as connection:
         wrapped = connection.execute("SELECT blob FROM checkpoint_blobs WHERE thread_id = 'copy'").fetchall()
     assert all(MAGIC in blob and b"6:tenant" in blob and b"2026-11" not in blob for (blob,) in wrapped)
+
+
+@MODES
+async def test_the_keys_of_rows_are_rotated(tiers: Tiers, mode: str) -> None:
+    """Then everything is read without the old key, also what only Postgres has."""
+    uniform = await saver(tiers, mode)
+    before = await run(uniform)
+    await written(uniform, "other")
+    await drained(uniform)
+    status = await uniform.key_status()
+    assert (set(status.rows), status.threads, status.plain) == ({"2026-11"}, {"2026-11": 2}, 0)
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        assert connection.execute("SELECT 1 FROM checkpoint_blobs WHERE type = 'msgpack'").fetchall(), "snapshots"
+    keys = {"new": b"n" * 32, **KEYS}
+    other = await saver(tiers, mode, hot={"encryption": Encryption(Keyset(keys))})
+    rotated = await other.rotate_keys()
+    number = status.rows["2026-11"] + 2
+    assert rotated == Rotated(number, 0, 0, {})
+    assert await other.rotate_keys() == Rotated(0, number, 0, {})
+    assert await other.key_status() == KeyStatus({"new": 2}, 0, {}, rows={"new": number - 2})
+    tiers.evict()
+    alone = await saver(tiers, mode, hot={"encryption": Encryption(Keyset({"new": b"n" * 32}))})
+    assert (await state(alone)).values == before.values
+    assert (await state(alone)).metadata["user"] == MARKER
+    assert len(await history(alone)) == 4 * 4 and len(await alone.list(config("other"))) == 3
+    assert not [part for part in rows(tiers) if b"2026-11" in part and b"envelope" in part]
+
+
+async def test_rows_that_cannot_be_rotated_are_named(tiers: Tiers) -> None:
+    await written(await saver(tiers))
+    await written(await saver(tiers, hot={"encryption": None}), "plain")
+    with psycopg.connect(tiers.url, autocommit=True) as connection:
+        connection.execute("UPDATE checkpoint_writes SET blob = substr(blob, 1, 40) WHERE thread_id = 'thread'")
+    other = await saver(tiers, hot={"encryption": Encryption(Keyset({"new": b"n" * 32, **KEYS}))})
+    rotated = await other.rotate_keys()
+    assert list(rotated.failed) == ["cold thread"] and "in cold" in rotated.failed["cold thread"]
+    assert rotated.rotated and rotated.plain
+    memory = await saver(tiers, cold=InMemorySaver())
+    for call in (memory.key_status, memory.rotate_keys):
+        with pytest.raises(NotImplementedError, match="not LangGraph's Postgres saver"):
+            await call()

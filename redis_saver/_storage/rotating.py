@@ -1,0 +1,169 @@
+"""Counting and rotating the keys that wrap data keys: of threads, of a store's partitions, and of caches.
+
+All of them have the wrapped data key in the field `@key` of a hash, so one walk and one script serve them all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from redis_saver._common.display import shown
+from redis_saver._engine.requests import Batch, Call, Operation
+from redis_saver._engine.scripts import load
+from redis_saver._storage.keys import DataKeys, wrapped_by
+from redis_saver.encryption import KeyStatus, Rotated
+from redis_saver.errors import DecodeError, RedisSaverError, decoding, from_text
+
+DATA_KEY = load("checkpoint/data_key")
+OWNERS_PER_BATCH = 500
+PLAIN, GONE = "", " gone"
+"""Results for an owner that is not encrypted, or that was deleted meanwhile. No key has such an id."""
+ROTATED, UNCHANGED = "rotated", "unchanged"
+_FIELDS = {"thread": "threads", "store": "partitions", "cache": "caches"}
+"""Fields of `KeyStatus`, by the kind of owner (`KeyContext`)."""
+
+
+class Owner(NamedTuple):
+    """A thread, a partition or a cache."""
+
+    name: str
+    keys: Sequence[bytes]
+    """The hash with its data key. For a thread, then its index."""
+
+
+def each(
+    kind: str, owners: Sequence[Owner], act: Callable[[Owner, bytes], Operation[str]]
+) -> Operation[tuple[Counter[str], dict[str, str]]]:
+    """Act on each encrypted owner with its stored data key. Return counts of the results, and the errors by owner."""
+    counts, failed = Counter[str](), dict[str, str]()
+    for start in range(0, len(owners), OWNERS_PER_BATCH):
+        batch = owners[start : start + OWNERS_PER_BATCH]
+        replies = yield Batch([_exchange(owner) for owner in batch])
+        for owner, reply in zip(batch, replies, strict=True):
+            try:
+                stored = _checked(owner, reply)
+                counts[(yield from act(owner, stored)) if stored else GONE if stored is None else PLAIN] += 1
+            except RedisSaverError as error:  # noqa: PERF203 - the others go on
+                failed[owner.name if kind == "thread" else f"{kind} {owner.name}".rstrip()] = str(error)
+    del counts[GONE]
+    return counts, failed
+
+
+def status(kind: str, owners: Sequence[Owner]) -> Operation[KeyStatus]:
+    """Count the owners that each key protects."""
+
+    def look(owner: Owner, stored: bytes) -> Operation[str]:
+        with decoding(f"the data key of {kind} {{!r}}", owner.name):
+            return wrapped_by(stored)
+        yield  # makes it an operation
+
+    counts, failed = yield from each(kind, owners, look)
+    plain = counts.pop(PLAIN, 0)
+    fields: Any = {"threads": {}, _FIELDS[kind]: dict(sorted(counts.items()))}
+    return KeyStatus(plain=plain, failed=failed, **fields)
+
+
+def rotate(data_keys: DataKeys | None, owners: Sequence[Owner]) -> Operation[Rotated]:
+    """Wrap the data keys of owners anew.
+
+    Raises:
+        ValueError: There is no `encryption`.
+    """
+    rewrapping = Rewrapping(data_keys)
+    counts, failed = yield from each(rewrapping.data_keys.kind, owners, rewrapping)
+    return result(counts, failed)
+
+
+def result(counts: Counter[str], failed: dict[str, str]) -> Rotated:
+    """Return the results of a rotation."""
+    return Rotated(counts[ROTATED], counts[UNCHANGED], counts[PLAIN], failed)
+
+
+class Rewrapping:
+    """Wraps data keys as the provider would wrap them now."""
+
+    def __init__(self, data_keys: DataKeys | None) -> None:
+        """Use the data keys of a saver, a store or a cache.
+
+        Raises:
+            ValueError: There is no `encryption`.
+        """
+        if data_keys is None:
+            raise ValueError("rotate_keys: there is no encryption=, so there are no keys")
+        self.data_keys: DataKeys = data_keys
+        self._newest: dict[str | None, str] = {}
+        """The key that the provider chose for each name."""
+
+    def __call__(self, owner: Owner, stored: bytes | None) -> Operation[str]:
+        """Wrap the data key of an owner anew, as `each` asks for."""
+        while stored:
+            if (wrapped := (yield from self.wrapped(owner.name, stored))) is None:
+                return UNCHANGED
+            before = _checked(owner, (yield _exchange(owner, stored, wrapped)))
+            if before == stored:
+                return ROTATED
+            stored = before  # of another rotation, or of this one if the reply was lost
+        return GONE
+
+    def wrapped(self, name: str, stored: bytes) -> Operation[bytes | None]:
+        """Return a stored data key, wrapped anew. None if the provider would choose the same key again."""
+        with decoding(f"the data key of {self.data_keys.kind} {{!r}}", name):
+            key_id, asked = wrapped_by(stored), self.data_keys.name_for(name, stored)
+        if self._newest.get(asked) == key_id:
+            return None
+        cipher = yield from self.data_keys.unwrap(name, stored)
+        wrapped = yield from self.data_keys.wrap_anew(name, cipher)
+        self._newest[asked] = wrapped_by(wrapped.argument)
+        return None if self._newest[asked] == key_id else wrapped.argument
+
+
+def _exchange(owner: Owner, before: bytes = b"", after: bytes = b"") -> Call:
+    return Call(DATA_KEY, owner.keys, (before, after))
+
+
+def _checked(owner: Owner, reply: bytes | list[bytes] | None) -> bytes | None:
+    """Return a stored data key, empty for a plain owner, or None if there is no such owner."""
+    if isinstance(reply, list):
+        text = reply[0].decode("utf-8", "backslashreplace")
+        raise from_text(text, owner.keys) or DecodeError(f"{shown(owner.name)} cannot be read")
+    return reply
+
+
+class Rotates:
+    """The methods `key_status` and `rotate_keys` of a store, a cache, and a saver over two tiers."""
+
+    _run: Callable[..., Any]
+    _arun: Callable[..., Awaitable[Any]]
+    _key_status_gen: Callable[[], Any]
+    _rotate_keys_gen: Callable[[], Any]
+
+    def key_status(self) -> KeyStatus:
+        """Count what each key of `encryption` still protects: a store's partitions, a cache's one key, or cold's rows.
+
+        Of a saver over two tiers it counts the threads in Redis, too. No key is needed. `RedisSaver.key_status` says
+        when a key may be destroyed.
+        """
+        status: KeyStatus = self._run(self._key_status_gen(), name="key_status")
+        return status
+
+    async def akey_status(self) -> KeyStatus:
+        """`key_status` for asyncio."""
+        status: KeyStatus = await self._arun(self._key_status_gen(), name="key_status")
+        return status
+
+    def rotate_keys(self) -> Rotated:
+        """Wrap the data keys anew, as `RedisSaver.rotate_keys` does, while others use the data, which stay as they are.
+
+        Raises:
+            NotImplementedError: The cold tier is not LangGraph's Postgres saver.
+            ValueError: There is no `encryption`.
+        """
+        result: Rotated = self._run(self._rotate_keys_gen(), name="rotate_keys")
+        return result
+
+    async def arotate_keys(self) -> Rotated:
+        """`rotate_keys` for asyncio."""
+        result: Rotated = await self._arun(self._rotate_keys_gen(), name="rotate_keys")
+        return result
